@@ -54,7 +54,6 @@ use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Clock, Cut, Decoder, Inbox, InputIndex, LogPosition, QueryId};
 use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
 use rivulet_runtime::{Absences, Group, GroupInput, GroupParts, InboxLimits, Overflow, Spill, TaskParts, Workers};
-use rivulet_sql::CreateTable;
 
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::config::Config;
@@ -71,6 +70,7 @@ use output::{Outputs, TaskSink};
 use outside::Outside;
 use registry::Registry;
 use shared_input::{InputShape, SharedInput};
+use tables::ReferenceTables;
 use taps::Taps;
 pub(crate) use taps::Waiting;
 use topics::Topics;
@@ -98,7 +98,7 @@ pub struct Engine {
     /// Those that statements may name.
     files: Files,
     /// Calls that wait for the world outside.
-    outside: Outside,
+    outside: Arc<Outside>,
     /// Until when big queries may be opened while the server starts, and whether that is over.
     start_ends: OnceLock<Instant>,
     has_started: AtomicBool,
@@ -111,9 +111,11 @@ pub struct Engine {
     backup: Mutex<Weak<()>>,
     event_log: EventLog,
     state: Mutex<State>,
+    /// Its lock is taken behind the state.
+    tables: ReferenceTables,
     /// Whether it was said that it will be stopped.
     stops_soon: AtomicBool,
-    is_stopped: AtomicBool,
+    is_stopped: Arc<AtomicBool>,
 }
 
 /// What others add to the engine.
@@ -149,19 +151,12 @@ struct State {
     by_inbox: HashMap<InboxId, Arc<Running>>,
     /// Topics that many queries read, by the signature of their input.
     shared_inputs: HashMap<String, SharedInput>,
-    /// Reference tables, by name: what was declared, and what of it applications can use.
-    declared_tables: BTreeMap<String, CreateTable>,
-    tables: Tables,
-    /// Tables of which the server's start could read only a part, and what is wrong with the rest.
-    lines_left_out: BTreeMap<String, String>,
     /// Applications that are registered and cannot run, by name.
     not_running: BTreeMap<String, NotRunning>,
     /// Names of big queries, which those of applications may not have.
     big_query_names: BTreeSet<String>,
     /// How many queries of an application cannot run; of most none.
     queries_not_running: HashMap<ApplicationNumber, u64>,
-    /// What was saved of applications that cannot run now.
-    unrestored: Unrestored,
     /// Queries that are paused, and get what the log has from before that until it is replayed.
     replayed_paused: BTreeSet<QueryId>,
     /// Until then: when queries were away.
@@ -262,6 +257,13 @@ impl Engine {
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let taps = Taps::new(config.http.results_bytes_max);
+        let (outside, is_stopped) = (Arc::<Outside>::default(), Arc::<AtomicBool>::default());
+        let reader = tables::Reader {
+            files: files.clone(),
+            bytes_max: config.table_bytes_max,
+            outside: outside.clone(),
+            is_stopped: is_stopped.clone(),
+        };
         let engine = Arc::new(Self {
             access,
             event_log,
@@ -269,12 +271,13 @@ impl Engine {
             languages,
             memory,
             started: Instant::now(),
+            tables: ReferenceTables::new(catalog.clone(), reader),
             catalog,
             server_id,
             workers,
             messaging,
             files,
-            outside: Outside::default(),
+            outside,
             start_ends: OnceLock::new(),
             has_started: AtomicBool::new(false),
             taps: Arc::new(taps),
@@ -283,7 +286,7 @@ impl Engine {
             backup: Mutex::default(),
             state: Mutex::default(),
             stops_soon: AtomicBool::new(false),
-            is_stopped: AtomicBool::new(false),
+            is_stopped,
         });
         let replayed_from = engine.load()?;
         engine.load_big_queries()?;
@@ -312,20 +315,21 @@ impl Engine {
     /// on events may be missing in that.
     fn load(&self) -> Result<LogPosition, ServiceError> {
         let (mut unrestored, mut found, position) = self.read_checkpoint()?;
+        self.tables.load()?;
+        let tables = self.tables.loaded();
         let mut state = self.state.lock();
-        self.load_tables(&mut state)?;
         for stored in self.catalog.applications()? {
             // One that this version cannot plan any more stays in the catalog, and the others run.
-            if let Err(error) = self.start_application(&mut state, &stored) {
+            if let Err(error) = self.start_application(&mut state, &stored, &tables) {
                 tracing::error!(application = stored.name, "a registered application is not running: {error}");
-                state.not_running.insert(stored.name.clone(), NotRunning::new(stored, &error));
+                state.not_running.insert(stored.name.clone(), NotRunning::new(stored, None, &error));
             }
         }
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
         // A catalog that is older than the state, as one of a store can be, would give them to others, who got that state.
         self.catalog.pass(saved.used())?;
-        saved.fit(&state, &self.catalog, &self.languages);
+        saved.fit(&state, &self.catalog, &self.languages, &tables);
         let attendances = self.attendances(position)?;
         let loading = Loading { saved: &saved, attendances: &attendances, restores_at_once: false };
         let queries = self.load_queries(&mut state, &loading)?;
@@ -340,10 +344,9 @@ impl Engine {
         self.restore_all(&state, &saved, &mut found);
         self.expect_attendances(&mut state, &saved, attendances);
         self.report_recovery(found);
-        let not_running: BTreeSet<ApplicationNumber> =
-            state.not_running.values().map(|other| other.stored.number).collect();
-        unrestored.retain(|number, _| not_running.contains(number));
-        state.unrestored = unrestored;
+        for other in state.not_running.values_mut() {
+            other.saved = unrestored.remove(&other.stored.number);
+        }
         Ok(position)
     }
 
@@ -363,7 +366,10 @@ impl Engine {
         let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
         let mut new = Vec::with_capacity(prepared.len());
         for prepared in prepared {
-            match prepared.and_then(|prepared| Ok((state.check_new(&prepared.application)?, prepared))) {
+            match prepared.and_then(|prepared| {
+                self.tables.check_current(&prepared.application.tables)?;
+                Ok((state.check_new(&prepared.application)?, prepared))
+            }) {
                 Ok((Some(running), _)) => answers.push(Some(Ok((running, false)))),
                 Ok((None, prepared)) => {
                     new.push((answers.len(), prepared));
@@ -391,11 +397,40 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    fn start_application(&self, state: &mut State, stored: &StoredApplication) -> Result<(), ServiceError> {
-        let application = self.languages.load_stored(stored, &state.tables)?;
+    fn start_application(
+        &self,
+        state: &mut State,
+        stored: &StoredApplication,
+        tables: &Tables,
+    ) -> Result<(), ServiceError> {
+        let application = self.languages.load_stored(stored, tables)?;
         let prepared = self.prepare(application)?;
         self.run(state, stored.number, prepared)?;
         Ok(())
+    }
+
+    /// Starts what could not run because of a table.
+    fn start_again(&self) -> Result<(), ServiceError> {
+        let tables = self.tables.loaded();
+        let mut state = self.state.lock();
+        let (mut started, mut unrestored) = (Vec::new(), Unrestored::new());
+        for (name, other) in std::mem::take(&mut state.not_running) {
+            match self.start_application(&mut state, &other.stored, &tables) {
+                Ok(()) => {
+                    let number = other.stored.number;
+                    started.push(number);
+                    state.queries_not_running.remove(&number);
+                    unrestored.extend(other.saved.map(|saved| (number, saved)));
+                }
+                Err(error) => {
+                    state.not_running.insert(name, NotRunning::new(other.stored, other.saved, &error));
+                }
+            }
+        }
+        match started.is_empty() {
+            true => Ok(()),
+            false => self.start_queries_of(&mut state, &started, &unrestored, &tables),
+        }
     }
 
     /// What can be wrong with an application that the planner does not know: connectors and formats.
@@ -594,7 +629,6 @@ impl Engine {
         self.catalog.remove_application(&name, &queries)?;
         self.stop_queries(&mut state, number, &queries);
         state.queries_not_running.remove(&number);
-        state.unrestored.remove(&number);
         state.not_running.remove(&name);
         if let Some(running) = state.numbered.remove(&number) {
             self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
@@ -645,7 +679,6 @@ impl State {
 
     /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
     fn check_new(&self, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
-        self.check_tables(&application.tables)?;
         if let Some(running) = self.hashed.get(&application.id) {
             return Ok(Some(running.clone()));
         }
@@ -777,6 +810,17 @@ impl State {
             Some(other) => Ok((other.stored.number, other.stored.name.clone())),
             None => self.application(name_or_id).map(|running| (running.number, running.application.name.clone())),
         }
+    }
+
+    /// The applications that look events up in a table, whether they run or not.
+    fn users_of_table(&self, name: &str, languages: &Languages) -> Vec<String> {
+        let uses = |one: &Application| one.tables.iter().any(|used| used.table.name() == name);
+        let running = self.applications.values().filter(|one| uses(&one.application));
+        let not_running = self.not_running.values().filter(|one| languages.names_table(&one.stored, name));
+        let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));
+        let mut names: Vec<String> = names.cloned().collect();
+        names.sort();
+        names
     }
 
     /// How many queries there are, small and big.

@@ -2,6 +2,7 @@
 //! any more (or whose reference table has no file), and queries whose parameters do not fit. They are listed with the
 //! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
 
+use bytes::Bytes;
 use rivulet_dataflow::QueryId;
 
 use super::State;
@@ -11,18 +12,20 @@ use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
+    /// What was saved of its queries, for when it can run.
+    pub(super) saved: Option<Vec<Bytes>>,
     reason: String,
     /// What to do about the reason, where that is known.
     remedy: Option<String>,
 }
 
 impl NotRunning {
-    pub(super) fn new(stored: StoredApplication, error: &ServiceError) -> Self {
+    pub(super) fn new(stored: StoredApplication, saved: Option<Vec<Bytes>>, error: &ServiceError) -> Self {
         let reason = match (error.line, error.column) {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
             _ => error.message.clone(),
         };
-        Self { stored, reason, remedy: error.hint.clone() }
+        Self { stored, saved, reason, remedy: error.hint.clone() }
     }
 
     /// What is answered to whoever wants to use it.

@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
 use rivulet_operators::application::Address;
-use rivulet_sql::StateWish;
+use rivulet_sql::{CreateTable, StateWish};
 use tokio::sync::broadcast;
 
 use super::output::write_topic;
 use super::{Engine, Running, State, exposition, statements};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, ParameterInfo, QueryFilter, QueryInfo,
-    QueryRequest, QueryState, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, ParameterInfo, QueryFilter,
+    QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -27,7 +27,7 @@ impl Service for Engine {
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (application, replaces) = statements::plan_new(sql, &self.known_tables())?;
+        let (application, replaces) = statements::plan_new(sql, &self.tables.loaded())?;
         let running = match replaces {
             Some(wish) => self.replace(application, wish)?.0,
             None => self.register(application)?.0,
@@ -40,14 +40,14 @@ impl Service for Engine {
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let (application, replaces) = statements::plan_new(sql, &self.known_tables())?;
+        let (application, replaces) = statements::plan_new(sql, &self.tables.loaded())?;
         let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
         let (running, replacement) = self.replace(application, wish)?;
         Ok((running.info(0), replacement))
     }
 
     fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let application = self.languages.load_new(kind, code, &self.known_tables())?;
+        let application = self.languages.load_new(kind, code, &self.tables.loaded())?;
         Ok(self.register(application)?.0.info(0))
     }
 
@@ -57,7 +57,7 @@ impl Service for Engine {
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let application = self.languages.load_new(kind, code, &self.known_tables())?;
+        let application = self.languages.load_new(kind, code, &self.tables.loaded())?;
         let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
         let (running, replacement) = self.replace(application, wish)?;
         Ok((running.info(0), replacement))
@@ -66,27 +66,33 @@ impl Service for Engine {
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
         let create = statements::parse_table(sql)?;
         let name = create.name.text.clone();
-        self.register_table(create)?;
+        self.create_table_of(create)?;
         self.table(&name)
     }
 
     fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        self.load_again(name)?;
+        self.refresh(name)?;
         self.table(name)
     }
 
     fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.remove_table(name)
+        let big_users = self.big_queries_with_table(name);
+        if !big_users.is_empty() {
+            let message = format!("the table '{name}' is used by {}", big_users.join(", "));
+            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("drop these queries first"));
+        }
+        let state = self.state.lock();
+        self.tables.remove(name, &state.users_of_table(name, &self.languages))
     }
 
     fn tables(&self) -> Vec<TableInfo> {
         let state = self.state.lock();
-        state.declared_tables.values().map(|create| state.table_info(create, &self.languages)).collect()
+        self.tables.infos(|name| state.users_of_table(name, &self.languages))
     }
 
     fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
         let state = self.state.lock();
-        Ok(state.table_info(state.declared_table(name)?, &self.languages))
+        self.tables.info(name, |name| state.users_of_table(name, &self.languages))
     }
 
     fn applications(&self) -> Vec<ApplicationInfo> {
@@ -286,6 +292,24 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
 }
 
 impl Engine {
+    /// Creates a table, of which applications may have waited; gives its rows, or `None` if it is there already.
+    pub(super) fn create_table_of(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        let rows = self.tables.create(create)?;
+        if rows.is_some() {
+            self.start_again()?;
+        }
+        Ok(rows)
+    }
+
+    /// Loads a table again, of which applications may have waited; gives its rows.
+    pub(super) fn refresh(&self, table: &str) -> Result<usize, ServiceError> {
+        let (rows, was_absent) = self.tables.refresh(table)?;
+        if was_absent {
+            self.start_again()?;
+        }
+        Ok(rows)
+    }
+
     /// Topics and parameters of queries that were found; `None` for each that was dropped meanwhile.
     fn look_up(&self, found: Vec<Found>) -> impl Iterator<Item = Result<Option<QueryInfo>, ServiceError>> {
         let bound = read_bound(&found);

@@ -220,7 +220,7 @@ impl Engine {
 
     /// Whether an application may be replaced now by this one.
     fn check_replaceable(&self, state: &State, application: &Application) -> Result<(), ServiceError> {
-        state.check_tables(&application.tables)?;
+        self.tables.check_current(&application.tables)?;
         if self.messaging.own_connections().is_some() {
             return Err(ServiceError::new(
                 ErrorKind::Conflict,

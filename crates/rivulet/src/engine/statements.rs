@@ -170,7 +170,7 @@ impl Engine {
         &self,
         statements: &mut Peekable<impl Iterator<Item = (Statement, Position)>>,
     ) -> Vec<Result<StatementResult, ServiceError>> {
-        let tables = self.known_tables();
+        let tables = self.tables.loaded();
         let (mut names, mut planned, mut positions) = (HashSet::new(), Vec::new(), Vec::new());
         while let Some((Statement::CreateApplication(create), position)) = statements.peek()
             && planned.len() < APPLICATIONS_AT_ONCE
@@ -252,7 +252,7 @@ impl Engine {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
                 let application =
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
+                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
                 if let Some(wish) = create.replaces {
                     let (running, replacement) =
                         self.replace(application, wish).map_err(|error| at(error, &create.name))?;
@@ -266,7 +266,7 @@ impl Engine {
                 if create.if_not_exists && self.table(&name.text).is_ok() {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
-                Ok(said(match self.register_table(*create).map_err(|error| at(error, &name))? {
+                Ok(said(match self.create_table_of(*create).map_err(|error| at(error, &name))? {
                     Some(rows) => format!("table {name} created, {rows} rows"),
                     None => format!("table {name} is there already"),
                 }))
@@ -280,7 +280,7 @@ impl Engine {
             }
             Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
             Statement::RefreshTable(name) => {
-                let rows = self.load_again(&name.text).map_err(|error| at(error, &name))?;
+                let rows = self.refresh(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {rows} rows")))
             }
             Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
@@ -393,7 +393,7 @@ impl Engine {
             }
             Statement::ExplainCreate(create) => {
                 let application =
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
+                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
                 Ok(lines("plan", &application.explain()))
             }
             Statement::ExplainQuery(name) => {

@@ -8,7 +8,7 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_operators::application::{BindError, Literal};
+use rivulet_operators::application::{BindError, Literal, Tables};
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
@@ -381,11 +381,11 @@ impl Engine {
         &self,
         state: &mut State,
         applications: &[ApplicationNumber],
+        unrestored: &Unrestored,
+        tables: &Tables,
     ) -> Result<(), ServiceError> {
-        let unrestored: Unrestored =
-            applications.iter().filter_map(|number| state.unrestored.remove_entry(number)).collect();
-        let mut saved = SavedStates::read(&unrestored);
-        saved.fit(state, &self.catalog, &self.languages);
+        let mut saved = SavedStates::read(unrestored);
+        saved.fit(state, &self.catalog, &self.languages, tables);
         self.note_unfitting(&saved);
         let loading = Loading { saved: &saved, attendances: &Attendances::default(), restores_at_once: true };
         let mut waiting = HashMap::new();

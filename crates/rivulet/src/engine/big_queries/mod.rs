@@ -238,18 +238,8 @@ impl Engine {
     /// The names that big queries may use: those that were declared, and reference tables.
     fn scope(&self) -> Scope {
         let mut scope = self.big_queries.known.lock().scope.clone();
-        self.add_tables(&mut scope);
+        self.tables.add_to(&mut scope);
         scope
-    }
-
-    fn add_tables(&self, scope: &mut Scope) {
-        let state = self.state.lock();
-        for create in state.declared_tables.values() {
-            if let Some(Ok(table)) = state.tables.get(&create.name.text) {
-                // A source or view of the same name was there first.
-                let _ = scope.add_table(&create.name, table.clone());
-            }
-        }
     }
 
     /// Plans a query and lets it run; whether it is new.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
-use rivulet_operators::application::{Application, succession};
+use rivulet_operators::application::{Application, Tables, succession};
 use rivulet_runtime::{Restored, Saved};
 
 use super::line::{number_of, read_piece};
@@ -104,12 +104,12 @@ impl<'a> SavedStates<'a> {
 
     /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a checkpoint of
     /// these was made. To be called when applications run, before their queries do.
-    pub(in crate::engine) fn fit(&mut self, state: &State, catalog: &Catalog, languages: &Languages) {
+    pub(in crate::engine) fn fit(&mut self, state: &State, catalog: &Catalog, languages: &Languages, tables: &Tables) {
         for (number, (id, _)) in &self.by_application {
             let Some(running) = state.numbered.get(number).filter(|running| running.application.id != *id) else {
                 continue;
             };
-            match map_from(state, catalog, languages, running, id) {
+            match map_from(catalog, languages, tables, running, id) {
                 Ok(Some(map)) => drop(self.maps.insert(*number, map)),
                 // It is said when its state is missed.
                 Ok(None) => {}
@@ -125,15 +125,15 @@ impl<'a> SavedStates<'a> {
 
 /// Where the state goes that the version `id` of an application has saved; nothing if there was no such version.
 fn map_from(
-    state: &State,
     catalog: &Catalog,
     languages: &Languages,
+    tables: &Tables,
     running: &Running,
     id: &str,
 ) -> Result<Option<StateMap>, ServiceError> {
     let versions = catalog.versions(running.number)?;
     let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(None) };
-    let planned = versions[first..].iter().map(|version| languages.load_stored(version, &state.tables));
+    let planned = versions[first..].iter().map(|version| languages.load_stored(version, tables));
     let planned: Vec<Application> = planned.collect::<Result<_, _>>()?;
     let after = planned.iter().skip(1).chain([&running.application]);
     let maps = planned.iter().zip(after).map(|(before, after)| succession(before, after).map);
