@@ -3,16 +3,16 @@
 //! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
 
 use bytes::Bytes;
-use rivulet_dataflow::QueryId;
 
-use super::State;
-use crate::catalog::{ApplicationNumber, StoredApplication};
+use crate::catalog::StoredApplication;
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
 
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
-    /// What was saved of its queries, for when it can run.
+    /// How many queries it has.
+    pub(super) queries: u64,
+    /// What was saved of them, for when it can run.
     pub(super) saved: Option<Vec<Bytes>>,
     reason: String,
     /// What to do about the reason, where that is known.
@@ -20,12 +20,17 @@ pub(super) struct NotRunning {
 }
 
 impl NotRunning {
-    pub(super) fn new(stored: StoredApplication, saved: Option<Vec<Bytes>>, error: &ServiceError) -> Self {
+    pub(super) fn new(stored: StoredApplication, error: &ServiceError) -> Self {
         let reason = match (error.line, error.column) {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
             _ => error.message.clone(),
         };
-        Self { stored, saved, reason, remedy: error.hint.clone() }
+        Self { stored, queries: 0, saved: None, reason, remedy: error.hint.clone() }
+    }
+
+    /// The same, which could not be started once more.
+    pub(super) fn again(self, error: &ServiceError) -> Self {
+        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, error) }
     }
 
     /// What is answered to whoever wants to use it.
@@ -39,7 +44,8 @@ impl NotRunning {
             ))
     }
 
-    pub(super) fn info(&self, queries_not_running: u64) -> ApplicationInfo {
+    /// How it is listed.
+    pub(super) fn info(&self) -> ApplicationInfo {
         ApplicationInfo {
             id: self.stored.id.clone(),
             name: self.stored.name.clone(),
@@ -49,44 +55,18 @@ impl NotRunning {
             output_topic: String::new(),
             queries_running: 0,
             queries_paused: 0,
-            queries_not_running,
+            queries_not_running: self.queries,
             not_running: Some(self.reason.clone()),
             warnings: Vec::new(),
         }
     }
-}
 
-impl State {
-    /// An application that does not run, by name or by id.
-    pub(super) fn not_running(&self, name_or_id: &str) -> Option<&NotRunning> {
-        let by_id = || self.not_running.values().find(|one| one.stored.id == name_or_id);
-        self.not_running.get(name_or_id).or_else(by_id)
-    }
-
-    /// Notes that a query does not fit this version. It stays in the registry, without a slot.
-    pub(super) fn leave_out(&mut self, application: ApplicationNumber, query: QueryId, error: &ServiceError) {
-        tracing::error!(query, "a registered query is not running: {error}");
-        *self.queries_not_running.entry(application).or_default() += 1;
-    }
-
-    /// How many queries of an application do not run.
-    pub(super) fn queries_not_running(&self, application: ApplicationNumber) -> u64 {
-        self.queries_not_running.get(&application).copied().unwrap_or(0)
-    }
-
-    /// Adds what does not run to the status of what does, applications in order of name.
-    pub(super) fn complete_status(&self, applications: &mut Vec<ApplicationStatus>) {
-        for status in applications.iter_mut() {
-            if let Some(running) = self.applications.get(&status.name) {
-                status.queries_not_running = self.queries_not_running(running.number);
-            }
-        }
-        applications.extend(self.not_running.values().map(|one| ApplicationStatus {
-            name: one.stored.name.clone(),
-            queries_not_running: self.queries_not_running(one.stored.number),
-            not_running: Some(one.reason.clone()),
+    pub(super) fn status(&self) -> ApplicationStatus {
+        ApplicationStatus {
+            name: self.stored.name.clone(),
+            queries_not_running: self.queries,
+            not_running: Some(self.reason.clone()),
             ..ApplicationStatus::default()
-        }));
-        applications.sort_by(|one, other| one.name.cmp(&other.name));
+        }
     }
 }

@@ -3,25 +3,24 @@
 //! Both are for comparison with engines that work so (`rivulet bench many --model`). A query for which the system has no
 //! thread or connection is refused before the catalog remembers it; the others go on.
 
-use rivulet_runtime::{Group, ThreadLimit};
+use rivulet_runtime::{Group, ThreadLimit, Workers};
 
-use super::Engine;
+use super::messaging::Messaging;
 use crate::service::{ErrorKind, ServiceError};
 
-/// What is left for more queries. It is a count of the moment: who holds it holds the state of the engine.
+/// What is left for more queries. It is a count of the moment: who holds it holds the lock of the queries.
 pub(super) struct Room {
     threads: Option<(usize, ThreadLimit)>,
     /// Queries that can still have their connections, and how many could if there were none.
     connections: Option<(usize, usize)>,
 }
 
-impl Engine {
-    pub(super) fn room(&self) -> Room {
-        Room { threads: self.workers.threads_left(), connections: self.messaging.queries_left() }
-    }
-}
-
 impl Room {
+    /// What there is now.
+    pub(super) fn now(workers: &Workers, messaging: &Messaging) -> Self {
+        Self { threads: workers.threads_left(), connections: messaging.queries_left() }
+    }
+
     /// Takes what one more query of a group needs, when `taken` others have been let in and are not yet there.
     pub(super) fn take(&mut self, group: &Group, taken: usize) -> Result<(), ServiceError> {
         let threads = group.new_tasks_for(taken + 1) - group.new_tasks_for(taken);

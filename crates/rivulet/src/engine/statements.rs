@@ -10,12 +10,12 @@ use rivulet_operators::application::{Application, FormatSpec, Literal, Tables, i
 use rivulet_sql::{CreateTable, Name, Outdated, Position, StateWish, Statement, Stored};
 use serde_json::{Value, json};
 
+use super::Engine;
 use super::big_queries::{Declared, Resumed};
-use super::submit::parameters_of;
-use super::{Engine, Running};
+use super::running::Running;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
-    QueryRequest, Service, ServiceError, StatementResult, TableInfo,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, Parameter, ParameterValue, QUERIES_PAGE_MAX, QueryFilter,
+    QueryInfo, QueryRequest, Service, ServiceError, StatementResult, TableInfo,
 };
 
 /// How many applications are registered together.
@@ -85,7 +85,7 @@ pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceErr
 }
 
 /// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
-pub(super) fn as_written(literal: &Literal) -> ParameterValue<'_> {
+fn as_written(literal: &Literal) -> ParameterValue<'_> {
     match literal {
         Literal::Null => ParameterValue::Null,
         Literal::Boolean(value) => ParameterValue::Bool(*value),
@@ -94,6 +94,11 @@ pub(super) fn as_written(literal: &Literal) -> ParameterValue<'_> {
         Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
         Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal_text(literal))),
     }
+}
+
+/// Parameter values given in SQL, as the catalog and the API know them.
+fn parameters_of(values: &[(rivulet_sql::Name, Literal, rivulet_sql::Position)]) -> Vec<Parameter<'_>> {
+    values.iter().map(|(name, literal, _)| (name.text.as_str().into(), as_written(literal))).collect()
 }
 
 /// A constant as plain text.
@@ -187,7 +192,7 @@ impl Engine {
         if planned.is_empty() {
             return Vec::new();
         }
-        let answers = self.register_all(planned).into_iter().zip(positions);
+        let answers = self.applications.register_all(planned).into_iter().zip(positions);
         let answer = |(answer, position): (Result<(Arc<Running>, bool), ServiceError>, Position)| match answer {
             Ok((running, is_new)) => Ok(registered(&running, is_new)),
             Err(error) if error.line.is_none() => Err(error.at(position.line, position.column)),
@@ -258,7 +263,7 @@ impl Engine {
                         self.replace(application, wish).map_err(|error| at(error, &create.name))?;
                     return Ok(said(running.answer(replacement.text(&name))));
                 }
-                let (running, is_new) = self.register(application)?;
+                let (running, is_new) = self.applications.register(application)?;
                 Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
@@ -266,7 +271,7 @@ impl Engine {
                 if create.if_not_exists && self.table(&name.text).is_ok() {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
-                Ok(said(match self.create_table_of(*create).map_err(|error| at(error, &name))? {
+                Ok(said(match self.queries.create_table(*create).map_err(|error| at(error, &name))? {
                     Some(rows) => format!("table {name} created, {rows} rows"),
                     None => format!("table {name} is there already"),
                 }))
@@ -280,7 +285,7 @@ impl Engine {
             }
             Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
             Statement::RefreshTable(name) => {
-                let rows = self.refresh(&name.text).map_err(|error| at(error, &name))?;
+                let rows = self.queries.refresh_table(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {rows} rows")))
             }
             Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
@@ -372,7 +377,7 @@ impl Engine {
                 if shown.message.is_some() {
                     // How many more is known where all of them are meant.
                     let are_all = filter.application.is_none() && filter.like.is_none();
-                    shown.message = match are_all.then(|| self.state.lock().queries().saturating_sub(limit)) {
+                    shown.message = match are_all.then(|| self.queries.lock().queries().saturating_sub(limit)) {
                         Some(count) => more(count),
                         None => Some("and more; LIMIT says how many are shown".into()),
                     };

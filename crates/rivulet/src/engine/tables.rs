@@ -185,16 +185,16 @@ impl ReferenceTables {
         }
     }
 
-    /// A table, with the names of the applications that use it.
-    pub(super) fn info(&self, name: &str, users: impl Fn(&str) -> Vec<String>) -> Result<TableInfo, ServiceError> {
+    /// A table. Which applications use it is not known here.
+    pub(super) fn info(&self, name: &str) -> Result<TableInfo, ServiceError> {
         let known = self.known.lock();
-        Ok(known.info(known.declared(name)?, users(name)))
+        Ok(known.info(known.declared(name)?))
     }
 
     /// All of them, by name.
-    pub(super) fn infos(&self, users: impl Fn(&str) -> Vec<String>) -> Vec<TableInfo> {
+    pub(super) fn infos(&self) -> Vec<TableInfo> {
         let known = self.known.lock();
-        known.declared.values().map(|create| known.info(create, users(&create.name.text))).collect()
+        known.declared.values().map(|create| known.info(create)).collect()
     }
 
     /// The rows in the file of a table.
@@ -319,7 +319,7 @@ impl Known {
         })
     }
 
-    fn info(&self, create: &CreateTable, applications: Vec<String>) -> TableInfo {
+    fn info(&self, create: &CreateTable) -> TableInfo {
         let name = &create.name.text;
         let (rows, not_running) = match self.loaded.get(name) {
             Some(Ok(table)) => (Some(table.rows()), None),
@@ -334,7 +334,7 @@ impl Known {
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
-            applications,
+            applications: Vec::new(),
             not_running,
             left_out: self.left_out.get(name).cloned(),
         }

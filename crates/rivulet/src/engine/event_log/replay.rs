@@ -43,7 +43,7 @@ impl EventLog {
         self.progress.position.store(from, Ordering::Release);
         if self.log.next() <= from && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
-            engine.end_absences();
+            engine.queries.end_absences();
             self.progress.is_over.store(true, Ordering::Release);
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Replay {
 
     fn finish(&self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.end_absences();
+            engine.queries.end_absences();
         }
         self.hold_timers_at(i64::MAX);
         self.note_time();
