@@ -13,10 +13,9 @@ use parking_lot::Mutex;
 use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
 
-use super::checkpoints::Unrestored;
 use super::intake::Intake;
 use super::languages::Languages;
-use super::not_running::NotRunning;
+use super::not_running::{NotRunning, Unrestored};
 use super::prepare::Preparation;
 use super::running::{Prepared, Running};
 use super::tables::ReferenceTables;
@@ -115,14 +114,14 @@ impl Applications {
         self.preparation.prepare(application)
     }
 
-    /// Registers an application; one that is registered already with the same text is returned as it is. Also returns whether
-    /// it is new.
+    /// Registers an application; one that is registered already with the same text is returned as it is. Also returns
+    /// whether it is new.
     pub(super) fn register(&self, application: Application) -> Result<(Arc<Running>, bool), ServiceError> {
         self.register_all(vec![application]).pop().expect("an answer for each")
     }
 
-    /// Registers applications of different names, and remembers them together, which takes as long as remembering one. Stops
-    /// at the first that is refused: the last answer says why.
+    /// Registers applications of different names, and remembers them together, which takes as long as remembering one.
+    /// Stops at the first that is refused: the last answer says why.
     pub(super) fn register_all(
         &self,
         applications: Vec<Application>,
@@ -197,7 +196,8 @@ impl Applications {
         known.insert(after);
     }
 
-    /// Ends an application without queries that the catalog has forgotten already. For who holds the lock of the queries.
+    /// Ends an application without queries that the catalog has forgotten already. For who holds the lock of the
+    /// queries.
     pub(super) fn end(&self, number: ApplicationNumber) {
         let mut known = self.known.lock();
         known.not_running.remove(&number);
@@ -308,7 +308,7 @@ impl Applications {
         Ok(TableInfo { applications: known.users_of_table(name, self.languages()), ..self.tables.info(name)? })
     }
 
-    /// The versions of an application from the one with this id to the one before that which runs, oldest first; none if
+    /// The versions of an application from the one with this id to the last one in the catalog, oldest first; none if
     /// there was no such version.
     pub(super) fn versions_since(&self, running: &Running, id: &str) -> Result<Vec<Application>, ServiceError> {
         let versions = self.catalog().versions(running.number)?;

@@ -77,8 +77,8 @@ impl Intake {
         shared.attach(after);
     }
 
-    /// Results of other queries that an application may read are in the log from when it is there, not from when it has a query that reads them: what is given
-    /// once more after a crash is then known to be older than that query.
+    /// Results of other queries that an application may read are in the log from when it is there, not from when it has
+    /// a query that reads them: what is given once more after a crash is then known to be older than that query.
     fn keep_results(&self, running: &Running, are_kept: bool) {
         let router = self.messaging.router();
         for (place, input) in running.topics.inputs.iter().enumerate().filter(|(_, input)| input.is_logged) {

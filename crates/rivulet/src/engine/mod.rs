@@ -19,11 +19,12 @@
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running` and
 //! `not_running` (what an upgrade has left behind), `queries`, `replace` (a new version of an application takes over its
 //! queries), `intake`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and
-//! `statements` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other servers),
+//! `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other servers),
 //! `messaging` (broker or client) and `own_connections`, `memory` and `room` (how much there may be), `checkpoints` and
 //! `event_log` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is
 //! counted), [`by_hand`] (for simulations).
 
+mod answers;
 mod applications;
 mod backup;
 mod big_queries;
@@ -53,6 +54,7 @@ mod statements;
 mod status;
 mod tables;
 mod taps;
+mod texts;
 mod topics;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +73,7 @@ use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{Access, ErrorKind, ServiceError};
 use applications::Applications;
 use big_queries::BigQueries;
-use checkpoints::{Checkpoints, Loading, SavedStates};
+use checkpoints::{Checkpoints, SavedStates};
 use event_log::EventLog;
 use intake::Intake;
 pub use languages::Languages;
@@ -80,6 +82,7 @@ use messaging::Messaging;
 use outside::Outside;
 use prepare::Preparation;
 use queries::Queries;
+use queries::attendance::Loading;
 use tables::ReferenceTables;
 use taps::Taps;
 pub(crate) use taps::Waiting;
@@ -89,8 +92,8 @@ pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
 pub(crate) use checkpoints::line as saved;
-pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
+pub(crate) use texts::literal_text;
 
 /// The engine of one server.
 pub struct Engine {
@@ -288,7 +291,12 @@ impl Engine {
         engine.load_big_queries()?;
         if engine.messaging.own_connections().is_none() {
             engine.event_log.attach(&engine.messaging)?;
-            engine.event_log.replay(&engine, replayed_from)?;
+            let of_engine = Arc::downgrade(&engine);
+            let over = move || of_engine.upgrade().iter().for_each(|engine| engine.queries.end_absences());
+            let router = engine.messaging.router().clone();
+            // Without checkpoints nobody has asked for what the log had.
+            let asks_for_all = engine.checkpoints.is_some();
+            engine.event_log.replay(replayed_from, asks_for_all, router, engine.workers.clone(), Box::new(over))?;
         } else {
             engine.event_log.leave();
         }

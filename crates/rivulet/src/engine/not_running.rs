@@ -2,10 +2,15 @@
 //! any more (or whose reference table has no file), and queries whose parameters do not fit. They are listed with the
 //! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
-use crate::catalog::StoredApplication;
+use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
+
+/// What was saved of applications, as it was read.
+pub(super) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
 
 /// An application that cannot run.
 pub(super) struct NotRunning {

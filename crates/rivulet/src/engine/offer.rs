@@ -7,7 +7,7 @@ use rivulet_dataflow::QueryId;
 use rivulet_sql::StateWish;
 use tokio::sync::broadcast;
 
-use super::{Engine, exposition, statements};
+use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
     Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryFilter, QueryInfo, QueryRequest,
@@ -24,7 +24,7 @@ impl Service for Engine {
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (application, replaces) = statements::plan_new(sql, &self.tables.loaded())?;
+        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded())?;
         let running = match replaces {
             Some(wish) => self.replace(application, wish)?.0,
             None => self.applications.register(application)?.0,
@@ -37,7 +37,7 @@ impl Service for Engine {
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let (application, replaces) = statements::plan_new(sql, &self.tables.loaded())?;
+        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded())?;
         let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
         let (running, replacement) = self.replace(application, wish)?;
         Ok((running.info(), replacement))
@@ -61,7 +61,7 @@ impl Service for Engine {
     }
 
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
-        let create = statements::parse_table(sql)?;
+        let create = texts::parse_table(sql)?;
         let name = create.name.text.clone();
         self.queries.create_table(create)?;
         self.table(&name)

@@ -1,5 +1,5 @@
-//! Preparation: from an application to what its group is made of. What can be wrong with an application that its planner
-//! does not know is found here: connectors, formats, and what this server's configuration does not keep.
+//! Preparation: from an application to what its group is made of. What can be wrong with an application that its
+//! planner does not know is found here: connectors, formats, and what this server's configuration does not keep.
 //!
 //! There is no lock: an application is prepared before anything of it is known to others.
 
@@ -16,10 +16,9 @@ use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
 use super::languages::Languages;
 use super::messaging::Messaging;
 use super::output::{Outputs, TaskSink};
-use super::running::Prepared;
-use super::shared_input::InputShape;
-use super::statements::{format_error, literal_text};
+use super::running::{InputShape, Prepared};
 use super::taps::Taps;
+use super::texts::{format_error, literal_text};
 use super::topics::Topics;
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -65,7 +64,8 @@ impl Preparation {
         let last_refusal = Arc::default();
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
-            // Only a replay gives a result once more that has its number; elsewhere a number may be given to another result after a crash.
+            // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
+            // result after a crash.
             server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
             result_is_json: output_formats.iter().map(|one| *one == Format::Json).collect(),
             has_bits: application.has_output_bits,
@@ -181,7 +181,8 @@ impl Preparation {
     }
 }
 
-/// An input whose events are in the log once they have come, from a broker that keeps nothing while this server is away.
+/// An input whose events are in the log once they have come, from a broker that keeps nothing while this server is
+/// away.
 fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
     let broker = config.broker.as_ref()?;
     let (why, key) = match (&broker.client_id, broker.qos) {

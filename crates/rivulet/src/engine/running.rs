@@ -1,19 +1,19 @@
-//! An application that runs: its group, where its events come from and its rows go to, and how many queries it has.
+//! An application that runs: its group, where its events come from and its rows go to, how many queries it has, and
+//! what is shown of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rivulet_connectors::mqtt::InboxId;
-use rivulet_dataflow::{Seconds, Slot};
+use rivulet_dataflow::{Decoder, Reason, Seconds, Slot};
 use rivulet_operators::application::{Address, Application};
-use rivulet_runtime::{Group, GroupParts};
+use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
 
 use super::output::{Outputs, write_topic};
-use super::shared_input::InputShape;
 use super::topics::{InputTopics, Topics};
 use crate::catalog::ApplicationNumber;
-use crate::service::{ApplicationInfo, ParameterInfo};
+use crate::service::{ApplicationInfo, ApplicationStatus, LatencyStatus, ParameterInfo};
 
 /// An application with its group.
 pub(super) struct Running {
@@ -45,6 +45,14 @@ pub(super) struct Prepared {
     pub(super) parts: GroupParts,
     pub(super) last_refusal: Arc<Mutex<Option<String>>>,
     pub(super) warnings: Vec<String>,
+}
+
+/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
+pub(super) struct InputShape {
+    pub(super) signature: String,
+    /// Whether what comes goes to the log.
+    pub(super) is_logged: bool,
+    pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
 }
 
 impl Running {
@@ -81,6 +89,24 @@ impl Running {
     /// Has the log say its warnings too.
     pub(super) fn log_warnings(&self) {
         self.warnings.iter().for_each(|warning| tracing::warn!(application = self.application.name, "{warning}"));
+    }
+
+    /// How it stands, of whose group these are the figures.
+    pub(super) fn status(&self, metrics: &GroupMetrics) -> ApplicationStatus {
+        let (inbox_rows, inbox_bytes) = self.group.waiting();
+        ApplicationStatus {
+            name: self.application.name.clone(),
+            queries_running: self.queries_running.load(Ordering::Relaxed),
+            queries_paused: self.queries_paused.load(Ordering::Relaxed),
+            queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
+            queries_spilled: self.group.spill_status().queries,
+            inbox_rows: inbox_rows as u64,
+            inbox_bytes: inbox_bytes as u64,
+            last_refusal: self.last_refusal.lock().clone(),
+            times_in_seconds: self.times_in_seconds(),
+            warnings: self.warnings(),
+            ..of_metrics(metrics)
+        }
     }
 
     /// How it is listed.
@@ -132,4 +158,28 @@ pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
         running.topics.inputs.iter().map(topic).collect()
     });
     topics.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// What the figures of a group say, or those of several.
+pub(super) fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
+    ApplicationStatus {
+        events: metrics.events,
+        batches: metrics.batches,
+        batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
+        results: metrics.results,
+        refused: Reason::ALL
+            .into_iter()
+            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        processing: latency(&metrics.processing_latency_us),
+        end_to_end: latency(&metrics.event_latency_us),
+        ..ApplicationStatus::default()
+    }
+}
+
+/// Quantiles of a latency; none where nothing was measured.
+pub(super) fn latency(histogram: &Histogram) -> LatencyStatus {
+    let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
+    LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
 }

@@ -2,14 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram, Spill, WorkerStatus};
+use rivulet_runtime::{GroupMetrics, Spill, WorkerStatus};
 
 use super::Engine;
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
-use super::running::Running;
-use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status, WorkerInfo};
+use super::running::of_metrics;
+use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, WorkerInfo};
 
 impl Engine {
     pub(super) fn current_status(&self) -> Status {
@@ -19,10 +18,7 @@ impl Engine {
         for running in self.applications.running() {
             let metrics = running.group.metrics();
             total.merge(&metrics);
-            let mut status = application_status(&running, &metrics);
-            status.last_refusal = running.last_refusal.lock().clone();
-            status.times_in_seconds = running.times_in_seconds();
-            status.warnings = running.warnings();
+            let status = running.status(&metrics);
             total_status.queries_running += status.queries_running;
             total_status.queries_paused += status.queries_paused;
             total_status.queries_spilled += status.queries_spilled;
@@ -180,20 +176,6 @@ impl Engine {
     }
 }
 
-fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationStatus {
-    let (inbox_rows, inbox_bytes) = running.group.waiting();
-    ApplicationStatus {
-        name: running.application.name.clone(),
-        queries_running: running.queries_running.load(Ordering::Relaxed),
-        queries_paused: running.queries_paused.load(Ordering::Relaxed),
-        queries_not_running: running.queries_not_running.load(Ordering::Relaxed),
-        queries_spilled: running.group.spill_status().queries,
-        inbox_rows: inbox_rows as u64,
-        inbox_bytes: inbox_bytes as u64,
-        ..of_metrics(metrics)
-    }
-}
-
 fn worker_info(status: WorkerStatus) -> WorkerInfo {
     WorkerInfo {
         worker: status.worker as u64,
@@ -202,26 +184,4 @@ fn worker_info(status: WorkerStatus) -> WorkerInfo {
         core: status.core.map(|core| core as u64),
         node: status.node.map(|node| node as u64),
     }
-}
-
-fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
-    ApplicationStatus {
-        events: metrics.events,
-        batches: metrics.batches,
-        batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
-        results: metrics.results,
-        refused: Reason::ALL
-            .into_iter()
-            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
-            .filter(|(_, count)| *count > 0)
-            .collect(),
-        processing: latency(&metrics.processing_latency_us),
-        end_to_end: latency(&metrics.event_latency_us),
-        ..ApplicationStatus::default()
-    }
-}
-
-pub(super) fn latency(histogram: &Histogram) -> LatencyStatus {
-    let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
-    LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
 }

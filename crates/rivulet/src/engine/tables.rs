@@ -1,8 +1,8 @@
 //! Reference tables: loaded from files, remembered in the catalog, looked up by applications.
 //!
 //! What must hold: a table that applications use has rows, or they do not run. A file that cannot be read changes
-//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any other keeps the table and
-//! its applications from running, until `REFRESH TABLE` finds it in order.
+//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any
+//! other keeps the table and its applications from running, until `REFRESH TABLE` finds it in order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rivulet_operators::application::{Literal, TableUse, Tables};
 use rivulet_sql::{CreateTable, Scope, type_name};
 
 use super::outside::{OPEN_MAX, Outside};
-use super::statements;
+use super::texts::{format_error, literal_text, stored_table};
 use crate::catalog::Catalog;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError, TableInfo};
@@ -63,7 +63,7 @@ impl ReferenceTables {
     /// Loads the tables that the catalog remembers. One whose file cannot be read is known and does not run.
     pub(super) fn load(&self) -> Result<(), ServiceError> {
         for (name, sql) in self.catalog.tables()? {
-            let create = statements::stored_table(&sql).map(|(create, outdated)| {
+            let create = stored_table(&sql).map(|(create, outdated)| {
                 outdated.iter().for_each(|one| tracing::warn!(table = name, "{one}"));
                 create
             });
@@ -265,7 +265,7 @@ fn read_table_in_part(
     })?;
     let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
     let (rows, fault) = decoded.map_err(|fault| match &fault {
-        TableFault::Format(error) => statements::format_error(error, &create.format),
+        TableFault::Format(error) => format_error(error, &create.format),
         _ => LeftOut(format!("{path}: {fault}")).into(),
     })?;
     if rows.get_array_memory_size() > bytes_max {
@@ -285,10 +285,9 @@ fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
         Some(_) => return Err(at(ServiceError::invalid("header is true or false"))),
     };
     let options = spec.options.iter().filter(|(name, _)| !is_header(name));
-    let options: Vec<(&str, String)> =
-        options.map(|(name, value)| (name.as_str(), statements::literal_text(value))).collect();
+    let options: Vec<(&str, String)> = options.map(|(name, value)| (name.as_str(), literal_text(value))).collect();
     let format = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
-        .map_err(|error| statements::format_error(&error, spec))?;
+        .map_err(|error| format_error(&error, spec))?;
     match format {
         Format::Csv { .. } | Format::Json => Ok((format, has_header)),
         _ => Err(at(ServiceError::invalid(format!("a table cannot be written in {format}"))

@@ -11,8 +11,7 @@ use rivulet_runtime::{FlowReport, Histogram};
 use super::OneQuery;
 use crate::engine::Engine;
 use crate::engine::registry::like;
-use crate::engine::running::named;
-use crate::engine::status::latency;
+use crate::engine::running::{latency, named};
 use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
 
 /// A big query with what the summary leaves out.

@@ -37,7 +37,7 @@ use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoin
 use catalog::CatalogLine;
 use line::{Line, NotReady, Taken};
 
-pub(super) use recovery::{Loading, SavedStates, Unrestored};
+pub(super) use recovery::SavedStates;
 
 /// How long a checkpoint waits for the log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);

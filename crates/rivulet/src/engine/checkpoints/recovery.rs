@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::succession;
@@ -19,14 +18,11 @@ use super::line::{number_of, read_piece};
 use super::{Checkpoints, Engine, refused};
 use crate::catalog::{ApplicationNumber, Used};
 use crate::engine::applications::Applications;
-use crate::engine::queries::attendance::Attendances;
+use crate::engine::not_running::Unrestored;
 use crate::engine::running::Running;
 use crate::service::{RecoveryStatus, ServiceError};
 
-/// What was saved of applications, as it was read.
-pub(in crate::engine) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
-
-/// The same, looked through: by application the identity of its text, and its queries.
+/// What was saved of applications, looked through: by application the identity of its text, and its queries.
 #[derive(Default)]
 pub(in crate::engine) struct SavedStates<'a> {
     by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
@@ -35,26 +31,6 @@ pub(in crate::engine) struct SavedStates<'a> {
     /// Those of which what was saved cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
-}
-
-/// How queries of the catalog are started.
-pub(in crate::engine) struct Loading<'a> {
-    /// What was saved of them.
-    pub(in crate::engine) saved: &'a SavedStates<'a>,
-    /// Who came or was away since.
-    pub(in crate::engine) attendances: &'a Attendances,
-    /// What has saved it, if each gets that before its first event, because events come already.
-    pub(in crate::engine) restores_at_once: Option<&'a Checkpoints>,
-}
-
-impl Loading<'_> {
-    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
-    /// with it. `None` for one of which neither is known.
-    pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
-        let saved = || self.saved.of(running)?.0.shared(query);
-        let attended = self.attendances.shared(query);
-        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
-    }
 }
 
 impl<'a> SavedStates<'a> {
@@ -232,15 +208,17 @@ impl Checkpoints {
     fn note_unfit(&self, number: ApplicationNumber) {
         self.unfit.lock().push(number);
     }
-}
 
-impl Loading<'_> {
-    /// Gives queries back what was saved of them before they get events, if that is not done for all together afterwards.
-    pub(in crate::engine) fn restore_at_once(&self, running: &Running, slots: &[(QueryId, Slot)]) {
-        let Some(checkpoints) = self.restores_at_once else { return };
-        let Some((saved, map)) = self.saved.of(running) else { return };
+    /// Gives queries that are started while events come back what was saved of them, before they get any.
+    pub(in crate::engine) fn restore_at_once(
+        &self,
+        saved: &SavedStates<'_>,
+        running: &Running,
+        slots: &[(QueryId, Slot)],
+    ) {
+        let Some((saved, map)) = saved.of(running) else { return };
         let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
         let restored = running.group.restore_from(saved, map, &|query| slots.get(&query).copied());
-        checkpoints.note_restored(running, restored, &mut RecoveryStatus::default());
+        self.note_restored(running, restored, &mut RecoveryStatus::default());
     }
 }

@@ -18,7 +18,7 @@ use rivulet_runtime::Absences;
 
 use super::Queries;
 use crate::catalog::{ApplicationNumber, Attendance, Change};
-use crate::engine::checkpoints::SavedStates;
+use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -103,6 +103,26 @@ impl Attendances {
 /// Who comes at this position shares a slot only with others that do.
 pub(super) fn came_at(position: LogPosition) -> u64 {
     CAME_LATER | position
+}
+
+/// How queries of the catalog are started.
+pub(in crate::engine) struct Loading<'a> {
+    /// What was saved of them.
+    pub(in crate::engine) saved: &'a SavedStates<'a>,
+    /// Who came or was away since.
+    pub(in crate::engine) attendances: &'a Attendances,
+    /// What has saved it, if each gets that before its first event, because events come already.
+    pub(in crate::engine) restores_at_once: Option<&'a Checkpoints>,
+}
+
+impl Loading<'_> {
+    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
+    /// with it. `None` for one of which neither is known.
+    pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
+        let saved = || self.saved.of(running)?.0.shared(query);
+        let attended = self.attendances.shared(query);
+        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
+    }
 }
 
 impl Queries {

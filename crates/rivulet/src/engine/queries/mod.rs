@@ -1,8 +1,9 @@
 //! The queries of applications: which there are, and how they come, pause, resume, go and are shown.
 //!
 //! What must hold: a query is in the catalog before it runs, and a name is that of one query, small or big.
-//! The lock of the queries is the first of all: what ends or replaces an application holds it too, so that whoever holds
-//! it may rely on the application of a query. It is held while the catalog is written, and for nothing else outside.
+//! The lock of the queries is the first of the engine's parts: what ends or replaces an application holds it too, so
+//! whoever holds it may rely on the application of a query. It is held while the catalog is written, and for nothing
+//! else outside.
 //!
 //! In reading order: [`submit`] (they come, pause, resume and go), [`attendance`] (what each gets of the log after a
 //! restart), [`list`] (how they are shown).

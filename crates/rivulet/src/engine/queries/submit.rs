@@ -13,10 +13,10 @@ use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
-use super::attendance::{Attendances, came_at};
+use super::attendance::{Attendances, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
-use crate::engine::checkpoints::{Loading, SavedStates};
+use crate::engine::checkpoints::SavedStates;
 use crate::engine::registry::Entry;
 use crate::engine::room::Room;
 use crate::engine::running::{Running, topics_of};
@@ -388,7 +388,8 @@ impl Queries {
         let Checked { running, rows, inputs, queries } = checked;
         let joined = running.group.join_restored(&queries, &rows, &|query| loading.shared(&running, query));
         queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
-        loading.restore_at_once(&running, &placed);
+        let restores = loading.restores_at_once.iter();
+        restores.for_each(|checkpoints| checkpoints.restore_at_once(loading.saved, &running, &placed));
         self.intake.connect(&queries, &inputs);
         self.intake.add_routes_of_new(&running, &joined, &inputs);
         let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
 use rivulet_connectors::mqtt::{InboxId, Route, Router};
-use rivulet_dataflow::{Chain, Cut, Decoder, Slot};
+use rivulet_dataflow::{Chain, Cut, Slot};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 
-use super::running::Running;
+use super::running::{InputShape, Running};
 use fan_out::FanOut;
 use readers::Readers;
 
@@ -30,14 +30,6 @@ const QUERIES_MIN: usize = 16;
 
 /// The most events in a batch of a shared input: few enough that the content of each that is refused is kept.
 const BATCH_ROWS_MAX: usize = 256;
-
-/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
-pub(super) struct InputShape {
-    pub(super) signature: String,
-    /// Whether what comes goes to the log.
-    pub(super) is_logged: bool,
-    pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
-}
 
 /// The topics that many queries with one kind of input read.
 pub(super) struct SharedInput {
