@@ -166,7 +166,7 @@ impl Applications {
     }
 
     fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
-        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
         let inboxes = self.intake.register_inboxes(&group, &topics);
         let running = Arc::new(Running {
@@ -180,7 +180,6 @@ impl Applications {
             queries_running: AtomicU64::new(0),
             queries_paused: AtomicU64::new(0),
             queries_not_running: AtomicU64::new(0),
-            last_refusal,
             warnings,
         });
         running.log_warnings();

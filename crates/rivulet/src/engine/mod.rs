@@ -4,25 +4,27 @@
 //! given the parts that it needs, never the engine. Arrows point one way:
 //!
 //! ```text
-//! queries -> applications -> tables
-//!                         -> intake -> messaging, event_log
-//! big_queries, checkpoints, replace, statements, offer: above all of these, with the engine
+//! queries -> applications -> tables -> outside
+//!                         -> intake -> shared_input, messaging, event_log
 //! ```
 //!
-//! What must hold:
-//! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it refuses is
-//!   not started.
-//! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables, intake, a
-//!   group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog. A sink runs
-//!   under its group's lock and takes none that is named before that.
+//! Above them, with the engine: `offer` and `statements`, `replace`, `backup`, `big_queries`, and `checkpoints`, of
+//! which queries use what was saved.
 //!
-//! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running` and
-//! `not_running` (what an upgrade has left behind), `queries`, `replace` (a new version of an application takes over its
-//! queries), `intake`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and
-//! `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other servers),
-//! `messaging` (broker or client) and `own_connections`, `memory` and `room` (how much there may be), `checkpoints` and
-//! `event_log` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is
-//! counted), [`by_hand`] (for simulations).
+//! What must hold:
+//! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it
+//!   refuses is not started.
+//! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
+//!   intake, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog. A
+//!   sink runs under its group's lock and takes none that is named before that.
+//!
+//! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
+//! and `not_running` (what an upgrade has left behind), `queries`, `replace` (a new version of an application takes
+//! over its queries), `intake`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
+//! (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits
+//! for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` and `room`
+//! (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a full
+//! disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
 
 mod answers;
 mod applications;

@@ -61,7 +61,6 @@ impl Preparation {
             output_format.encoder(output.schema.clone()).map_err(|error| format_error(&error, &output.format))?;
             output_formats.push(output_format);
         }
-        let last_refusal = Arc::default();
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
             // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
@@ -76,7 +75,7 @@ impl Preparation {
             own_connections: self.messaging.own_connections().cloned(),
             taps: self.taps.clone(),
             catalog: self.catalog.clone(),
-            last_refusal: Arc::clone(&last_refusal),
+            last_refusal: Mutex::default(),
             seconds: Mutex::default(),
             inputs: application.inputs.iter().map(|input| input.name.clone()).collect(),
         });
@@ -140,7 +139,7 @@ impl Preparation {
                 && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None),
         };
         let warnings = self.warnings_of(&application);
-        Ok(Prepared { application, topics, outputs, shape, parts, last_refusal, warnings })
+        Ok(Prepared { application, topics, outputs, shape, parts, warnings })
     }
 
     /// Whether what inputs promise can be kept.

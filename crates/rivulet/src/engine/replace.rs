@@ -92,7 +92,7 @@ impl Engine {
             self.wait_for_results_of(&before)?;
         }
         let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let mut guard = self.queries.lock();
+        let mut guard = self.queries.state.lock();
         let mut state = &mut *guard;
         let before = match self.applications.named(&name) {
             Some(before) if before.application.id == prepared.application.id => {
@@ -140,7 +140,7 @@ impl Engine {
             resting.let_shared_go_on();
             drop(guard);
             paused.save(self, &before)?;
-            guard = self.queries.lock();
+            guard = self.queries.state.lock();
             state = &mut *guard;
             self.check_unchanged(&before, &prepared.application)?;
             bound = bind(state)?;
@@ -151,7 +151,7 @@ impl Engine {
         before.group.stand_still();
         self.intake.settle_shared(&before);
 
-        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
         group.stand_still();
@@ -190,7 +190,6 @@ impl Engine {
             queries_running: of(&before.queries_running),
             queries_paused: of(&before.queries_paused),
             queries_not_running: of(&before.queries_not_running),
-            last_refusal,
             warnings,
         });
         after.log_warnings();

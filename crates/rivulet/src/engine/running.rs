@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Decoder, Reason, Seconds, Slot};
 use rivulet_operators::application::{Address, Application};
@@ -30,8 +29,6 @@ pub(super) struct Running {
     pub(super) queries_paused: AtomicU64,
     /// Queries that do not fit this version of it.
     pub(super) queries_not_running: AtomicU64,
-    /// The last refusal in words, for people who ask why.
-    pub(super) last_refusal: Arc<Mutex<Option<String>>>,
     /// What its owner should know.
     pub(super) warnings: Vec<String>,
 }
@@ -43,7 +40,6 @@ pub(super) struct Prepared {
     pub(super) outputs: Arc<Outputs>,
     pub(super) shape: Option<Arc<InputShape>>,
     pub(super) parts: GroupParts,
-    pub(super) last_refusal: Arc<Mutex<Option<String>>>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -102,7 +98,7 @@ impl Running {
             queries_spilled: self.group.spill_status().queries,
             inbox_rows: inbox_rows as u64,
             inbox_bytes: inbox_bytes as u64,
-            last_refusal: self.last_refusal.lock().clone(),
+            last_refusal: self.outputs.last_refusal.lock().clone(),
             times_in_seconds: self.times_in_seconds(),
             warnings: self.warnings(),
             ..of_metrics(metrics)

@@ -250,7 +250,7 @@ impl Engine {
                 if shown.message.is_some() {
                     // How many more is known where all of them are meant.
                     let are_all = filter.application.is_none() && filter.like.is_none();
-                    shown.message = match are_all.then(|| self.queries.lock().queries().saturating_sub(limit)) {
+                    shown.message = match are_all.then(|| self.queries.state.lock().queries().saturating_sub(limit)) {
                         Some(count) => more(count),
                         None => Some("and more; LIMIT says how many are shown".into()),
                     };

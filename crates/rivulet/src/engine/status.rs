@@ -156,7 +156,7 @@ impl Engine {
                 "registry_bytes",
                 "Memory of the list of queries",
                 false,
-                self.queries.lock().registry.memory_bytes() as u64,
+                self.queries.state.lock().registry.memory_bytes() as u64,
             ),
             (
                 "spill_file_bytes",

@@ -253,7 +253,7 @@ impl Engine {
         let (name, if_not_exists) = (create.name.clone(), create.if_not_exists);
         {
             // The name is taken from here on, so that no query of an application takes it meanwhile.
-            let mut state = self.queries.lock();
+            let mut state = self.queries.state.lock();
             if if_not_exists && state.has_query(&name.text) {
                 return Ok(false);
             }
@@ -263,7 +263,7 @@ impl Engine {
         let created = self.start_new(create);
         match &created {
             Ok(()) => tracing::info!(query = name.text, "runs"),
-            Err(_) => _ = self.queries.lock().big_query_names.remove(&name.text),
+            Err(_) => _ = self.queries.state.lock().big_query_names.remove(&name.text),
         }
         created.map(|()| true)
     }
@@ -620,7 +620,7 @@ impl Engine {
             known.remembered.remove(&one.number);
             known.queries.remove(name);
         }
-        self.queries.lock().big_query_names.remove(name);
+        self.queries.state.lock().big_query_names.remove(name);
         if let Some(running) = one.running {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
@@ -692,7 +692,7 @@ impl Engine {
             self.big_queries.known.lock().remembered.insert(stored.number, statement.clone());
             match &statement {
                 Statement::CreateBigQuery(create) => {
-                    self.queries.lock().big_query_names.insert(create.name.text.clone());
+                    self.queries.state.lock().big_query_names.insert(create.name.text.clone());
                     queries.push((create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {

@@ -153,7 +153,7 @@ impl Engine {
         }
         // The largest first, so that no thread begins it when the others are done.
         of_groups.sort_by_key(|(_, saved, _)| std::cmp::Reverse(saved.queries()));
-        let state = self.queries.lock();
+        let state = self.queries.state.lock();
         let registry = &state.registry;
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {

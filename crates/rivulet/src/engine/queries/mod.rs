@@ -15,7 +15,7 @@ pub(super) mod submit;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rivulet_dataflow::{QueryId, Slot};
 use rivulet_runtime::{Absences, Workers};
 use rivulet_sql::CreateTable;
@@ -62,11 +62,6 @@ pub(super) struct State {
 }
 
 impl Queries {
-    /// Locks which queries there are.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Application and slot of a query; one that does not run has none.
     fn place(&self, state: &State, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
         let entry = state.registry.get(id).expect("the query is in the registry");
