@@ -1,7 +1,7 @@
 //! The applications of a server: those that run, and those that are registered and cannot.
 //!
 //! What must hold: an application is in the catalog before it runs, and whoever uses a table that is dropped is found.
-//! Its lock is taken behind that of the queries and before those of tables and intake. A new application needs this
+//! Its lock is taken behind that of the queries and before those of tables and routing. A new application needs this
 //! lock only. Whoever ends or replaces one holds the lock of the queries too, so for who holds that an application that
 //! was found stays.
 
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
 
-use super::intake::Intake;
 use super::languages::Languages;
 use super::not_running::{NotRunning, Unrestored};
 use super::prepare::Preparation;
+use super::routing::Routing;
 use super::running::{Prepared, Running};
 use super::tables::ReferenceTables;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
@@ -30,7 +30,7 @@ pub(super) struct Applications {
     preparation: Preparation,
     workers: Arc<Workers>,
     tables: Arc<ReferenceTables>,
-    intake: Arc<Intake>,
+    routing: Arc<Routing>,
     known: Mutex<Known>,
 }
 
@@ -51,9 +51,9 @@ impl Applications {
         preparation: Preparation,
         workers: Arc<Workers>,
         tables: Arc<ReferenceTables>,
-        intake: Arc<Intake>,
+        routing: Arc<Routing>,
     ) -> Self {
-        Self { preparation, workers, tables, intake, known: Mutex::default() }
+        Self { preparation, workers, tables, routing, known: Mutex::default() }
     }
 
     /// Starts the applications that the catalog remembers.
@@ -168,7 +168,7 @@ impl Applications {
     fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
         let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
-        let inboxes = self.intake.register_inboxes(&group, &topics);
+        let inboxes = self.routing.register_inboxes(&group, &topics);
         let running = Arc::new(Running {
             number,
             application,
@@ -183,7 +183,7 @@ impl Applications {
             warnings,
         });
         running.log_warnings();
-        self.intake.open(&running);
+        self.routing.open(&running);
         known.insert(&running);
         running
     }
@@ -201,7 +201,7 @@ impl Applications {
         let mut known = self.known.lock();
         known.not_running.remove(&number);
         if let Some(running) = known.numbered.remove(&number) {
-            self.intake.close(&running);
+            self.routing.close(&running);
             self.workers.remove_group(running.group.id());
             known.named.remove(&running.application.name);
             known.hashed.remove(&running.application.id);

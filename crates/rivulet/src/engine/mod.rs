@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! queries -> applications -> tables -> outside
-//!                         -> intake -> shared_input, messaging, event_log
+//!                         -> routing -> shared_input, messaging, event_log
 //! ```
 //!
 //! Above them, with the engine: `offer` and `statements`, `replace`, `backup`, `big_queries`, and `checkpoints`, of
@@ -15,12 +15,12 @@
 //! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it
 //!   refuses is not started.
 //! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
-//!   intake, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog. A
+//!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog. A
 //!   sink runs under its group's lock and takes none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
 //! and `not_running` (what an upgrade has left behind), `queries`, `replace` (a new version of an application takes
-//! over its queries), `intake`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
+//! over its queries), `routing`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
 //! (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits
 //! for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` and `room`
 //! (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a full
@@ -35,7 +35,7 @@ pub mod by_hand;
 mod checkpoints;
 mod event_log;
 mod exposition;
-mod intake;
+mod routing;
 mod languages;
 mod memory;
 mod messaging;
@@ -77,7 +77,6 @@ use applications::Applications;
 use big_queries::BigQueries;
 use checkpoints::{Checkpoints, SavedStates};
 use event_log::EventLog;
-use intake::Intake;
 pub use languages::Languages;
 use memory::MemoryBound;
 use messaging::Messaging;
@@ -85,6 +84,7 @@ use outside::Outside;
 use prepare::Preparation;
 use queries::Queries;
 use queries::attendance::Loading;
+use routing::Routing;
 use tables::ReferenceTables;
 use taps::Taps;
 pub(crate) use taps::Waiting;
@@ -124,7 +124,7 @@ pub struct Engine {
     queries: Queries,
     applications: Arc<Applications>,
     tables: Arc<ReferenceTables>,
-    intake: Arc<Intake>,
+    routing: Arc<Routing>,
     /// Whether it was said that it will be stopped.
     stops_soon: AtomicBool,
     is_stopped: Arc<AtomicBool>,
@@ -241,7 +241,7 @@ impl Engine {
             bytes_max: config.inbox_bytes_max,
             ..InboxLimits::default()
         };
-        let intake = Arc::new(Intake::new(messaging.clone(), event_log.clone(), workers.clone(), limits));
+        let routing = Arc::new(Routing::new(messaging.clone(), event_log.clone(), workers.clone(), limits));
         let preparation = Preparation {
             config: config.clone(),
             languages,
@@ -250,12 +250,12 @@ impl Engine {
             taps: taps.clone(),
             server_id: server_id.clone(),
         };
-        let applications = Applications::new(preparation, workers.clone(), tables.clone(), intake.clone());
+        let applications = Applications::new(preparation, workers.clone(), tables.clone(), routing.clone());
         let applications = Arc::new(applications);
         let queries = Queries {
             applications: applications.clone(),
             tables: tables.clone(),
-            intake: intake.clone(),
+            routing: routing.clone(),
             catalog: catalog.clone(),
             workers: workers.clone(),
             messaging: messaging.clone(),
@@ -285,7 +285,7 @@ impl Engine {
             queries,
             applications,
             tables,
-            intake,
+            routing,
             stops_soon: AtomicBool::new(false),
             is_stopped,
         });

@@ -149,7 +149,7 @@ impl Engine {
             }
         }
         before.group.stand_still();
-        self.intake.settle_shared(&before);
+        self.routing.settle_shared(&before);
 
         let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
@@ -176,7 +176,7 @@ impl Engine {
 
         let inboxes = match inputs_stay {
             true => before.inboxes.clone(),
-            false => self.intake.register_inboxes(&group, &topics),
+            false => self.routing.register_inboxes(&group, &topics),
         };
         let of = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
         let after = Arc::new(Running {
@@ -306,7 +306,7 @@ impl Engine {
 
     /// Has everything that waits for the queries of an application processed, while nothing new comes.
     fn let_rest(&self, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
-        let shared = self.intake.shared_group_of(before);
+        let shared = self.routing.shared_group_of(before);
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&before.group]) {
             group.refuse_input();
@@ -338,7 +338,7 @@ impl Engine {
                     entry.slot = Some(parted);
                 }
                 let topics = topics_of(before, &[parted]);
-                self.intake.add_routes(before, &[parted], &topics);
+                self.routing.add_routes(before, &[parted], &topics);
             }
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Engine {
         // What came meanwhile for inputs that are no more is forgotten with them.
         if inputs_stay {
             before.group.hand_over(&after.group);
-            self.intake.succeed(before, after);
+            self.routing.succeed(before, after);
             // What could not be refused meanwhile.
             before.group.hand_over(&after.group);
         }
@@ -358,15 +358,15 @@ impl Engine {
             false => state.running_slots(before),
         };
         if !inputs_stay {
-            self.intake.remove_routes(before, &slots);
-            self.intake.close(before);
+            self.routing.remove_routes(before, &slots);
+            self.routing.close(before);
         }
         self.applications.succeed(before, after);
         if !inputs_stay {
-            self.intake.open(after);
+            self.routing.open(after);
             let topics = topics_of(after, &slots);
             for (slots, topics) in slots.chunks(LOAD_BATCH).zip(topics.chunks(LOAD_BATCH)) {
-                self.intake.add_routes(after, slots, topics);
+                self.routing.add_routes(after, slots, topics);
             }
         }
         for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {

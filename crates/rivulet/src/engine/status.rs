@@ -98,7 +98,7 @@ impl Engine {
             })
             .collect();
         let router = self.messaging.router().stats();
-        let (shared_topics, shared_queries) = self.intake.shared_counts();
+        let (shared_topics, shared_queries) = self.routing.shared_counts();
         let log = self.event_log.stats();
         let replay = self.event_log.status();
         let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()).unwrap_or_default();

@@ -454,7 +454,7 @@ impl Engine {
     fn replayed_from(&self) -> LogPosition {
         // In the order in which events go: what has left one place by now is found at the next.
         let next = self.event_log.next();
-        let (shared, running) = (self.intake.shared_groups(), self.applications.running());
+        let (shared, running) = (self.routing.shared_groups(), self.applications.running());
         let groups = shared.iter().chain(running.iter().map(|running| &running.group));
         groups.filter_map(|group| group.oldest_position()).fold(next, LogPosition::min)
     }

@@ -195,8 +195,8 @@ impl Queries {
             if state.registry.get(query).is_some_and(|entry| entry.is_paused)
                 && let Ok((running, slot)) = self.place(&state, query)
             {
-                self.intake.let_pass(&running, until);
-                self.intake.remove_routes(&running, &[slot]);
+                self.routing.let_pass(&running, until);
+                self.routing.remove_routes(&running, &[slot]);
             }
         }
         let end = self.event_log.end();
@@ -214,7 +214,7 @@ impl Queries {
             state.query(query).and_then(|id| self.place(&state, id))
         };
         if let Ok((running, _)) = place {
-            self.intake.let_pass(&running, Instant::now() + PASS_WAIT_MAX);
+            self.routing.let_pass(&running, Instant::now() + PASS_WAIT_MAX);
         }
     }
 

@@ -24,10 +24,10 @@ use tokio::sync::broadcast;
 use super::applications::Applications;
 use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
-use super::intake::Intake;
 use super::memory::MemoryBound;
 use super::messaging::Messaging;
 use super::registry::Registry;
+use super::routing::Routing;
 use super::running::Running;
 use super::tables::ReferenceTables;
 use super::taps::Taps;
@@ -38,7 +38,7 @@ use crate::service::{ErrorKind, LiveResult, ServiceError};
 pub(super) struct Queries {
     pub(super) applications: Arc<Applications>,
     pub(super) tables: Arc<ReferenceTables>,
-    pub(super) intake: Arc<Intake>,
+    pub(super) routing: Arc<Routing>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) workers: Arc<Workers>,
     pub(super) messaging: Arc<Messaging>,

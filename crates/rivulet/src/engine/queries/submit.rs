@@ -158,8 +158,8 @@ impl Queries {
             let labels = indices.iter().filter_map(|&index| requests[index].label);
             labels.for_each(|label| running.group.expect_label(label));
             let joined = self.join(running, &queries, rows, since);
-            self.intake.connect(&queries, inputs);
-            self.intake.add_routes_of_new(running, &joined, inputs);
+            self.routing.connect(&queries, inputs);
+            self.routing.add_routes_of_new(running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
                 state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
                 answers[index] = Some(Ok(id));
@@ -171,7 +171,7 @@ impl Queries {
     /// Gives new queries slots, in which they get nothing of the log before `since`.
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
         let is_replaying = self.event_log.is_replaying();
-        if !running.reads_log() || !(is_replaying || self.intake.shared_group_of(running).is_some()) {
+        if !running.reads_log() || !(is_replaying || self.routing.shared_group_of(running).is_some()) {
             return running.group.join(queries, rows);
         }
         // What came before is yet to be handed on, by the replay to those that are there already.
@@ -189,7 +189,7 @@ impl Queries {
         let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
         // Paused, and routed to until the log is replayed.
         let mut replayed = Vec::new();
-        self.intake.disconnect(queries);
+        self.routing.disconnect(queries);
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
@@ -210,9 +210,9 @@ impl Queries {
             running.queries_running.fetch_sub(routed.len() as u64, Ordering::Relaxed);
             running.queries_paused.fetch_sub(paused.len() as u64, Ordering::Relaxed);
             let mut slots = running.group.leave(&routed);
-            self.intake.remove_routes(&running, &slots);
+            self.routing.remove_routes(&running, &slots);
             if !replayed.is_empty() {
-                self.intake.remove_routes(&running, &replayed);
+                self.routing.remove_routes(&running, &replayed);
             }
             slots.append(&mut paused);
             running.group.remove(&slots);
@@ -253,13 +253,13 @@ impl Queries {
                     return Err(ServiceError::new(ErrorKind::Unavailable, format!("'{name}' is not paused: {error}")));
                 }
             };
-            self.intake.disconnect(&[id]);
+            self.routing.disconnect(&[id]);
             match own == slot {
-                true => self.intake.remove_routes(&running, &[slot]),
+                true => self.routing.remove_routes(&running, &[slot]),
                 false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
             }
             // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
-            if let Some(end) = at.map(|_| self.intake.passed_to(&running)).filter(|end| Some(*end) != at)
+            if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {
                 tracing::warn!(query = name, "after a crash the last events before the pause may be missing: {error}");
@@ -267,11 +267,11 @@ impl Queries {
             (&running.queries_running, &running.queries_paused)
         } else {
             let topics = topics_of(&running, &[slot]);
-            self.intake.connect(&[id], &topics);
-            if let Some(at) = at.filter(|_| self.intake.shared_group_of(&running).is_some()) {
+            self.routing.connect(&[id], &topics);
+            if let Some(at) = at.filter(|_| self.routing.shared_group_of(&running).is_some()) {
                 running.group.begin_behind(&[slot], at.saturating_sub(1));
             }
-            self.intake.add_routes(&running, &[slot], &topics);
+            self.routing.add_routes(&running, &[slot], &topics);
             (&running.queries_paused, &running.queries_running)
         };
         from.fetch_sub(1, Ordering::Relaxed);
@@ -390,10 +390,10 @@ impl Queries {
         queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
         let restores = loading.restores_at_once.iter();
         restores.for_each(|checkpoints| checkpoints.restore_at_once(loading.saved, &running, &placed));
-        self.intake.connect(&queries, &inputs);
-        self.intake.add_routes_of_new(&running, &joined, &inputs);
+        self.routing.connect(&queries, &inputs);
+        self.routing.add_routes_of_new(&running, &joined, &inputs);
         let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));
-        self.intake.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
+        self.routing.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
         let all_paused = paused.queries.len() + replayed_paused.len();
         running.queries_running.fetch_add((queries.len() - replayed_paused.len()) as u64, Ordering::Relaxed);
         running.queries_paused.fetch_add(all_paused as u64, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Intake: how events reach the queries of applications. Subscriptions, inboxes, routes, and topics that many queries
+//! Routing: how events reach the queries of applications. Subscriptions, inboxes, routes, and topics that many queries
 //! read ([`super::shared_input`]).
 //!
 //! What must hold: the routes of an application change one after the other, so its lock is held from looking which
@@ -23,13 +23,13 @@ use super::topics::{InputTopics, Topics};
 const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 /// The way of events to the queries of applications.
-pub(super) struct Intake {
+pub(super) struct Routing {
     messaging: Arc<Messaging>,
     event_log: Arc<EventLog>,
     shared: Mutex<SharedInputs>,
 }
 
-impl Intake {
+impl Routing {
     /// Inboxes of topics that many queries read have these limits.
     pub(super) fn new(
         messaging: Arc<Messaging>,
@@ -58,7 +58,7 @@ impl Intake {
         self.shared.lock().attach(running);
     }
 
-    /// Ends what [`Intake::register_inboxes`] and [`Intake::open`] began. No query has a route any more.
+    /// Ends what [`Routing::register_inboxes`] and [`Routing::open`] began. No query has a route any more.
     pub(super) fn close(&self, running: &Running) {
         self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         self.keep_results(running, false);
