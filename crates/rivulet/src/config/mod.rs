@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rivulet_operators::application::Input;
 use rivulet_runtime::{Numa, WorkerSettings};
 use rivulet_sql::Durability;
 use rivulet_storage::{BucketName, Credentials, Place, S3Settings};
@@ -171,6 +172,13 @@ pub struct DurabilityConfig {
     pub log_bytes_max: u64,
     /// The least time between two waits for the disk.
     pub commit_interval: Duration,
+}
+
+impl DurabilityConfig {
+    /// That of an input.
+    pub(crate) fn of(&self, input: &Input) -> Durability {
+        input.durability.unwrap_or(self.default)
+    }
 }
 
 /// The embedded broker.

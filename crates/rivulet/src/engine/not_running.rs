@@ -2,15 +2,23 @@
 //! any more (or whose reference table has no file), and queries whose parameters do not fit. They are listed with the
 //! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
 
-use rivulet_dataflow::QueryId;
+use std::collections::BTreeMap;
 
-use super::State;
+use bytes::Bytes;
+
 use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
+
+/// What was saved of applications, as it was read.
+pub(super) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
 
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
+    /// How many queries it has.
+    pub(super) queries: u64,
+    /// What was saved of them, for when it can run.
+    pub(super) saved: Option<Vec<Bytes>>,
     reason: String,
     /// What to do about the reason, where that is known.
     remedy: Option<String>,
@@ -22,7 +30,12 @@ impl NotRunning {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
             _ => error.message.clone(),
         };
-        Self { stored, reason, remedy: error.hint.clone() }
+        Self { stored, queries: 0, saved: None, reason, remedy: error.hint.clone() }
+    }
+
+    /// The same, which could not be started once more.
+    pub(super) fn again(self, error: &ServiceError) -> Self {
+        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, error) }
     }
 
     /// What is answered to whoever wants to use it.
@@ -36,7 +49,8 @@ impl NotRunning {
             ))
     }
 
-    pub(super) fn info(&self, queries_not_running: u64) -> ApplicationInfo {
+    /// How it is listed.
+    pub(super) fn info(&self) -> ApplicationInfo {
         ApplicationInfo {
             id: self.stored.id.clone(),
             name: self.stored.name.clone(),
@@ -46,44 +60,18 @@ impl NotRunning {
             output_topic: String::new(),
             queries_running: 0,
             queries_paused: 0,
-            queries_not_running,
+            queries_not_running: self.queries,
             not_running: Some(self.reason.clone()),
             warnings: Vec::new(),
         }
     }
-}
 
-impl State {
-    /// An application that does not run, by name or by id.
-    pub(super) fn not_running(&self, name_or_id: &str) -> Option<&NotRunning> {
-        let by_id = || self.not_running.values().find(|one| one.stored.id == name_or_id);
-        self.not_running.get(name_or_id).or_else(by_id)
-    }
-
-    /// Notes that a query does not fit this version. It stays in the registry, without a slot.
-    pub(super) fn leave_out(&mut self, application: ApplicationNumber, query: QueryId, error: &ServiceError) {
-        tracing::error!(query, "a registered query is not running: {error}");
-        *self.queries_not_running.entry(application).or_default() += 1;
-    }
-
-    /// How many queries of an application do not run.
-    pub(super) fn queries_not_running(&self, application: ApplicationNumber) -> u64 {
-        self.queries_not_running.get(&application).copied().unwrap_or(0)
-    }
-
-    /// Adds what does not run to the status of what does, applications in order of name.
-    pub(super) fn complete_status(&self, applications: &mut Vec<ApplicationStatus>) {
-        for status in applications.iter_mut() {
-            if let Some(running) = self.applications.get(&status.name) {
-                status.queries_not_running = self.queries_not_running(running.number);
-            }
-        }
-        applications.extend(self.not_running.values().map(|one| ApplicationStatus {
-            name: one.stored.name.clone(),
-            queries_not_running: self.queries_not_running(one.stored.number),
-            not_running: Some(one.reason.clone()),
+    pub(super) fn status(&self) -> ApplicationStatus {
+        ApplicationStatus {
+            name: self.stored.name.clone(),
+            queries_not_running: self.queries,
+            not_running: Some(self.reason.clone()),
             ..ApplicationStatus::default()
-        }));
-        applications.sort_by(|one, other| one.name.cmp(&other.name));
+        }
     }
 }

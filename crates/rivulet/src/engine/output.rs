@@ -41,7 +41,8 @@ pub(super) struct Outputs {
     pub(super) taps: Arc<Taps>,
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
-    pub(super) last_refusal: Arc<Mutex<Option<String>>>,
+    /// The last refusal in words, for people who ask why.
+    pub(super) last_refusal: Mutex<Option<String>>,
     /// Rows whose times are most likely seconds that were taken for milliseconds, by input.
     pub(super) seconds: Mutex<Vec<Seconds>>,
     /// The names of the inputs.

@@ -22,12 +22,14 @@ use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{Application, Input, succession};
+use rivulet_operators::application::{Application, Durability, Input, succession};
 use rivulet_runtime::{Group, Succession};
 use rivulet_sql::{ParameterRows, StateWish};
 
-use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
-use super::{Engine, Prepared, Running, State, inbox_of};
+use super::Engine;
+use super::queries::State;
+use super::queries::submit::{LOAD_BATCH, bind_error, param_value};
+use super::running::{Prepared, Running, topics_of};
 use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
 
@@ -77,34 +79,34 @@ impl Engine {
         application: Application,
         wish: StateWish,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
-        let prepared = self.prepare(application)?;
+        let prepared = self.applications.prepare(application)?;
         let name = prepared.application.name.clone();
         let known = {
-            let state = self.state.lock();
-            let known = state.applications.get(&name).filter(|before| before.application.id != prepared.application.id);
+            let known = self.applications.named(&name);
+            let known = known.filter(|before| before.application.id != prepared.application.id);
             // What is known at once is said at once.
-            known.map(|_| self.check_replaceable(&state, &prepared.application)).transpose()?;
-            known.cloned()
+            known.as_ref().map(|_| self.check_replaceable(&prepared.application)).transpose()?;
+            known
         };
         if let Some(before) = known {
             self.wait_for_results_of(&before)?;
         }
         let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let mut guard = self.state.lock();
+        let mut guard = self.queries.state.lock();
         let mut state = &mut *guard;
-        let before = match state.applications.get(&name) {
+        let before = match self.applications.named(&name) {
             Some(before) if before.application.id == prepared.application.id => {
-                return Ok((before.clone(), Replacement::default()));
+                return Ok((before, Replacement::default()));
             }
-            Some(before) => before.clone(),
+            Some(before) => before,
             None => {
                 drop(guard);
                 drop(paused);
-                let (running, is_new) = self.register(prepared.application)?;
+                let (running, is_new) = self.applications.register(prepared.application)?;
                 return Ok((running, Replacement { is_new, ..Replacement::default() }));
             }
         };
-        self.check_replaceable(state, &prepared.application)?;
+        self.check_replaceable(&prepared.application)?;
         let succession = succession(&before.application, &prepared.application);
         let bind = |state: &State| {
             let bound = self.bind_again(state, &before, &prepared)?;
@@ -120,7 +122,7 @@ impl Engine {
         let unequal = bound.unequal(state, &before, &prepared.application);
         let mut resting = Resting(vec![before.group.clone()]);
         if !inputs_stay || !unequal.is_empty() {
-            self.let_rest(state, &before, &mut resting)?;
+            self.let_rest(&before, &mut resting)?;
         }
         self.part(state, &before, &unequal)?;
         // What came until now is not for queries that read something else from now on.
@@ -138,18 +140,18 @@ impl Engine {
             resting.let_shared_go_on();
             drop(guard);
             paused.save(self, &before)?;
-            guard = self.state.lock();
+            guard = self.queries.state.lock();
             state = &mut *guard;
-            self.check_unchanged(state, &before, &prepared.application)?;
+            self.check_unchanged(&before, &prepared.application)?;
             bound = bind(state)?;
             if !bound.unequal(state, &before, &prepared.application).is_empty() {
                 return Err(changed_meanwhile(&name));
             }
         }
         before.group.stand_still();
-        state.settle_shared(&before);
+        self.routing.settle_shared(&before);
 
-        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
+        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
         group.stand_still();
@@ -174,10 +176,7 @@ impl Engine {
 
         let inboxes = match inputs_stay {
             true => before.inboxes.clone(),
-            false => {
-                self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
-                self.register_inboxes(&group, &application)
-            }
+            false => self.routing.register_inboxes(&group, &topics),
         };
         let of = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
         let after = Arc::new(Running {
@@ -190,7 +189,7 @@ impl Engine {
             shape,
             queries_running: of(&before.queries_running),
             queries_paused: of(&before.queries_paused),
-            last_refusal,
+            queries_not_running: of(&before.queries_not_running),
             warnings,
         });
         after.log_warnings();
@@ -219,8 +218,8 @@ impl Engine {
     }
 
     /// Whether an application may be replaced now by this one.
-    fn check_replaceable(&self, state: &State, application: &Application) -> Result<(), ServiceError> {
-        state.check_tables(&application.tables)?;
+    fn check_replaceable(&self, application: &Application) -> Result<(), ServiceError> {
+        self.tables.check_current(&application.tables)?;
         if self.event_log.is_replaying() {
             return Err(ServiceError::new(
                 ErrorKind::Unavailable,
@@ -228,7 +227,7 @@ impl Engine {
             )
             .with_hint("try again in a moment: /health/ready tells when it is over"));
         }
-        match state.hashed.get(&application.id) {
+        match self.applications.hashed(&application.id) {
             Some(other) => {
                 let message = format!("this text is registered already, as '{}'", other.application.name);
                 Err(ServiceError::new(ErrorKind::AlreadyExists, message))
@@ -238,14 +237,9 @@ impl Engine {
     }
 
     /// Whether an application is still the one that runs, and may be replaced, after others could change things.
-    fn check_unchanged(
-        &self,
-        state: &State,
-        before: &Arc<Running>,
-        application: &Application,
-    ) -> Result<(), ServiceError> {
-        match state.numbered.get(&before.number) {
-            Some(now) if Arc::ptr_eq(now, before) => self.check_replaceable(state, application),
+    fn check_unchanged(&self, before: &Arc<Running>, application: &Application) -> Result<(), ServiceError> {
+        match self.applications.numbered(before.number) {
+            Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(application),
             _ => Err(changed_meanwhile(&before.application.name)),
         }
     }
@@ -291,20 +285,21 @@ impl Engine {
 
     /// Whether queries go on reading the same topics, by the same inboxes.
     fn inputs_stay(&self, before: &Application, after: &Application) -> bool {
+        let is_logged = |input: &Input| self.config.durability.of(input) == Durability::Log;
         let is_same = |(one, other): (&Input, &Input)| {
             // A value that was not given may be another one now.
             let parameters = one.address.parameters().zip(other.address.parameters());
             let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
             (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)
-                && self.is_logged(one) == self.is_logged(other)
+                && is_logged(one) == is_logged(other)
                 && parameters.all(|(one, other)| one == other)
         };
         before.inputs.len() == after.inputs.len() && before.inputs.iter().zip(&after.inputs).all(is_same)
     }
 
     /// Has everything that waits for the queries of an application processed, while nothing new comes.
-    fn let_rest(&self, state: &State, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
-        let shared = state.shared_group_of(before);
+    fn let_rest(&self, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
+        let shared = self.routing.shared_group_of(before);
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&before.group]) {
             group.refuse_input();
@@ -336,22 +331,18 @@ impl Engine {
                     entry.slot = Some(parted);
                 }
                 let topics = topics_of(before, &[parted]);
-                self.add_routes(state, before, &[parted], &topics);
+                self.routing.add_routes(before, &[parted], &topics);
             }
         }
         Ok(())
     }
 
     /// Lets events go to the new version, those that wait first.
-    fn switch(&self, state: &mut State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
+    fn switch(&self, state: &State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
         // What came meanwhile for inputs that are no more is forgotten with them.
         if inputs_stay {
             before.group.hand_over(&after.group);
-            let router = self.messaging.router();
-            for (input, &inbox) in after.inboxes.iter().enumerate() {
-                router.replace_inbox(inbox, inbox_of(&after.group, input));
-            }
-            state.succeed_in_shared(before, after);
+            self.routing.succeed(before, after);
             // What could not be refused meanwhile.
             before.group.hand_over(&after.group);
         }
@@ -360,22 +351,16 @@ impl Engine {
             false => state.running_slots(before),
         };
         if !inputs_stay {
-            self.remove_routes(state, before, &slots);
-            for inbox in &before.inboxes {
-                self.messaging.router().unregister_inbox(*inbox);
-                state.by_inbox.remove(inbox);
-            }
+            self.routing.remove_routes(before, &slots);
+            self.routing.close(before);
         }
-        state.hashed.remove(&before.application.id);
-        state.insert(after);
+        self.applications.succeed(before, after);
         if !inputs_stay {
+            self.routing.open(after);
             let topics = topics_of(after, &slots);
             for (slots, topics) in slots.chunks(LOAD_BATCH).zip(topics.chunks(LOAD_BATCH)) {
-                self.add_routes(state, after, slots, topics);
+                self.routing.add_routes(after, slots, topics);
             }
-            self.messaging.unsubscribe(before.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
-            self.keep_results(before, false);
-            self.keep_results(after, true);
         }
         for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {
             now.fetch_add(then.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,117 +1,30 @@
 //! SQL scripts: each statement becomes a call of the engine, and its answer a small table.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use rivulet_connectors::formats::FormatError;
-use rivulet_operators::application::{Application, FormatSpec, Literal, Tables, interval_text};
-use rivulet_sql::{CreateTable, Name, Outdated, Position, StateWish, Statement, Stored};
+use rivulet_sql::{Name, Position, Statement};
 use serde_json::{Value, json};
 
+use super::answers::{
+    self, describe_application, describe_query, describe_table, first, lines, more, result_bytes, rows_max, said, table,
+};
 use super::big_queries::{Declared, Resumed};
-use super::submit::parameters_of;
-use super::{Engine, Running};
+use super::running::Running;
+use super::texts::{only_statement, parameters_of};
+use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
-    QueryRequest, Service, ServiceError, StatementResult, TableInfo,
+    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, Service, ServiceError, StatementResult,
+    TableInfo,
 };
 
 /// How many applications are registered together.
 const APPLICATIONS_AT_ONCE: usize = 1_000;
 
-/// How many rows `SHOW` gives without a `LIMIT`.
-const SHOW_ROWS_DEFAULT: usize = 100;
-
 /// How much the results of a script may take before it ends.
 const RESULTS_BYTES_MAX: usize = 16 << 20;
-
-/// About how much memory a result takes.
-fn result_bytes(result: &StatementResult) -> usize {
-    fn of(value: &Value) -> usize {
-        size_of::<Value>()
-            + match value {
-                Value::String(text) => text.len(),
-                Value::Array(values) => values.iter().map(of).sum(),
-                Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + of(value)).sum(),
-                _ => 0,
-            }
-    }
-    let message = result.message.as_ref().map_or(0, String::len);
-    size_of::<StatementResult>() + message + result.rows.iter().flatten().map(of).sum::<usize>()
-}
-
-/// Plans the one `CREATE APPLICATION` in a text; and whether it says that it replaces the application of its name.
-pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
-    match only_statement(sql)? {
-        Some(Statement::CreateApplication(create)) => {
-            let application = rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?;
-            Ok((application, create.replaces))
-        }
-        _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
-            .with_hint("a script of several statements is for `rivulet sql FILE`")),
-    }
-}
-
-/// The statement of a text that has one.
-pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceError> {
-    let mut statements = rivulet_sql::statements(sql);
-    let first = statements.next().transpose()?;
-    let second = statements.next().transpose()?;
-    Ok(first.map(|(statement, _)| statement).filter(|_| second.is_none()))
-}
-
-/// Reads a table that the catalog remembers; also returns what in its text is to be written otherwise.
-pub(super) fn stored_table(sql: &str) -> Result<(CreateTable, Vec<Outdated>), ServiceError> {
-    let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
-    match statement {
-        Statement::CreateTable(create) => Ok((*create, outdated)),
-        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")),
-    }
-}
-
-/// Reads the one `CREATE TABLE` in a text.
-pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
-    match only_statement(sql)? {
-        Some(Statement::CreateTable(create)) => Ok(*create),
-        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")
-            .with_hint("a script of several statements is for `rivulet sql FILE`")),
-    }
-}
-
-pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
-    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(spec.position)
-}
-
-/// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
-pub(super) fn as_written(literal: &Literal) -> ParameterValue<'_> {
-    match literal {
-        Literal::Null => ParameterValue::Null,
-        Literal::Boolean(value) => ParameterValue::Bool(*value),
-        Literal::Integer(value) => ParameterValue::Int(*value),
-        Literal::Float(value) => ParameterValue::Float(*value),
-        Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
-        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal_text(literal))),
-    }
-}
-
-/// A constant as plain text.
-pub(crate) fn literal_text(literal: &Literal) -> String {
-    match literal {
-        Literal::Null => String::new(),
-        Literal::Boolean(value) => value.to_string(),
-        Literal::Integer(value) => value.to_string(),
-        Literal::Float(value) => value.to_string(),
-        Literal::Text(value) => value.clone(),
-        Literal::Interval(value) => interval_text(*value),
-        Literal::Timestamp(us) => {
-            let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
-            arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
-        }
-    }
-}
 
 fn registered(running: &Running, is_new: bool) -> StatementResult {
     let name = &running.application.name;
@@ -171,7 +84,7 @@ impl Engine {
         &self,
         statements: &mut Peekable<impl Iterator<Item = (Statement, Position)>>,
     ) -> Vec<Result<StatementResult, ServiceError>> {
-        let tables = self.known_tables();
+        let tables = self.tables.loaded();
         let (mut names, mut planned, mut positions) = (HashSet::new(), Vec::new(), Vec::new());
         while let Some((Statement::CreateApplication(create), position)) = statements.peek()
             && planned.len() < APPLICATIONS_AT_ONCE
@@ -188,7 +101,7 @@ impl Engine {
         if planned.is_empty() {
             return Vec::new();
         }
-        let answers = self.register_all(planned).into_iter().zip(positions);
+        let answers = self.applications.register_all(planned).into_iter().zip(positions);
         let answer = |(answer, position): (Result<(Arc<Running>, bool), ServiceError>, Position)| match answer {
             Ok((running, is_new)) => Ok(registered(&running, is_new)),
             Err(error) if error.line.is_none() => Err(error.at(position.line, position.column)),
@@ -209,43 +122,6 @@ impl Engine {
         Ok((self.big_query(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
-    /// How state is saved, a row for each thing to know.
-    fn show_checkpoints(&self) -> StatementResult {
-        let Some(status) = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()) else {
-            return said("this server makes no checkpoints: checkpoint.enabled is false".into());
-        };
-        let of_last = |value: fn(&CheckpointInfo) -> u64| json!(status.last.as_ref().map(value));
-        let recovered = status.recovered.as_ref();
-        let rows = [
-            ("place", json!(status.place)),
-            ("interval_ms", json!(status.interval_ms)),
-            ("made", json!(status.made)),
-            ("failed", json!(status.failed)),
-            ("last_error", json!(status.last_error)),
-            ("epoch", of_last(|last| last.epoch)),
-            ("age_ms", json!(status.age_ms)),
-            ("queries", of_last(|last| last.queries)),
-            ("big_queries", of_last(|last| last.big_queries)),
-            ("written_bytes", of_last(|last| last.written_bytes)),
-            ("live_bytes", of_last(|last| last.live_bytes)),
-            ("duration_ms", of_last(|last| last.duration_ms)),
-            ("recovered_epoch", json!(recovered.and_then(|found| found.epoch))),
-            ("recovered_queries", json!(recovered.map(|found| found.queries))),
-            ("lost_queries", json!(recovered.map(|found| found.lost))),
-            ("recovery_ms", json!(recovered.map(|found| found.duration_ms))),
-            ("problems", json!(recovered.map(|found| found.problems.join("; ")).filter(|text| !text.is_empty()))),
-        ];
-        let of_big = status.big_queries.into_iter().map(|one| {
-            let epoch = one.epoch.map_or_else(|| "none yet".into(), |epoch| format!("epoch {epoch}"));
-            let age = one.age_ms.map(|age_ms| format!(", made {age_ms} ms ago")).unwrap_or_default();
-            let error = one.last_error.map(|error| format!("; none since then: {error}")).unwrap_or_default();
-            let bytes = counted(one.live_bytes, "byte");
-            vec![json!(format!("query {}", one.query)), json!(format!("{epoch}{age}, {bytes}{error}"))]
-        });
-        let rows = rows.into_iter().map(|(name, value)| vec![json!(name), value]);
-        table(&["property", "value"], rows.chain(of_big))
-    }
-
     fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
         match statement {
             Statement::CreateApplication(create) => {
@@ -254,13 +130,13 @@ impl Engine {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
                 let application =
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
+                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
                 if let Some(wish) = create.replaces {
                     let (running, replacement) =
                         self.replace(application, wish).map_err(|error| at(error, &create.name))?;
                     return Ok(said(running.answer(replacement.text(&name))));
                 }
-                let (running, is_new) = self.register(application)?;
+                let (running, is_new) = self.applications.register(application)?;
                 Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
@@ -268,7 +144,7 @@ impl Engine {
                 if create.if_not_exists && self.table(&name.text).is_ok() {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
-                Ok(said(match self.register_table(*create).map_err(|error| at(error, &name))? {
+                Ok(said(match self.queries.create_table(*create).map_err(|error| at(error, &name))? {
                     Some(rows) => format!("table {name} created, {}", counted(rows as u64, "row")),
                     None => format!("table {name} is there already"),
                 }))
@@ -284,9 +160,11 @@ impl Engine {
                     made.duration_ms
                 )))
             }
-            Statement::ShowCheckpoints => Ok(self.show_checkpoints()),
+            Statement::ShowCheckpoints => {
+                Ok(answers::checkpoints(self.checkpoints.as_ref().map(|checkpoints| checkpoints.status())))
+            }
             Statement::RefreshTable(name) => {
-                let rows = self.load_again(&name.text).map_err(|error| at(error, &name))?;
+                let rows = self.queries.refresh_table(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
             }
             Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
@@ -297,8 +175,7 @@ impl Engine {
             },
             Statement::ShowTables { like, limit } => {
                 let limit = rows_max(limit);
-                let is_like =
-                    |one: &TableInfo| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern));
+                let is_like = |one: &TableInfo| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern));
                 let row = |one: TableInfo| {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
@@ -336,7 +213,7 @@ impl Engine {
                 let rows = self
                     .applications()
                     .into_iter()
-                    .filter(|one| like.as_ref().is_none_or(|pattern| super::registry::like(&one.name, pattern)));
+                    .filter(|one| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern)));
                 Ok(first(
                     limit,
                     &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
@@ -378,7 +255,7 @@ impl Engine {
                 if shown.message.is_some() {
                     // How many more is known where all of them are meant.
                     let are_all = filter.application.is_none() && filter.like.is_none();
-                    shown.message = match are_all.then(|| self.state.lock().queries().saturating_sub(limit)) {
+                    shown.message = match are_all.then(|| self.queries.state.lock().queries().saturating_sub(limit)) {
                         Some(count) => more(count),
                         None => Some("and more; LIMIT says how many are shown".into()),
                     };
@@ -399,7 +276,7 @@ impl Engine {
             }
             Statement::ExplainCreate(create) => {
                 let application =
-                    rivulet_sql::plan_application_with(&create, &self.known_tables()).map_err(ServiceError::from)?;
+                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
                 Ok(lines("plan", &application.explain()))
             }
             Statement::ExplainQuery(name) => {
@@ -491,9 +368,7 @@ impl Engine {
             Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, "sql", like, limit)),
         }
     }
-}
 
-impl Engine {
     fn drop_statement(&self, what: Declared, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
         let word = what.word();
         match self.drop_declared(what, name).map_err(|error| at(error, name))? {
@@ -520,7 +395,7 @@ impl Engine {
     fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
         let limit = rows_max(limit);
         let rows = self.declared(what).into_iter();
-        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| super::registry::like(name, pattern)));
+        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| registry::like(name, pattern)));
         first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]))
     }
 }
@@ -531,153 +406,9 @@ fn not_declared(what: Declared, name: &Name) -> ServiceError {
         .with_hint(format!("SHOW {}S lists them", word.to_uppercase()))
 }
 
-fn describe_big_query(one: BigQueryInfo) -> StatementResult {
-    let mut rows = vec![vec![json!("name"), json!(one.name)], vec![json!("state"), json!(one.state.name())]];
-    let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
-    if let Some(reason) = one.reason {
-        add("reason", json!(reason));
-    }
-    add("sources", json!(one.sources.join(", ")));
-    add("sink", json!(one.sink));
-    add("rows read", json!(one.rows_in));
-    add("rows handed to the sink", json!(one.rows_out));
-    add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
-    for (reason, count) in one.refused {
-        add(&format!("refused: {reason}"), json!(count));
-    }
-    if let Some(refusal) = one.refusal {
-        add("a refusal", json!(refusal));
-    }
-    add("rows waiting", json!(one.waiting_rows));
-    add("latency p50, us", json!(one.latency.p50_us));
-    add("latency p99, us", json!(one.latency.p99_us));
-    add("watermark lag, us", json!(one.watermark_lag_us));
-    add("state, bytes", json!(one.state_bytes));
-    add("tasks", json!(one.tasks));
-    add("sql", json!(one.sql));
-    table(&["property", "value"], rows.into_iter())
-}
-
 fn at(error: ServiceError, name: &Name) -> ServiceError {
     match error.line {
         Some(_) => error,
         None => error.at(name.position.line, name.position.column),
-    }
-}
-
-fn said(message: String) -> StatementResult {
-    StatementResult { message: Some(message), ..StatementResult::default() }
-}
-
-fn table(columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
-    StatementResult {
-        columns: columns.iter().map(|&name| name.to_owned()).collect(),
-        rows: rows.collect(),
-        message: None,
-    }
-}
-
-/// How many rows SHOW gives.
-fn rows_max(limit: Option<u64>) -> usize {
-    limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
-}
-
-/// The first rows, and how many more there are.
-fn first(limit: usize, columns: &[&str], mut rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
-    let shown = table(columns, rows.by_ref().take(limit));
-    StatementResult { message: more(rows.count()), ..shown }
-}
-
-/// What is said where rows are left out.
-fn more(count: usize) -> Option<String> {
-    (count > 0).then(|| format!("and {count} more; LIMIT says how many are shown"))
-}
-
-fn lines(column: &str, text: &str) -> StatementResult {
-    table(&[column], text.lines().map(|line| vec![json!(line)]))
-}
-
-fn describe_application(one: ApplicationInfo) -> StatementResult {
-    let mut rows = vec![
-        vec![json!("name"), json!(one.name)],
-        vec![json!("id"), json!(one.id)],
-        vec![json!("state"), json!(one.state())],
-        vec![json!("input"), json!(one.input_topic)],
-        vec![json!("output"), json!(one.output_topic)],
-        vec![json!("queries"), json!(one.queries())],
-    ];
-    for parameter in one.parameters {
-        let default = parameter.default.map_or_else(|| "required".to_owned(), |default| format!("DEFAULT {default}"));
-        rows.push(vec![
-            json!(format!("parameter {}", parameter.name)),
-            json!(format!("{} {default}", parameter.data_type)),
-        ]);
-    }
-    rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
-    rows.push(vec![json!("sql"), json!(one.sql)]);
-    table(&["property", "value"], rows.into_iter())
-}
-
-fn describe_table(one: TableInfo) -> StatementResult {
-    let mut rows = vec![
-        vec![json!("name"), json!(one.name)],
-        vec![json!("state"), json!(one.state())],
-        vec![json!("file"), json!(one.file)],
-        vec![json!("rows"), json!(one.rows)],
-        vec![json!("bytes"), json!(one.bytes)],
-        vec![json!("applications"), json!(one.applications.join(", "))],
-    ];
-    for (name, data_type) in one.columns {
-        rows.push(vec![json!(format!("column {name}")), json!(data_type)]);
-    }
-    rows.push(vec![json!("sql"), json!(one.sql)]);
-    table(&["property", "value"], rows.into_iter())
-}
-
-fn describe_query(one: QueryInfo) -> StatementResult {
-    if let Some(big) = one.big {
-        return describe_big_query(big);
-    }
-    let mut rows = vec![
-        vec![json!("name"), json!(one.name)],
-        vec![json!("id"), json!(one.id)],
-        vec![json!("application"), json!(one.application)],
-        vec![json!("state"), json!(one.state.name())],
-        vec![json!("input"), json!(one.input_topic)],
-        vec![json!("output"), json!(one.output_topic)],
-    ];
-    rows.extend(one.label.map(|label| vec![json!("label"), json!(label)]));
-    if let Some(parts) = one.parts {
-        let parts = one.never_cut.map_or_else(|| parts.to_string(), |why| format!("{parts}, never more: {why}"));
-        rows.push(vec![json!("parts"), json!(parts)]);
-    }
-    for (name, value) in one.parameters {
-        rows.push(vec![json!(format!("parameter {name}")), value]);
-    }
-    table(&["property", "value"], rows.into_iter())
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::datatypes::IntervalMonthDayNano;
-
-    use super::*;
-
-    #[test]
-    fn intervals_are_kept_as_text_that_reads_back_as_the_same_value() {
-        for (months, days, nanoseconds) in
-            [(0, 0, 90_000_000_000), (1, 2, 1), (0, -3, -500_000_000), (0, 0, -1_500_000_000), (0, 0, 0)]
-        {
-            let value = IntervalMonthDayNano::new(months, days, nanoseconds);
-            let text = literal_text(&Literal::Interval(value));
-            let array = arrow::array::StringArray::from(vec![text.as_str()]);
-            let read = arrow::compute::cast(
-                &array,
-                &arrow::datatypes::DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano),
-            )
-            .unwrap();
-            let read = arrow::array::AsArray::as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(&read);
-            assert_eq!(read.value(0), value, "{text}");
-        }
     }
 }

@@ -1,34 +1,24 @@
 //! What the engine is doing, for people ([`Status`]) and for monitoring systems ([`Snapshot`]).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::Reason;
-use rivulet_runtime::{GroupMetrics, Histogram, Spill, WorkerStatus};
+use rivulet_runtime::{GroupMetrics, Spill, WorkerStatus};
 
+use super::Engine;
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
-use super::shared_input::SharedInput;
-use super::{Engine, Running};
-use crate::service::{ApplicationStatus, ErrorKind, LatencyStatus, ServiceError, Status, WorkerInfo};
+use super::running::of_metrics;
+use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, WorkerInfo};
 
 impl Engine {
-    /// The applications in order of name; their groups are looked at without the engine's lock.
-    fn running(&self) -> Vec<Arc<Running>> {
-        self.state.lock().applications.values().cloned().collect()
-    }
-
     pub(super) fn current_status(&self) -> Status {
         let mut total = GroupMetrics::default();
         let mut total_status = ApplicationStatus { name: "total".into(), ..ApplicationStatus::default() };
         let mut applications = Vec::new();
-        for running in self.running() {
+        for running in self.applications.running() {
             let metrics = running.group.metrics();
             total.merge(&metrics);
-            let mut status = application_status(&running, &metrics);
-            status.last_refusal = running.last_refusal.lock().clone();
-            status.times_in_seconds = running.times_in_seconds();
-            status.warnings = running.warnings();
+            let status = running.status(&metrics);
             total_status.queries_running += status.queries_running;
             total_status.queries_paused += status.queries_paused;
             total_status.queries_spilled += status.queries_spilled;
@@ -36,6 +26,8 @@ impl Engine {
             total_status.inbox_bytes += status.inbox_bytes;
             applications.push(status);
         }
+        applications.extend(self.applications.statuses_not_running());
+        applications.sort_by(|one, other| one.name.cmp(&other.name));
         let total = ApplicationStatus {
             name: total_status.name,
             queries_running: total_status.queries_running,
@@ -83,6 +75,7 @@ impl Engine {
 
     pub(super) fn snapshot(&self) -> Snapshot {
         let applications = self
+            .applications
             .running()
             .iter()
             .map(|running| {
@@ -105,11 +98,7 @@ impl Engine {
             })
             .collect();
         let router = self.messaging.router().stats();
-        let (shared_topics, shared_queries) = {
-            let state = self.state.lock();
-            let inputs = || state.shared_inputs.values();
-            (inputs().map(SharedInput::topics).sum::<usize>(), inputs().map(SharedInput::queries).sum::<usize>())
-        };
+        let (shared_topics, shared_queries) = self.routing.shared_counts();
         let log = self.event_log.stats();
         let replay = self.event_log.status();
         let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()).unwrap_or_default();
@@ -167,7 +156,7 @@ impl Engine {
                 "registry_bytes",
                 "Memory of the list of queries",
                 false,
-                self.state.lock().registry.memory_bytes() as u64,
+                self.queries.state.lock().registry.memory_bytes() as u64,
             ),
             (
                 "spill_file_bytes",
@@ -187,28 +176,6 @@ impl Engine {
     }
 }
 
-impl Running {
-    /// Of several outputs the name of each, and how many rows it was given.
-    pub(super) fn output_rows(&self) -> Vec<(String, u64)> {
-        let rows = self.outputs.rows.iter().map(|rows| rows.load(Ordering::Relaxed));
-        let named = self.application.outputs.iter().zip(rows);
-        named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
-    }
-}
-
-fn application_status(running: &Running, metrics: &GroupMetrics) -> ApplicationStatus {
-    let (inbox_rows, inbox_bytes) = running.group.waiting();
-    ApplicationStatus {
-        name: running.application.name.clone(),
-        queries_running: running.queries_running.load(Ordering::Relaxed),
-        queries_paused: running.queries_paused.load(Ordering::Relaxed),
-        queries_spilled: running.group.spill_status().queries,
-        inbox_rows: inbox_rows as u64,
-        inbox_bytes: inbox_bytes as u64,
-        ..of_metrics(metrics)
-    }
-}
-
 fn worker_info(status: WorkerStatus) -> WorkerInfo {
     WorkerInfo {
         worker: status.worker as u64,
@@ -217,26 +184,4 @@ fn worker_info(status: WorkerStatus) -> WorkerInfo {
         core: status.core.map(|core| core as u64),
         node: status.node.map(|node| node as u64),
     }
-}
-
-fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
-    ApplicationStatus {
-        events: metrics.events,
-        batches: metrics.batches,
-        batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
-        results: metrics.results,
-        refused: Reason::ALL
-            .into_iter()
-            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
-            .filter(|(_, count)| *count > 0)
-            .collect(),
-        processing: latency(&metrics.processing_latency_us),
-        end_to_end: latency(&metrics.event_latency_us),
-        ..ApplicationStatus::default()
-    }
-}
-
-pub(super) fn latency(histogram: &Histogram) -> LatencyStatus {
-    let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
-    LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
 }

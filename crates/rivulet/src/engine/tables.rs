@@ -1,121 +1,79 @@
 //! Reference tables: loaded from files, remembered in the catalog, looked up by applications.
 //!
 //! What must hold: a table that applications use has rows, or they do not run. A file that cannot be read changes
-//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any other keeps the table and
-//! its applications from running, until `REFRESH TABLE` finds it in order.
+//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any
+//! other keeps the table and its applications from running, until `REFRESH TABLE` finds it in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow::array::RecordBatch;
+use parking_lot::Mutex;
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
 use rivulet_operators::Table;
-use rivulet_operators::application::{Application, Literal, TableUse, Tables};
-use rivulet_sql::{CreateTable, type_name};
+use rivulet_operators::application::{Literal, TableUse, Tables};
+use rivulet_sql::{CreateTable, Scope, type_name};
 
-use super::not_running::NotRunning;
-use super::outside::OPEN_MAX;
-use super::{Engine, Languages, State, statements};
+use super::outside::{OPEN_MAX, Outside};
+use super::texts::{format_error, literal_text, stored_table};
+use crate::catalog::Catalog;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
-impl Engine {
-    /// The tables that there are now.
-    pub(super) fn known_tables(&self) -> Tables {
-        self.state.lock().tables.clone()
+/// The reference tables of a server.
+///
+/// Its lock is taken behind that of the applications: whoever holds that knows that no table goes that is in use.
+pub(super) struct ReferenceTables {
+    catalog: Arc<Catalog>,
+    reader: Reader,
+    known: Mutex<Known>,
+}
+
+/// What reads the files of tables.
+pub(super) struct Reader {
+    pub(super) files: Files,
+    pub(super) bytes_max: usize,
+    pub(super) outside: Arc<Outside>,
+    pub(super) is_stopped: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// What was declared, by name.
+    declared: BTreeMap<String, CreateTable>,
+    /// What of it applications can use.
+    loaded: Tables,
+    /// Tables of which the server's start could read only a part, and what is wrong with the rest.
+    left_out: BTreeMap<String, String>,
+}
+
+impl ReferenceTables {
+    /// None until [`ReferenceTables::load`].
+    pub(super) fn new(catalog: Arc<Catalog>, reader: Reader) -> Self {
+        Self { catalog, reader, known: Mutex::default() }
     }
 
-    /// Loads and remembers a table; gives the number of its rows, or `None` if it is there already with the same text.
-    pub(super) fn register_table(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
-        let name = create.name.text.clone();
-        // Looked at before the file is read, and again after it, when nobody can come between.
-        if self.state.lock().has_table(&create)? {
-            return Ok(None);
-        }
-        let rows = self.read_table(&create)?;
-        let mut state = self.state.lock();
-        if state.has_table(&create)? {
-            return Ok(None);
-        }
-        self.catalog.insert_table(&name, &create.text)?;
-        let count = rows.num_rows();
-        state.tables.insert(name.clone(), Ok(Arc::new(Table::new(&name, rows))));
-        state.declared_tables.insert(name.clone(), create);
-        tracing::info!(table = name, rows = count, "created");
-        self.start_again(&mut state)?;
-        Ok(Some(count))
-    }
-
-    /// Loads the file of a table again; gives the number of rows. Batches under way see the old rows, later ones the
-    /// new ones.
-    pub(super) fn load_again(&self, name: &str) -> Result<usize, ServiceError> {
-        let create = self.state.lock().declared_table(name)?.clone();
-        // Without the lock: queries are submitted while a large file is read. The places in the error would be those of
-        // another statement.
-        let rows = self.read_table(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
-        let count = rows.num_rows();
-        let mut state = self.state.lock();
-        // Dropped meanwhile, and perhaps created as another.
-        if state.declared_table(name)?.id != create.id {
-            return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
-        }
-        state.lines_left_out.remove(name);
-        match state.tables.get(name) {
-            Some(Ok(table)) => table.replace(rows),
-            _ => {
-                state.tables.insert(name.to_owned(), Ok(Arc::new(Table::new(name, rows))));
-                self.start_again(&mut state)?;
-            }
-        }
-        tracing::info!(table = name, rows = count, "loaded");
-        Ok(count)
-    }
-
-    /// Forgets a table that no application uses.
-    pub(super) fn remove_table(&self, name: &str) -> Result<(), ServiceError> {
-        let big_users = self.big_queries_with_table(name);
-        if !big_users.is_empty() {
-            let message = format!("the table '{name}' is used by {}", big_users.join(", "));
-            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("drop these queries first"));
-        }
-        let mut state = self.state.lock();
-        // One whose statement is not understood any more can be dropped as well.
-        if !state.tables.contains_key(name) {
-            state.declared_table(name)?;
-        }
-        let users = state.users_of(name, &self.languages);
-        if !users.is_empty() {
-            let users = users.join(", ");
-            return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
-                .with_hint("drop these applications first, or load other rows with REFRESH TABLE"));
-        }
-        self.catalog.remove_table(name)?;
-        state.tables.remove(name);
-        state.lines_left_out.remove(name);
-        state.declared_tables.remove(name);
-        tracing::info!(table = name, "dropped");
-        Ok(())
+    /// The tables that there are now, for planning.
+    pub(super) fn loaded(&self) -> Tables {
+        self.known.lock().loaded.clone()
     }
 
     /// Loads the tables that the catalog remembers. One whose file cannot be read is known and does not run.
-    pub(super) fn load_tables(&self, state: &mut State) -> Result<(), ServiceError> {
+    pub(super) fn load(&self) -> Result<(), ServiceError> {
         for (name, sql) in self.catalog.tables()? {
-            let create = statements::stored_table(&sql).map(|(create, outdated)| {
+            let create = stored_table(&sql).map(|(create, outdated)| {
                 outdated.iter().for_each(|one| tracing::warn!(table = name, "{one}"));
                 create
             });
-            let bytes_max = self.config.table_bytes_max;
-            let files = self.files.clone();
-            let read = move |create: CreateTable| {
-                let read = move || read_table_in_part(&create, bytes_max, &files);
-                self.outside.call("reading the file of the table", OPEN_MAX, &self.is_stopped, read)
-            };
-            let loaded = create.clone().and_then(read);
+            let loaded = create.clone().and_then(|create| self.reader.read("the table", create, read_table_in_part));
+            let mut known = self.known.lock();
             let loaded = loaded.and_then(|(rows, fault)| match fault {
                 // What the server had before is gone with it, and most of the rows are better than none.
                 Some(LeftOut(lines)) if rows.num_rows() > 0 => {
                     tracing::error!(table = name, rows = rows.num_rows(), "a table runs without some lines: {lines}");
-                    state.lines_left_out.insert(name.clone(), lines);
+                    known.left_out.insert(name.clone(), lines);
                     Ok(rows)
                 }
                 Some(fault) => Err(fault.into()),
@@ -125,39 +83,137 @@ impl Engine {
                 tracing::error!(table = name, "a table is not running: {error}");
                 error.message
             });
-            state.tables.insert(name.clone(), loaded.map(|rows| Arc::new(Table::new(&name, rows))));
+            known.loaded.insert(name.clone(), loaded.map(|rows| Arc::new(Table::new(&name, rows))));
             if let Ok(create) = create {
-                state.declared_tables.insert(name, create);
+                known.declared.insert(name, create);
             }
         }
         Ok(())
     }
 
-    /// The rows in the file of a table.
-    fn read_table(&self, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        let (create, bytes_max, files) = (create.clone(), self.config.table_bytes_max, self.files.clone());
-        let what = format!("reading the file of the table '{}'", create.name);
-        self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read_table(&create, bytes_max, &files))
+    /// Loads and remembers a table; gives the number of its rows, or `None` if it is there already with the same text.
+    pub(super) fn create(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        let name = create.name.text.clone();
+        // Looked at before the file is read, and again after it, when nobody can come between.
+        if self.known.lock().has(&create)? {
+            return Ok(None);
+        }
+        let rows = self.read(&create)?;
+        let mut known = self.known.lock();
+        if known.has(&create)? {
+            return Ok(None);
+        }
+        self.catalog.insert_table(&name, &create.text)?;
+        let count = rows.num_rows();
+        known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(&name, rows))));
+        known.declared.insert(name.clone(), create);
+        tracing::info!(table = name, rows = count, "created");
+        Ok(Some(count))
     }
 
-    /// Starts what could not run because of a table.
-    fn start_again(&self, state: &mut State) -> Result<(), ServiceError> {
-        let mut started = Vec::new();
-        for (name, other) in std::mem::take(&mut state.not_running) {
-            match self.start_application(state, &other.stored) {
-                Ok(()) => started.push(other.stored.number),
-                Err(error) => {
-                    state.not_running.insert(name, NotRunning::new(other.stored, &error));
-                }
+    /// Loads the file of a table again; gives the number of rows, and whether the table had none before. Batches under
+    /// way see the old rows, later ones the new ones.
+    pub(super) fn refresh(&self, name: &str) -> Result<(usize, bool), ServiceError> {
+        let create = self.known.lock().declared(name)?.clone();
+        // Without the lock: applications are planned while a large file is read. The places in the error would be those
+        // of another statement.
+        let rows = self.read(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
+        let count = rows.num_rows();
+        let mut known = self.known.lock();
+        // Dropped meanwhile, and perhaps created as another.
+        if known.declared(name)?.id != create.id {
+            return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
+        }
+        known.left_out.remove(name);
+        let was_absent = match known.loaded.get(name) {
+            Some(Ok(table)) => {
+                table.replace(rows);
+                false
+            }
+            _ => {
+                known.loaded.insert(name.to_owned(), Ok(Arc::new(Table::new(name, rows))));
+                true
+            }
+        };
+        tracing::info!(table = name, rows = count, "loaded");
+        Ok((count, was_absent))
+    }
+
+    /// Forgets a table; a conflict if there are applications that use it.
+    pub(super) fn remove(&self, name: &str, users: &[String]) -> Result<(), ServiceError> {
+        let mut known = self.known.lock();
+        // One whose statement is not understood any more can be dropped as well.
+        if !known.loaded.contains_key(name) {
+            known.declared(name)?;
+        }
+        if !users.is_empty() {
+            let users = users.join(", ");
+            return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
+                .with_hint("drop these applications first, or load other rows with REFRESH TABLE"));
+        }
+        self.catalog.remove_table(name)?;
+        known.loaded.remove(name);
+        known.left_out.remove(name);
+        known.declared.remove(name);
+        tracing::info!(table = name, "dropped");
+        Ok(())
+    }
+
+    /// Fails unless an application was planned with the tables that there are now.
+    pub(super) fn check_current(&self, planned: &[TableUse]) -> Result<(), ServiceError> {
+        let known = self.known.lock();
+        let is_current = |one: &TableUse| match known.loaded.get(one.table.name()) {
+            Some(Ok(table)) => Arc::ptr_eq(table, &one.table),
+            _ => false,
+        };
+        match planned.iter().find(|one| !is_current(one)) {
+            None => Ok(()),
+            Some(one) => {
+                let message = format!("the table '{}' was dropped meanwhile", one.table.name());
+                Err(ServiceError::new(ErrorKind::Conflict, message))
             }
         }
-        if started.is_empty() {
-            return Ok(());
+    }
+
+    /// Adds the tables to the names that a big query may use. A source or view of the same name was there first.
+    pub(super) fn add_to(&self, scope: &mut Scope) {
+        let known = self.known.lock();
+        for create in known.declared.values() {
+            if let Some(Ok(table)) = known.loaded.get(&create.name.text) {
+                let _ = scope.add_table(&create.name, table.clone());
+            }
         }
-        for number in &started {
-            state.queries_not_running.remove(number);
-        }
-        self.start_queries_of(state, &started)
+    }
+
+    /// A table. Which applications use it is not known here.
+    pub(super) fn info(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        let known = self.known.lock();
+        Ok(known.info(known.declared(name)?))
+    }
+
+    /// All of them, by name.
+    pub(super) fn infos(&self) -> Vec<TableInfo> {
+        let known = self.known.lock();
+        known.declared.values().map(|create| known.info(create)).collect()
+    }
+
+    /// The rows in the file of a table.
+    fn read(&self, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
+        self.reader.read(&format!("the table '{}'", create.name), create.clone(), read_table)
+    }
+}
+
+impl Reader {
+    /// Has `read` read the file of a table, which waits for a file system.
+    fn read<T: Send + 'static>(
+        &self,
+        table: &str,
+        create: CreateTable,
+        read: fn(&CreateTable, usize, &Files) -> Result<T, ServiceError>,
+    ) -> Result<T, ServiceError> {
+        let (bytes_max, files) = (self.bytes_max, self.files.clone());
+        let what = format!("reading the file of {table}");
+        self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read(&create, bytes_max, &files))
     }
 }
 
@@ -209,7 +265,7 @@ fn read_table_in_part(
     })?;
     let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
     let (rows, fault) = decoded.map_err(|fault| match &fault {
-        TableFault::Format(error) => statements::format_error(error, &create.format),
+        TableFault::Format(error) => format_error(error, &create.format),
         _ => LeftOut(format!("{path}: {fault}")).into(),
     })?;
     if rows.get_array_memory_size() > bytes_max {
@@ -229,10 +285,9 @@ fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
         Some(_) => return Err(at(ServiceError::invalid("header is true or false"))),
     };
     let options = spec.options.iter().filter(|(name, _)| !is_header(name));
-    let options: Vec<(&str, String)> =
-        options.map(|(name, value)| (name.as_str(), statements::literal_text(value))).collect();
+    let options: Vec<(&str, String)> = options.map(|(name, value)| (name.as_str(), literal_text(value))).collect();
     let format = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
-        .map_err(|error| statements::format_error(&error, spec))?;
+        .map_err(|error| format_error(&error, spec))?;
     match format {
         Format::Csv { .. } | Format::Json => Ok((format, has_header)),
         _ => Err(at(ServiceError::invalid(format!("a table cannot be written in {format}"))
@@ -240,11 +295,11 @@ fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
     }
 }
 
-impl State {
+impl Known {
     /// Whether a table is there with the same text; one with another text is an error.
-    fn has_table(&self, create: &CreateTable) -> Result<bool, ServiceError> {
+    fn has(&self, create: &CreateTable) -> Result<bool, ServiceError> {
         let name = &create.name.text;
-        match (self.declared_tables.get(name), self.tables.contains_key(name)) {
+        match (self.declared.get(name), self.loaded.contains_key(name)) {
             (Some(known), _) if known.id == create.id => Ok(true),
             (None, false) => Ok(false),
             _ => Err(ServiceError::new(ErrorKind::AlreadyExists, format!("a table '{name}' with another text exists"))
@@ -253,44 +308,19 @@ impl State {
     }
 
     /// What a table was declared as.
-    pub(super) fn declared_table(&self, name: &str) -> Result<&CreateTable, ServiceError> {
-        self.declared_tables.get(name).ok_or_else(|| {
+    fn declared(&self, name: &str) -> Result<&CreateTable, ServiceError> {
+        self.declared.get(name).ok_or_else(|| {
             let error = ServiceError::not_found(format!("there is no table '{name}'"));
-            match rivulet_sql::nearest(name, self.declared_tables.keys().map(String::as_str)) {
+            match rivulet_sql::nearest(name, self.declared.keys().map(String::as_str)) {
                 Some(near) => error.with_hint(format!("did you mean '{near}'?")),
                 None => error.with_hint("SHOW TABLES lists them"),
             }
         })
     }
 
-    /// Fails unless an application was planned with the tables that there are now.
-    pub(super) fn check_tables(&self, planned: &[TableUse]) -> Result<(), ServiceError> {
-        let is_current = |one: &TableUse| match self.tables.get(one.table.name()) {
-            Some(Ok(table)) => Arc::ptr_eq(table, &one.table),
-            _ => false,
-        };
-        match planned.iter().find(|one| !is_current(one)) {
-            None => Ok(()),
-            Some(one) => {
-                let message = format!("the table '{}' was dropped meanwhile", one.table.name());
-                Err(ServiceError::new(ErrorKind::Conflict, message))
-            }
-        }
-    }
-
-    /// The applications that look events up in a table, whether they run or not.
-    fn users_of(&self, name: &str, languages: &Languages) -> Vec<String> {
-        let running = self.applications.values().filter(|one| uses_table(&one.application, name));
-        let not_running = self.not_running.values().filter(|one| languages.names_table(&one.stored, name));
-        let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));
-        let mut names: Vec<String> = names.cloned().collect();
-        names.sort();
-        names
-    }
-
-    pub(super) fn table_info(&self, create: &CreateTable, languages: &Languages) -> TableInfo {
+    fn info(&self, create: &CreateTable) -> TableInfo {
         let name = &create.name.text;
-        let (rows, not_running) = match self.tables.get(name) {
+        let (rows, not_running) = match self.loaded.get(name) {
             Some(Ok(table)) => (Some(table.rows()), None),
             Some(Err(reason)) => (None, Some(reason.clone())),
             None => (None, None),
@@ -303,13 +333,9 @@ impl State {
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
-            applications: self.users_of(name, languages),
+            applications: Vec::new(),
             not_running,
-            left_out: self.lines_left_out.get(name).cloned(),
+            left_out: self.left_out.get(name).cloned(),
         }
     }
-}
-
-fn uses_table(application: &Application, name: &str) -> bool {
-    application.tables.iter().any(|used| used.table.name() == name)
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
 use rivulet_connectors::mqtt::{Direction, Template};
-use rivulet_operators::application::{Address, Application, Part};
+use rivulet_operators::application::{Address, Application, Input, Part};
 
 use crate::service::{ErrorKind, ServiceError};
 
@@ -22,6 +22,8 @@ pub(super) struct Topics {
 #[derive(Clone, Debug)]
 pub(super) struct InputTopics {
     pub(super) events: Template,
+    /// Whether what it receives goes to the log.
+    pub(super) is_logged: bool,
     /// The one subscription that serves all queries; `None` where each query names its own topic.
     pub(super) filter: Option<String>,
     pub(super) late: Option<Template>,
@@ -29,8 +31,8 @@ pub(super) struct InputTopics {
 }
 
 impl Topics {
-    /// Reads the addresses of an application.
-    pub(super) fn new(application: &Application) -> Result<Self, ServiceError> {
+    /// Reads the addresses of an application, of whose inputs some are logged.
+    pub(super) fn new(application: &Application, is_logged: impl Fn(&Input) -> bool) -> Result<Self, ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let output = |address: &Address| template(address, &names, Direction::Output);
         let inputs = application.inputs.iter().map(|input| {
@@ -38,6 +40,7 @@ impl Topics {
             Ok(InputTopics {
                 filter: events.filter(),
                 events,
+                is_logged: is_logged(input),
                 late: input.late.as_ref().map(output).transpose()?,
                 dead_letter: input.dead_letter.as_ref().map(output).transpose()?,
             })

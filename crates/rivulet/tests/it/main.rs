@@ -37,6 +37,7 @@ mod kill_disk;
 mod kill_kafka;
 mod kill_mqtt;
 mod kill_sessions;
+mod parts;
 mod patterns;
 mod reference;
 mod replace;

@@ -336,7 +336,7 @@ impl Engine {
     pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
         let _changing = self.big_queries.changing.lock();
         let mut tables = Scope::new();
-        self.add_tables(&mut tables);
+        self.tables.add_to(&mut tables);
         let declared = self.big_queries.known.lock().declarations();
         let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
         declared.check_without(number, tables, &self.scope()).map_err(|error| ServiceError {
@@ -363,7 +363,7 @@ impl Engine {
             schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
         };
         let mut tables = Scope::new();
-        self.add_tables(&mut tables);
+        self.tables.add_to(&mut tables);
         let declared = self.big_queries.known.lock().declarations();
         let number = declared.number(what, name)?;
         let problem = declared.absent.get(&number).map(|absence| absence.problem.clone());

@@ -12,8 +12,7 @@ use super::OneQuery;
 use crate::counted::counted;
 use crate::engine::Engine;
 use crate::engine::registry::like;
-use crate::engine::status::latency;
-use crate::engine::warnings::named;
+use crate::engine::running::{latency, named};
 use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
 
 /// A big query with what the summary leaves out.

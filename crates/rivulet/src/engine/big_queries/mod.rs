@@ -32,7 +32,7 @@ use rivulet_storage::Store;
 
 use super::Engine;
 use super::outside::{OPEN_MAX, START_MAX, START_MIN};
-use super::submit::check_free;
+use super::queries::submit::check_free;
 use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, QueryState, ServiceError};
 use saved::Saved;
@@ -238,18 +238,8 @@ impl Engine {
     /// The names that big queries may use: those that were declared, and reference tables.
     fn scope(&self) -> Scope {
         let mut scope = self.big_queries.known.lock().scope.clone();
-        self.add_tables(&mut scope);
+        self.tables.add_to(&mut scope);
         scope
-    }
-
-    fn add_tables(&self, scope: &mut Scope) {
-        let state = self.state.lock();
-        for create in state.declared_tables.values() {
-            if let Some(Ok(table)) = state.tables.get(&create.name.text) {
-                // A source or view of the same name was there first.
-                let _ = scope.add_table(&create.name, table.clone());
-            }
-        }
     }
 
     /// Plans a query and lets it run; whether it is new.
@@ -263,7 +253,7 @@ impl Engine {
         let (name, if_not_exists) = (create.name.clone(), create.if_not_exists);
         {
             // The name is taken from here on, so that no query of an application takes it meanwhile.
-            let mut state = self.state.lock();
+            let mut state = self.queries.state.lock();
             if if_not_exists && state.has_query(&name.text) {
                 return Ok(false);
             }
@@ -273,7 +263,7 @@ impl Engine {
         let created = self.start_new(create);
         match &created {
             Ok(()) => tracing::info!(query = name.text, "runs"),
-            Err(_) => _ = self.state.lock().big_query_names.remove(&name.text),
+            Err(_) => _ = self.queries.state.lock().big_query_names.remove(&name.text),
         }
         created.map(|()| true)
     }
@@ -630,7 +620,7 @@ impl Engine {
             known.remembered.remove(&one.number);
             known.queries.remove(name);
         }
-        self.state.lock().big_query_names.remove(name);
+        self.queries.state.lock().big_query_names.remove(name);
         if let Some(running) = one.running {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
@@ -702,7 +692,7 @@ impl Engine {
             self.big_queries.known.lock().remembered.insert(stored.number, statement.clone());
             match &statement {
                 Statement::CreateBigQuery(create) => {
-                    self.state.lock().big_query_names.insert(create.name.text.clone());
+                    self.queries.state.lock().big_query_names.insert(create.name.text.clone());
                     queries.push((create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {

@@ -16,7 +16,7 @@ use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, Restored, StorageErro
 use serde_json::json;
 
 use crate::catalog::ApplicationNumber;
-use crate::engine::Running;
+use crate::engine::running::Running;
 use crate::service::CheckpointInfo;
 
 /// The name of the line.

@@ -25,18 +25,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::LogPosition;
-use rivulet_runtime::{Captured, Group};
+use rivulet_runtime::Captured;
 use rivulet_storage::{Place, StorageError, Store};
 
+use super::Engine;
 use super::big_queries::LineStatus;
-use super::{Engine, Running};
+use super::running::Running;
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
 use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoint, RecoveryStatus, ServiceError};
 use catalog::CatalogLine;
 use line::{Line, NotReady, Taken};
 
-pub(super) use recovery::{Loading, SavedStates, Unrestored};
+pub(super) use recovery::SavedStates;
 
 /// How long a checkpoint waits for the log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -313,7 +314,7 @@ impl Engine {
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`Group::capture`]. Who asks for it wants all queries to be in it; says of which big queries none could be
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in it; says of which big queries none could be
     /// made.
     fn make_checkpoint(
         &self,
@@ -329,11 +330,7 @@ impl Engine {
         let catalog = checkpoints.catalog.lock().as_mut().map_or(Ok((0, 0)), |line| line.save(&self.catalog));
         // First: what comes from now on may be in what is captured, but need not.
         let position = self.replayed_from();
-        let (running, known): (Vec<Arc<Running>>, Vec<ApplicationNumber>) = {
-            let state = self.state.lock();
-            let known = state.numbered.keys().chain(state.not_running.values().map(|other| &other.stored.number));
-            (state.numbered.values().cloned().collect(), known.copied().collect())
-        };
+        let (running, known) = self.applications.all();
         // Of those that run it was noted before they did.
         checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
         let taken: Vec<Taken> = running
@@ -457,10 +454,7 @@ impl Engine {
     fn replayed_from(&self) -> LogPosition {
         // In the order in which events go: what has left one place by now is found at the next.
         let next = self.event_log.next();
-        let (shared, running): (Vec<Arc<Group>>, Vec<Arc<Running>>) = {
-            let state = self.state.lock();
-            (state.shared_groups(), state.numbered.values().cloned().collect())
-        };
+        let (shared, running) = (self.routing.shared_groups(), self.applications.running());
         let groups = shared.iter().chain(running.iter().map(|running| &running.group));
         groups.filter_map(|group| group.oldest_position()).fold(next, LogPosition::min)
     }

@@ -9,24 +9,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
-use rivulet_operators::application::{Application, succession};
+use rivulet_operators::application::succession;
 use rivulet_runtime::{Restored, Saved};
 
 use super::line::{number_of, read_piece};
-use super::{Engine, refused};
-use crate::catalog::{ApplicationNumber, Catalog, Used};
+use super::{Checkpoints, Engine, refused};
+use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
-use crate::engine::attendance::Attendances;
-use crate::engine::{Languages, Running, State};
+use crate::engine::applications::Applications;
+use crate::engine::not_running::Unrestored;
+use crate::engine::running::Running;
 use crate::service::{RecoveryStatus, ServiceError};
 
-/// What was saved of applications, as it was read.
-pub(in crate::engine) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
-
-/// The same, looked through: by application the identity of its text, and its queries.
+/// What was saved of applications, looked through: by application the identity of its text, and its queries.
 #[derive(Default)]
 pub(in crate::engine) struct SavedStates<'a> {
     by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
@@ -35,26 +32,6 @@ pub(in crate::engine) struct SavedStates<'a> {
     /// Those of which what was saved cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
-}
-
-/// How queries of the catalog are started.
-pub(in crate::engine) struct Loading<'a> {
-    /// What was saved of them.
-    pub(in crate::engine) saved: &'a SavedStates<'a>,
-    /// Who came or was away since.
-    pub(in crate::engine) attendances: &'a Attendances,
-    /// Whether each gets that before its first event, because events come already.
-    pub(in crate::engine) restores_at_once: bool,
-}
-
-impl Loading<'_> {
-    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
-    /// with it. `None` for one of which neither is known.
-    pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
-        let saved = || self.saved.of(running)?.0.shared(query);
-        let attended = self.attendances.shared(query);
-        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
-    }
 }
 
 impl<'a> SavedStates<'a> {
@@ -105,12 +82,11 @@ impl<'a> SavedStates<'a> {
 
     /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a checkpoint of
     /// these was made. To be called when applications run, before their queries do.
-    pub(in crate::engine) fn fit(&mut self, state: &State, catalog: &Catalog, languages: &Languages) {
+    pub(in crate::engine) fn fit(&mut self, applications: &Applications) {
         for (number, (id, _)) in &self.by_application {
-            let Some(running) = state.numbered.get(number).filter(|running| running.application.id != *id) else {
-                continue;
-            };
-            match map_from(state, catalog, languages, running, id) {
+            let running = applications.numbered(*number).filter(|running| running.application.id != *id);
+            let Some(running) = running else { continue };
+            match map_from(applications, &running, id) {
                 Ok(Some(map)) => drop(self.maps.insert(*number, map)),
                 // It is said when its state is missed.
                 Ok(None) => {}
@@ -125,17 +101,8 @@ impl<'a> SavedStates<'a> {
 }
 
 /// Where the state goes that the version `id` of an application has saved; nothing if there was no such version.
-fn map_from(
-    state: &State,
-    catalog: &Catalog,
-    languages: &Languages,
-    running: &Running,
-    id: &str,
-) -> Result<Option<StateMap>, ServiceError> {
-    let versions = catalog.versions(running.number)?;
-    let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(None) };
-    let planned = versions[first..].iter().map(|version| languages.load_stored(version, &state.tables));
-    let planned: Vec<Application> = planned.collect::<Result<_, _>>()?;
+fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
+    let planned = applications.versions_since(running, id)?;
     let after = planned.iter().skip(1).chain([&running.application]);
     let maps = planned.iter().zip(after).map(|(before, after)| succession(before, after).map);
     Ok(maps.reduce(|map, next| map.then(&next)))
@@ -164,12 +131,14 @@ impl Engine {
     }
 
     /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was `found`.
-    pub(in crate::engine) fn restore_all(&self, state: &State, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
+    pub(in crate::engine) fn restore_all(&self, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
+        let Some(checkpoints) = &self.checkpoints else { return };
         let begun = Instant::now();
         found.problems.extend(saved.problems.iter().cloned());
-        self.note_unfitting(saved);
+        checkpoints.note_unfitting(saved);
         let mut of_groups: Vec<(&Running, &Saved<'_>, Option<&StateMap>)> = Vec::new();
-        for running in state.numbered.values() {
+        let (running, _) = self.applications.all();
+        for running in &running {
             match saved.of(running) {
                 Some((of_group, map)) => of_groups.push((running, of_group, map)),
                 None if saved.by_application.contains_key(&running.number) => {
@@ -178,13 +147,14 @@ impl Engine {
                         format!("the state of the application '{name}' is lost: it was saved for another text");
                     tracing::error!("{problem}");
                     found.problems.push(problem);
-                    self.note_unfit(running.number);
+                    checkpoints.note_unfit(running.number);
                 }
                 None => {}
             }
         }
         // The largest first, so that no thread begins it when the others are done.
         of_groups.sort_by_key(|(_, saved, _)| std::cmp::Reverse(saved.queries()));
+        let state = self.queries.state.lock();
         let registry = &state.registry;
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
@@ -198,11 +168,25 @@ impl Engine {
             }
         });
         for (running, restored) in results.into_inner() {
-            self.note_restored(running, restored, found);
+            checkpoints.note_restored(running, restored, found);
         }
         found.duration_ms += begun.elapsed().as_millis() as u64;
     }
 
+    /// Says what came of what was found at the start.
+    pub(in crate::engine) fn report_recovery(&self, found: RecoveryStatus) {
+        let Some(checkpoints) = &self.checkpoints else { return };
+        if let Some(epoch) = found.epoch {
+            let RecoveryStatus { queries, lost, duration_ms, .. } = found;
+            tracing::info!(epoch, queries, lost, elapsed_ms = duration_ms, "state is restored");
+        }
+        if found.epoch.is_some() || !found.problems.is_empty() {
+            checkpoints.report.lock().recovered = Some(found);
+        }
+    }
+}
+
+impl Checkpoints {
     fn note_restored(&self, running: &Running, restored: Restored, found: &mut RecoveryStatus) {
         let Restored { slots, lost, error } = restored;
         found.queries += slots as u64;
@@ -224,31 +208,17 @@ impl Engine {
 
     /// What is saved of an application does not fit to what it has.
     fn note_unfit(&self, number: ApplicationNumber) {
-        if let Some(checkpoints) = &self.checkpoints {
-            checkpoints.unfit.lock().push(number);
-        }
+        self.unfit.lock().push(number);
     }
 
-    /// Says what came of what was found at the start.
-    pub(in crate::engine) fn report_recovery(&self, found: RecoveryStatus) {
-        let Some(checkpoints) = &self.checkpoints else { return };
-        if let Some(epoch) = found.epoch {
-            let RecoveryStatus { queries, lost, duration_ms, .. } = found;
-            tracing::info!(epoch, queries, lost, elapsed_ms = duration_ms, "state is restored");
-        }
-        if found.epoch.is_some() || !found.problems.is_empty() {
-            checkpoints.report.lock().recovered = Some(found);
-        }
-    }
-
-    /// Gives queries back what was saved of them before they get events, if that is not done for all together afterwards.
+    /// Gives queries that are started while events come back what was saved of them, before they get any.
     pub(in crate::engine) fn restore_at_once(
         &self,
-        loading: &Loading<'_>,
+        saved: &SavedStates<'_>,
         running: &Running,
         slots: &[(QueryId, Slot)],
     ) {
-        let Some((saved, map)) = loading.saved.of(running).filter(|_| loading.restores_at_once) else { return };
+        let Some((saved, map)) = saved.of(running) else { return };
         let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
         let restored = running.group.restore_from(saved, map, &|query| slots.get(&query).copied());
         self.note_restored(running, restored, &mut RecoveryStatus::default());

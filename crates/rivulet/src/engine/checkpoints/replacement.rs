@@ -12,7 +12,8 @@ use super::line::{Line, NotReady};
 use super::{Checkpoints, refused};
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
-use crate::engine::{Engine, Running};
+use crate::engine::Engine;
+use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
 /// No checkpoint is made by anybody else as long as this is held. Its lock is taken before the state of the engine.
@@ -39,7 +40,7 @@ impl Engine {
     /// # Errors
     /// There is no way out.
     pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
-        if !running.group.is_captured() || !running.application.inputs.iter().any(|input| self.is_logged(input)) {
+        if !running.group.is_captured() || !running.reads_log() {
             return Ok(());
         }
         self.wait_for_way_out(self.messaging.publisher().next()).map_err(|NotReady { what, why }| {

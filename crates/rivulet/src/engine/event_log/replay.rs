@@ -4,16 +4,16 @@
 //!
 //! Timers do not run ahead of what is yet to be replayed: the clock of queries is held at the arrival of the next event.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::Router;
 use rivulet_dataflow::{LogPosition, Push};
+use rivulet_runtime::Workers;
 use rivulet_storage::log::{Log, Read, Record};
 
 use super::{EventLog, Progress, message, unavailable};
-use crate::engine::Engine;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How long to wait for room in an inbox.
@@ -30,20 +30,25 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl EventLog {
     /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the log does not have any
-    /// more of it is counted as lost.
+    /// more of it is counted as lost, if it `asks_for_all`. Holds the timers of the workers; `over` is called at the end.
     ///
     /// # Errors
     /// There can be no more threads; the log cannot be read.
-    pub(in crate::engine) fn replay(&self, engine: &Arc<Engine>, from: LogPosition) -> Result<(), ServiceError> {
-        let router = engine.messaging.router().clone();
-        // Without checkpoints nobody has asked for what it had.
-        let wanted = if engine.checkpoints.is_some() { from.max(1) } else { from.max(self.first()) };
+    pub(in crate::engine) fn replay(
+        &self,
+        from: LogPosition,
+        asks_for_all: bool,
+        router: Arc<Router>,
+        workers: Arc<Workers>,
+        over: Box<dyn Fn() + Send>,
+    ) -> Result<(), ServiceError> {
+        let wanted = if asks_for_all { from.max(1) } else { from.max(self.first()) };
         let from = wanted.max(self.first());
         self.progress.lost.store(from - wanted, Ordering::Relaxed);
         self.progress.position.store(from, Ordering::Release);
         if self.log.next() <= from && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
-            engine.end_absences();
+            over();
             self.progress.is_over.store(true, Ordering::Release);
             return Ok(());
         }
@@ -56,9 +61,10 @@ impl EventLog {
         });
         known.map_err(|error| unavailable(&error))?;
         // Nothing of it is in an inbox yet.
-        engine.workers.hold_timers_at(0);
+        workers.hold_timers_at(0);
         let replay = Replay {
-            engine: Arc::downgrade(engine),
+            workers,
+            over,
             log: self.log.clone(),
             router,
             progress: self.progress.clone(),
@@ -106,7 +112,9 @@ enum Advance {
 
 pub(super) struct Replay {
     /// Whose timers must not run ahead.
-    engine: Weak<Engine>,
+    workers: Arc<Workers>,
+    /// Called when everything was handed over.
+    over: Box<dyn Fn() + Send>,
     log: Arc<Log>,
     router: Arc<Router>,
     progress: Arc<Progress>,
@@ -190,9 +198,7 @@ impl Replay {
     }
 
     fn finish(&self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.end_absences();
-        }
+        (self.over)();
         self.hold_timers_at(i64::MAX);
         self.note_time();
         self.replayed_to.store(self.log.next(), Ordering::Release);
@@ -226,9 +232,7 @@ impl Replay {
     }
 
     fn hold_timers_at(&self, at_us: i64) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.workers.hold_timers_at(at_us);
-        }
+        self.workers.hold_timers_at(at_us);
     }
 
     fn note_time(&self) {

@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
-use rivulet_connectors::mqtt::{InboxId, Route};
-use rivulet_dataflow::{Chain, Cut, Decoder, Slot};
+use rivulet_connectors::mqtt::{InboxId, Route, Router};
+use rivulet_dataflow::{Chain, Cut, Slot};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 
-use super::{Engine, Running, State};
+use super::running::{InputShape, Running};
 use fan_out::FanOut;
 use readers::Readers;
 
@@ -30,14 +30,6 @@ const QUERIES_MIN: usize = 16;
 
 /// The most events in a batch of a shared input: few enough that the content of each that is refused is kept.
 const BATCH_ROWS_MAX: usize = 256;
-
-/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
-pub(super) struct InputShape {
-    pub(super) signature: String,
-    /// Whether what comes goes to the log.
-    pub(super) is_logged: bool,
-    pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
-}
 
 /// The topics that many queries with one kind of input read.
 pub(super) struct SharedInput {
@@ -84,16 +76,6 @@ impl SharedInput {
         self.topics.get(topic).copied()
     }
 
-    /// The number of topics.
-    pub(super) fn topics(&self) -> usize {
-        self.topics.len()
-    }
-
-    /// The number of queries that read them.
-    pub(super) fn queries(&self) -> usize {
-        self.readers.queries()
-    }
-
     /// Makes a topic a shared one and returns its slot. Nobody reads it yet.
     fn add_topic(&mut self, topic: &str) -> Slot {
         let options = RecordBatchOptions::new().with_row_count(Some(1));
@@ -131,21 +113,52 @@ pub(super) struct Shared {
     topics: Vec<Slot>,
 }
 
-impl State {
+/// The shared inputs of an engine, by the signature of their payloads.
+pub(super) struct SharedInputs {
+    router: Arc<Router>,
+    workers: Arc<Workers>,
+    limits: InboxLimits,
+    inputs: HashMap<String, SharedInput>,
+    /// The applications that may share, by their inbox.
+    by_inbox: HashMap<InboxId, Arc<Running>>,
+}
+
+impl SharedInputs {
+    /// None yet; their inboxes will have these limits.
+    pub(super) fn new(router: Arc<Router>, workers: Arc<Workers>, limits: InboxLimits) -> Self {
+        Self { router, workers, limits, inputs: HashMap::new(), by_inbox: HashMap::new() }
+    }
+
+    /// An application runs, or another version of it does.
+    pub(super) fn attach(&mut self, running: &Arc<Running>) {
+        self.by_inbox.extend(running.inboxes.iter().map(|&inbox| (inbox, running.clone())));
+    }
+
+    /// An application does not run any more.
+    pub(super) fn detach(&mut self, running: &Running) {
+        running.inboxes.iter().for_each(|inbox| drop(self.by_inbox.remove(inbox)));
+    }
+
+    /// How many topics are shared, and how many queries read them.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let inputs = || self.inputs.values();
+        (inputs().map(|input| input.topics.len()).sum(), inputs().map(|input| input.readers.queries()).sum())
+    }
+
     /// The groups that decode what many queries read.
-    pub(super) fn shared_groups(&self) -> Vec<Arc<Group>> {
-        self.shared_inputs.values().map(|input| input.group.clone()).collect()
+    pub(super) fn groups(&self) -> Vec<Arc<Group>> {
+        self.inputs.values().map(|input| input.group.clone()).collect()
     }
 
     /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each slot those of
     /// its inputs.
-    pub(super) fn split_shared<'t>(
+    pub(super) fn split<'t>(
         &self,
         running: &Running,
         slots: &[Slot],
         topics: &'t [Vec<String>],
     ) -> (Vec<Route<'t>>, Shared) {
-        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         let (mut own, mut shared) = (Vec::new(), Shared::default());
         for (&slot, topics) in slots.iter().zip(topics) {
             // Only an application with one input has a shape, and so shares any.
@@ -164,51 +177,44 @@ impl State {
     }
 
     /// The group that decodes shared topics for an application, if some of its queries may read any.
-    pub(super) fn shared_group_of(&self, running: &Running) -> Option<Arc<Group>> {
-        self.shared_inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
+    pub(super) fn group_of(&self, running: &Running) -> Option<Arc<Group>> {
+        self.inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
     }
 
     /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
-    pub(super) fn settle_shared(&self, running: &Running) {
-        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+    pub(super) fn settle(&self, running: &Running) {
+        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input {
             input.readers.settle();
         }
     }
 
     /// Lets the next version of an application, with an input of the same shape, read what the one before reads.
-    pub(super) fn succeed_in_shared(&self, before: &Running, after: &Running) {
-        let Some(input) = after.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature)) else {
+    pub(super) fn succeed(&self, before: &Running, after: &Running) {
+        let Some(input) = after.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature)) else {
             return;
         };
         after.group.follow(&input.group);
         input.readers.succeed(before, after);
     }
 
-    /// Lets queries read the shared topics that `split_shared` has found.
-    pub(super) fn join_shared(&self, running: &Running, shared: &Shared) {
-        let input = running.shape.as_ref().and_then(|shape| self.shared_inputs.get(&shape.signature));
+    /// Lets queries read the shared topics that `split` has found.
+    pub(super) fn join(&self, running: &Running, shared: &Shared) {
+        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input.filter(|_| !shared.slots.is_empty()) {
             input.add(running, &shared.slots, &shared.topics);
         }
     }
-}
 
-impl Engine {
     /// Makes those of the topics shared that many queries with inputs of this shape read.
-    pub(super) fn share_crowded<'t>(
-        &self,
-        state: &mut State,
-        shape: &Arc<InputShape>,
-        topics: impl Iterator<Item = &'t str>,
-    ) {
-        let router = self.messaging.router();
+    pub(super) fn share_crowded<'t>(&mut self, shape: &Arc<InputShape>, topics: impl Iterator<Item = &'t str>) {
+        let router = &self.router;
         let mut crowded = router.crowded(topics, QUERIES_MIN);
         crowded.sort_unstable();
         crowded.dedup();
         for topic in crowded {
             let reads_so = |inbox: InboxId| {
-                let running = state.by_inbox.get(&inbox)?;
+                let running = self.by_inbox.get(&inbox)?;
                 running.shape.as_ref().filter(|one| one.signature == shape.signature).map(|_| running.clone())
             };
             let mut routes = router.routes_of(topic);
@@ -222,13 +228,8 @@ impl Engine {
                 .chunk_by(|(one, _), (other, _)| one == other)
                 .filter_map(|of_one| Some((reads_so(of_one[0].0)?, of_one.iter().map(|(_, slot)| *slot).collect())))
                 .collect();
-            let limits = InboxLimits {
-                rows_max: self.config.inbox_rows_max,
-                bytes_max: self.config.inbox_bytes_max,
-                ..InboxLimits::default()
-            };
-            let input = state.shared_inputs.entry(shape.signature.clone()).or_insert_with(|| {
-                SharedInput::new(shape, limits, &self.workers, |group| match shape.is_logged {
+            let input = self.inputs.entry(shape.signature.clone()).or_insert_with(|| {
+                SharedInput::new(shape, self.limits, &self.workers, |group| match shape.is_logged {
                     true => router.register_logged_inbox(group),
                     false => router.register_inbox(group),
                 })
@@ -244,12 +245,12 @@ impl Engine {
         }
     }
 
-    /// Ends what `share_crowded` or `join_shared` began, for some queries of one application.
-    pub(super) fn leave_shared(&self, state: &mut State, running: &Running, shared: &Shared, topics: &[Vec<String>]) {
+    /// Ends what `share_crowded` or `join` began, for some queries of one application.
+    pub(super) fn leave(&mut self, running: &Running, shared: &Shared, topics: &[Vec<String>]) {
         let Some(shape) = running.shape.as_ref().filter(|_| !shared.slots.is_empty()) else { return };
-        let Some(input) = state.shared_inputs.get_mut(&shape.signature) else { return };
+        let Some(input) = self.inputs.get_mut(&shape.signature) else { return };
         input.readers.remove(running, &shared.slots, &shared.topics);
-        let router = self.messaging.router();
+        let router = &self.router;
         router.forget_rerouted(running.inboxes[0], &shared.slots);
         let unread = input.take_unread(topics.iter().flatten().map(String::as_str));
         let (routes, slots): (Vec<Route<'_>>, Vec<Slot>) =
@@ -261,7 +262,7 @@ impl Engine {
         if input.topics.is_empty() {
             router.unregister_inbox(input.inbox);
             self.workers.remove_group(input.group.id());
-            state.shared_inputs.remove(&shape.signature);
+            self.inputs.remove(&shape.signature);
         }
     }
 }

@@ -7,9 +7,9 @@ use rivulet_dataflow::{Batch, Slot};
 use rivulet_operators::{Match, MatchIndex, MatchKey, match_keys};
 use rivulet_runtime::{Group, Picked};
 
-use super::super::Running;
 use super::fan_out::Waiting;
 use crate::catalog::ApplicationNumber;
+use crate::engine::running::Running;
 
 /// How many events are handed on together; the readers of one row may be more.
 const PICKED_MAX: usize = 65_536;

@@ -13,21 +13,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_connectors::mqtt::Route;
-use rivulet_dataflow::{InputIndex, LogPosition, QueryId, Slot};
-use rivulet_runtime::{Absences, Group};
+use rivulet_dataflow::{LogPosition, QueryId, Slot};
+use rivulet_runtime::Absences;
 
-use super::checkpoints::SavedStates;
-use super::submit::topics_of;
-use super::{Engine, Running, State};
+use super::Queries;
 use crate::catalog::{ApplicationNumber, Attendance, Change};
+use crate::engine::checkpoints::{Checkpoints, SavedStates};
+use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How long events that came before a query is paused may take to be decoded where many queries share that.
 const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// How often it is looked whether they are.
-const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 /// A mark on numbers that tell which queries may share a slot, beside those of queries that were saved.
 const CAME_LATER: u64 = 1 << 63;
@@ -35,7 +31,7 @@ const IS_ALONE: u64 = 1 << 62;
 
 /// Who came or was away behind the position at which the replay begins.
 #[derive(Debug, Default)]
-pub(super) struct Attendances {
+pub(in crate::engine) struct Attendances {
     /// Queries that came together, first and last, and since when. Ascending.
     created: Vec<(QueryId, QueryId, LogPosition)>,
     /// When queries were away that were paused or resumed.
@@ -91,12 +87,12 @@ impl Attendances {
     }
 
     /// Whether a query that is paused now was not when the replay begins, or has been there in between.
-    pub(super) fn is_replayed(&self, query: QueryId) -> bool {
+    pub(in crate::engine) fn is_replayed(&self, query: QueryId) -> bool {
         self.away.contains_key(&query)
     }
 
     /// A number that is equal for queries that may share a slot; `None` for those of which nothing is known here.
-    pub(super) fn shared(&self, query: QueryId) -> Option<u64> {
+    pub(in crate::engine) fn shared(&self, query: QueryId) -> Option<u64> {
         match self.away.contains_key(&query) {
             true => Some(CAME_LATER | IS_ALONE | query),
             false => self.since(query).map(came_at),
@@ -109,46 +105,46 @@ pub(super) fn came_at(position: LogPosition) -> u64 {
     CAME_LATER | position
 }
 
-impl Engine {
+/// How queries of the catalog are started.
+pub(in crate::engine) struct Loading<'a> {
+    /// What was saved of them.
+    pub(in crate::engine) saved: &'a SavedStates<'a>,
+    /// Who came or was away since.
+    pub(in crate::engine) attendances: &'a Attendances,
+    /// What has saved it, if each gets that before its first event, because events come already.
+    pub(in crate::engine) restores_at_once: Option<&'a Checkpoints>,
+}
+
+impl Loading<'_> {
+    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
+    /// with it. `None` for one of which neither is known.
+    pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
+        let saved = || self.saved.of(running)?.0.shared(query);
+        let attended = self.attendances.shared(query);
+        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
+    }
+}
+
+impl Queries {
     /// What happened to queries behind the position from which on the log is replayed.
-    pub(super) fn attendances(&self, replayed_from: LogPosition) -> Result<Attendances, ServiceError> {
+    pub(in crate::engine) fn attendances(&self, replayed_from: LogPosition) -> Result<Attendances, ServiceError> {
         self.catalog.clip_attendance(self.event_log.end())?;
         Ok(Attendances::new(&self.catalog.attendance_after(replayed_from)?))
     }
 
-    /// Whether queries of an application read anything that is in the log.
-    pub(super) fn reads_log(&self, running: &Running) -> bool {
-        running.application.inputs.iter().any(|input| self.is_logged(input))
-    }
-
-    /// Results of other queries that an application may read are in the log from when it is there, not from when it has a query that reads them: what is given
-    /// once more after a crash is then known to be older than that query.
-    pub(super) fn keep_results(&self, running: &Running, are_kept: bool) {
-        let router = self.messaging.router();
-        for (place, (input, topics)) in running.application.inputs.iter().zip(&running.topics.inputs).enumerate() {
-            // Where each query names its own topic it may be any.
-            let filter = topics.filter.as_deref().unwrap_or("#");
-            let number = u64::from(running.number) << InputIndex::BITS | place as u64;
-            match (self.is_logged(input), are_kept) {
-                (false, _) => {}
-                (true, true) => router.keep_results(filter, number),
-                (true, false) => router.keep_results_no_more(filter, number),
-            }
-        }
-    }
-
     /// Has queries pass over what is replayed and not for them. They have their slots, and what was saved of them.
-    pub(super) fn expect_attendances(&self, state: &mut State, saved: &SavedStates<'_>, attendances: Attendances) {
+    pub(in crate::engine) fn expect_attendances(&self, saved: &SavedStates<'_>, attendances: Attendances) {
+        let state = &mut *self.state.lock();
         let mut came: BTreeMap<(ApplicationNumber, LogPosition), Vec<Slot>> = BTreeMap::new();
         // Slots of queries that were saved: since when the first of them is there, and how many of them came.
         let mut saved_since: BTreeMap<(ApplicationNumber, Slot), (LogPosition, usize)> = BTreeMap::new();
         for &(first, last, since) in &attendances.created {
             for query in (first..=last).filter(|query| !attendances.away.contains_key(query)) {
                 let Some(entry) = state.registry.get(query) else { continue };
-                let (Some(slot), Some(running)) = (entry.slot, state.numbered.get(&entry.application)) else {
+                let (Some(slot), Some(running)) = (entry.slot, self.applications.numbered(entry.application)) else {
                     continue;
                 };
-                if saved.has(running, query) {
+                if saved.has(&running, query) {
                     let (lowest, count) = saved_since.entry((entry.application, slot)).or_insert((LogPosition::MAX, 0));
                     (*lowest, *count) = (since.min(*lowest), *count + 1);
                     continue;
@@ -172,7 +168,7 @@ impl Engine {
             }
         }
         for ((number, since), slots) in came {
-            if let Some(running) = state.numbered.get(&number).filter(|running| self.reads_log(running)) {
+            if let Some(running) = self.applications.numbered(number).filter(|running| running.reads_log()) {
                 running.group.begin_behind(&slots, since.saturating_sub(1));
             }
         }
@@ -183,7 +179,7 @@ impl Engine {
             away.into_iter().for_each(|positions| of_application.add(query, positions));
         }
         for (number, absences) in absences {
-            if let Some(running) = state.numbered.get(&number).cloned() {
+            if let Some(running) = self.applications.numbered(number) {
                 running.group.set_absences(&Arc::new(absences.clone()));
                 state.absences.push((running, absences));
             }
@@ -191,18 +187,16 @@ impl Engine {
     }
 
     /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.
-    pub(super) fn end_absences(&self) {
+    pub(in crate::engine) fn end_absences(&self) {
         let mut state = self.state.lock();
         let until = Instant::now() + PASS_WAIT_MAX;
         for query in std::mem::take(&mut state.replayed_paused) {
             // It may have been dropped.
             if state.registry.get(query).is_some_and(|entry| entry.is_paused)
-                && let Ok((running, slot)) = state.place(query)
+                && let Ok((running, slot)) = self.place(&state, query)
             {
-                if let Some(shared) = state.shared_group_of(&running) {
-                    let_pass(&shared, self.event_log.end(), until);
-                }
-                self.remove_routes(&mut state, &running, &[slot]);
+                self.routing.let_pass(&running, until);
+                self.routing.remove_routes(&running, &[slot]);
             }
         }
         let end = self.event_log.end();
@@ -215,51 +209,22 @@ impl Engine {
     /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries together. The state of the engine is not locked
     /// meanwhile.
     pub(super) fn let_arrive(&self, query: &str) {
-        let shared = {
+        let place = {
             let state = self.state.lock();
-            let running = state.query(query).and_then(|id| state.place(id));
-            running.ok().and_then(|(running, _)| state.shared_group_of(&running))
+            state.query(query).and_then(|id| self.place(&state, id))
         };
-        if let Some(shared) = shared {
-            let_pass(&shared, self.event_log.end(), Instant::now() + PASS_WAIT_MAX);
+        if let Ok((running, _)) = place {
+            self.routing.let_pass(&running, Instant::now() + PASS_WAIT_MAX);
         }
-    }
-
-    /// The position of the log up to which those who read with others have what came.
-    pub(super) fn passed_to(&self, state: &State, running: &Running) -> LogPosition {
-        let end = self.event_log.end();
-        let waiting = state.shared_group_of(running).and_then(|shared| shared.oldest_position());
-        waiting.map_or(end, |oldest| oldest.min(end))
-    }
-
-    /// Queries that are paused are routed to until the log is replayed, but only by what is in it.
-    pub(super) fn route_log_only(&self, running: &Running, slots: &[Slot]) {
-        let is_logged: Vec<bool> = running.application.inputs.iter().map(|input| self.is_logged(input)).collect();
-        if slots.is_empty() || !is_logged.contains(&false) {
-            return;
-        }
-        let topics = topics_of(running, slots);
-        let routes = slots.iter().zip(&topics).flat_map(|(&slot, topics)| {
-            let inputs = running.inboxes.iter().zip(topics).zip(&is_logged).filter(|(_, is_logged)| !**is_logged);
-            inputs.map(move |((&inbox, filter), _)| Route { filter, inbox, slot })
-        });
-        self.messaging.router().remove(&routes.collect::<Vec<_>>());
     }
 
     /// Whether queries of an application may be paused or resumed now.
     pub(super) fn check_replayed(&self, running: &Running) -> Result<(), ServiceError> {
-        if !self.event_log.is_replaying() || !self.reads_log(running) {
+        if !self.event_log.is_replaying() || !running.reads_log() {
             return Ok(());
         }
         Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is being replayed since the start")
             .with_hint("try again in a moment: /health/ready tells when it is over"))
-    }
-}
-
-/// Waits for the events before a position in the group that decodes them for many queries: who leaves there does not get what is yet to be handed on.
-fn let_pass(shared: &Group, position: LogPosition, until: Instant) {
-    while shared.oldest_position().is_some_and(|oldest| oldest < position) && Instant::now() < until {
-        std::thread::sleep(PASS_LOOK_PERIOD);
     }
 }
 

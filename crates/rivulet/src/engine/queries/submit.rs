@@ -1,5 +1,6 @@
 //! Queries come, pause, resume and go, thousands at a time.
 
+use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,18 +9,17 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_operators::application::{BindError, Literal};
+use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
-use super::attendance::{Attendances, came_at};
-use super::checkpoints::{Loading, SavedStates, Unrestored};
-use super::output::write_topic;
-use super::registry::Entry;
-use super::topics::InputTopics;
-use super::{Engine, Running, State};
+use super::attendance::{Attendances, Loading, came_at};
+use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
-use crate::service::{ErrorKind, Parameter, ParameterValue, QueryRequest, ServiceError, is_generated_name};
+use crate::engine::checkpoints::SavedStates;
+use crate::engine::registry::Entry;
+use crate::engine::running::{Running, topics_of};
+use crate::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError, is_generated_name};
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 255;
 const LABEL_BYTES_MAX: usize = 255;
 
 /// How many queries are started together when the catalog is loaded.
-pub(super) const LOAD_BATCH: usize = 4_096;
+pub(in crate::engine) const LOAD_BATCH: usize = 4_096;
 
 /// Queries of one application whose values were bound.
 struct Chunk<Q> {
@@ -50,9 +50,9 @@ struct Checked<Q> {
 /// An answer for each request, once it is known.
 type Answers = [Option<Result<QueryId, ServiceError>>];
 
-impl Engine {
+impl Queries {
     /// Submits a batch; see [`crate::service::Service::submit`].
-    pub(super) fn submit_batch(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+    pub(in crate::engine) fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         let mut answers: Vec<Option<Result<QueryId, ServiceError>>> = requests.iter().map(|_| None).collect();
         // Everything that can be checked is, before others have to wait for the state.
         let bound = self.bind(requests, &mut answers);
@@ -65,9 +65,9 @@ impl Engine {
         for chunk in &mut chunks {
             let running = chunk.running.clone();
             let name = &running.application.name;
-            let gone = match state.numbered.get(&running.number) {
+            let gone = match self.applications.numbered(running.number) {
                 None => Some(ServiceError::not_found(format!("the application '{name}' was dropped meanwhile"))),
-                Some(now) if !Arc::ptr_eq(now, &running) => {
+                Some(now) if !Arc::ptr_eq(&now, &running) => {
                     let message = format!("the application '{name}' was replaced meanwhile");
                     Some(ServiceError::new(ErrorKind::Conflict, message).with_hint("submit the query again"))
                 }
@@ -91,13 +91,26 @@ impl Engine {
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
     }
 
+    /// Tells the companion that queries read these topics, for each query one of each input.
+    fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
+        if let Some(companion) = &self.companion {
+            companion.begin(queries, topics);
+        }
+    }
+
+    fn companion_ends(&self, queries: &[QueryId]) {
+        if let Some(companion) = &self.companion {
+            companion.end(queries);
+        }
+    }
+
     /// Sorts requests by application and binds their parameters; what cannot be bound is answered.
     fn bind(&self, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk<usize>> {
         let mut chunks: Vec<Chunk<usize>> = Vec::new();
         let mut by_name: HashMap<&str, Result<usize, ServiceError>, RandomState> = HashMap::default();
         for (index, request) in requests.iter().enumerate() {
             let chunk = by_name.entry(request.application).or_insert_with(|| {
-                let running = self.state.lock().application(request.application)?;
+                let running = self.applications.find(request.application)?;
                 chunks.push(Chunk::new(running));
                 Ok(chunks.len() - 1)
             });
@@ -142,7 +155,7 @@ impl Engine {
         let admitted = self.memory.admit(stored.len(), parameter_bytes);
         // Before that they get nothing, also after a crash.
         let since = self.event_log.end();
-        let is_logged = |chunk: &Checked<usize>| !chunk.queries.is_empty() && self.reads_log(&chunk.running);
+        let is_logged = |chunk: &Checked<usize>| !chunk.queries.is_empty() && chunk.running.reads_log();
         let remembered = chunks.iter().any(is_logged).then_some(since);
         let mut next = match admitted.and_then(|()| Ok(self.catalog.insert_queries(&stored, remembered)?)) {
             Ok(first) => first,
@@ -157,9 +170,9 @@ impl Engine {
             next += queries.len() as u64;
             let labels = indices.iter().filter_map(|&index| requests[index].label);
             labels.for_each(|label| running.group.expect_label(label));
-            let joined = self.join(state, running, &queries, rows, since);
-            self.begin(&queries, inputs);
-            self.add_routes_of_new(state, running, &joined, inputs);
+            let joined = self.join(running, &queries, rows, since);
+            self.companion_begins(&queries, inputs);
+            self.routing.add_routes_of_new(running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
                 state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
                 answers[index] = Some(Ok(id));
@@ -169,16 +182,9 @@ impl Engine {
     }
 
     /// Gives new queries slots, in which they get nothing of the log before `since`.
-    fn join(
-        &self,
-        state: &State,
-        running: &Running,
-        queries: &[QueryId],
-        rows: &RecordBatch,
-        since: LogPosition,
-    ) -> Vec<Joined> {
+    fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
         let is_replaying = self.event_log.is_replaying();
-        if !self.reads_log(running) || !(is_replaying || state.shared_group_of(running).is_some()) {
+        if !running.reads_log() || !(is_replaying || self.routing.shared_group_of(running).is_some()) {
             return running.group.join(queries, rows);
         }
         // What came before is yet to be handed on, by the replay to those that are there already.
@@ -191,59 +197,12 @@ impl Engine {
         joined
     }
 
-    /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
-    fn add_routes_of_new(&self, state: &mut State, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
-        if joined.iter().all(|one| one.is_new) {
-            let slots: Vec<Slot> = joined.iter().map(|one| one.slot).collect();
-            return self.add_routes(state, running, &slots, topics);
-        }
-        let new = joined.iter().zip(topics).filter(|(one, _)| one.is_new);
-        let (slots, topics): (Vec<Slot>, Vec<Vec<String>>) =
-            new.map(|(one, topics)| (one.slot, topics.clone())).unzip();
-        self.add_routes(state, running, &slots, &topics);
-    }
-
-    /// Tells the companion that queries read these topics, for each query one of each input.
-    fn begin(&self, queries: &[QueryId], topics: &[Vec<String>]) {
-        if let Some(companion) = &self.companion {
-            companion.begin(queries, topics);
-        }
-    }
-
-    fn end(&self, queries: &[QueryId]) {
-        if let Some(companion) = &self.companion {
-            companion.end(queries);
-        }
-    }
-
-    /// Lets events of the topics reach the slots; for each slot the topic of each input.
-    pub(super) fn add_routes(&self, state: &mut State, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
-        self.messaging.subscribe(own_topics(running, topics));
-        let (own, shared) = state.split_shared(running, slots, topics);
-        state.join_shared(running, &shared);
-        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
-        if let Err(error) = self.messaging.router().add(&own) {
-            tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
-        }
-        if let Some(shape) = &running.shape {
-            self.share_crowded(state, shape, own.iter().map(|route| route.filter));
-        }
-    }
-
-    pub(super) fn remove_routes(&self, state: &mut State, running: &Running, slots: &[Slot]) {
-        let topics = topics_of(running, slots);
-        let (own, shared) = state.split_shared(running, slots, &topics);
-        self.messaging.router().remove(&own);
-        self.leave_shared(state, running, &shared, &topics);
-        self.messaging.unsubscribe(own_topics(running, &topics));
-    }
-
     /// Ends queries of one application that the catalog has forgotten already.
-    pub(super) fn stop_queries(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
+    pub(in crate::engine) fn end(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
         let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
         // Paused, and routed to until the log is replayed.
         let mut replayed = Vec::new();
-        self.end(queries);
+        self.companion_ends(queries);
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
@@ -257,16 +216,16 @@ impl Engine {
             }
             self.taps.forget(id);
         }
-        if let Some(count) = state.queries_not_running.get_mut(&application) {
-            *count -= not_running;
+        if not_running > 0 {
+            self.applications.forget_left_out(application, not_running);
         }
-        if let Some(running) = state.numbered.get(&application).cloned() {
+        if let Some(running) = self.applications.numbered(application) {
             running.queries_running.fetch_sub(routed.len() as u64, Ordering::Relaxed);
             running.queries_paused.fetch_sub(paused.len() as u64, Ordering::Relaxed);
             let mut slots = running.group.leave(&routed);
-            self.remove_routes(state, &running, &slots);
+            self.routing.remove_routes(&running, &slots);
             if !replayed.is_empty() {
-                self.remove_routes(state, &running, &replayed);
+                self.routing.remove_routes(&running, &replayed);
             }
             slots.append(&mut paused);
             running.group.remove(&slots);
@@ -274,29 +233,29 @@ impl Engine {
     }
 
     /// Drops one query.
-    pub(super) fn drop_one(&self, name: &str) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn drop(&self, name: &str) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
         let id = state.query(name)?;
         let application = state.registry.get(id).expect("the query was found by name").application;
         self.catalog.remove_queries(&[id])?;
-        self.stop_queries(&mut state, application, &[id]);
+        self.end(&mut state, application, &[id]);
         Ok(())
     }
 
     /// Pauses or resumes one query; doing so twice does nothing.
-    pub(super) fn set_paused(&self, name: &str, is_paused: bool) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn set_paused(&self, name: &str, is_paused: bool) -> Result<(), ServiceError> {
         if is_paused {
             self.let_arrive(name);
         }
         let mut state = self.state.lock();
         let id = state.query(name)?;
-        let (running, slot) = state.place(id)?;
+        let (running, slot) = self.place(&state, id)?;
         let entry = state.registry.get(id).expect("the query was found by name");
         if entry.is_paused == is_paused {
             return Ok(());
         }
         self.check_replayed(&running)?;
-        let at = self.reads_log(&running).then(|| self.event_log.end());
+        let at = running.reads_log().then(|| self.event_log.end());
         self.catalog.set_paused(&[id], is_paused, at)?;
         let (from, to) = if is_paused {
             // What it shared goes on for others without it.
@@ -307,13 +266,13 @@ impl Engine {
                     return Err(ServiceError::new(ErrorKind::Unavailable, format!("'{name}' is not paused: {error}")));
                 }
             };
-            self.end(&[id]);
+            self.companion_ends(&[id]);
             match own == slot {
-                true => self.remove_routes(&mut state, &running, &[slot]),
+                true => self.routing.remove_routes(&running, &[slot]),
                 false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
             }
             // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
-            if let Some(end) = at.map(|_| self.passed_to(&state, &running)).filter(|end| Some(*end) != at)
+            if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {
                 tracing::warn!(query = name, "after a crash the last events before the pause may be missing: {error}");
@@ -321,11 +280,11 @@ impl Engine {
             (&running.queries_running, &running.queries_paused)
         } else {
             let topics = topics_of(&running, &[slot]);
-            self.begin(&[id], &topics);
-            if let Some(at) = at.filter(|_| state.shared_group_of(&running).is_some()) {
+            self.companion_begins(&[id], &topics);
+            if let Some(at) = at.filter(|_| self.routing.shared_group_of(&running).is_some()) {
                 running.group.begin_behind(&[slot], at.saturating_sub(1));
             }
-            self.add_routes(&mut state, &running, &[slot], &topics);
+            self.routing.add_routes(&running, &[slot], &topics);
             (&running.queries_paused, &running.queries_running)
         };
         from.fetch_sub(1, Ordering::Relaxed);
@@ -336,7 +295,8 @@ impl Engine {
 
     /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so that
     /// they are listed and their names are taken.
-    pub(super) fn load_queries(&self, state: &mut State, loading: &Loading<'_>) -> Result<u64, ServiceError> {
+    pub(in crate::engine) fn load(&self, loading: &Loading<'_>) -> Result<u64, ServiceError> {
+        let state = &mut *self.state.lock();
         let mut waiting: HashMap<ApplicationNumber, Chunk<QueryId>> = HashMap::new();
         let mut loaded = 0;
         self.catalog.scan_queries(|query| {
@@ -360,14 +320,19 @@ impl Engine {
         query: &StoredQuery<'_>,
         loading: &Loading<'_>,
     ) -> u64 {
-        let Some(running) = state.numbered.get(&query.application) else {
-            *state.queries_not_running.entry(query.application).or_default() += 1;
-            return 0;
+        let chunk = match waiting.entry(query.application) {
+            Place::Occupied(chunk) => chunk.into_mut(),
+            Place::Vacant(place) => match self.applications.numbered(query.application) {
+                Some(running) => place.insert(Chunk::new(running)),
+                None => {
+                    self.applications.leave_out(query.application);
+                    return 0;
+                }
+            },
         };
-        let chunk = waiting.entry(query.application).or_insert_with(|| Chunk::new(running.clone()));
         let values = query.parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
         if let Err(error) = chunk.values.push(values) {
-            state.leave_out(query.application, query.id, &bind_error(error));
+            self.leave_out(query.application, query.id, &bind_error(error));
             return 0;
         }
         if let Some(label) = query.label {
@@ -377,18 +342,21 @@ impl Engine {
         if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk, loading) } else { 0 }
     }
 
-    /// Lets the queries of applications run that could not run before.
-    pub(super) fn start_queries_of(
-        &self,
-        state: &mut State,
-        applications: &[ApplicationNumber],
-    ) -> Result<(), ServiceError> {
-        let unrestored: Unrestored =
-            applications.iter().filter_map(|number| state.unrestored.remove_entry(number)).collect();
+    /// Starts what could not run because of a table: applications, and their queries.
+    pub(in crate::engine) fn start_again(&self) -> Result<(), ServiceError> {
+        let state = &mut *self.state.lock();
+        let (applications, unrestored) = self.applications.start_again();
+        if applications.is_empty() {
+            return Ok(());
+        }
         let mut saved = SavedStates::read(&unrestored);
-        saved.fit(state, &self.catalog, &self.languages);
-        self.note_unfitting(&saved);
-        let loading = Loading { saved: &saved, attendances: &Attendances::default(), restores_at_once: true };
+        saved.fit(&self.applications);
+        self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_unfitting(&saved));
+        let loading = Loading {
+            saved: &saved,
+            attendances: &Attendances::default(),
+            restores_at_once: self.checkpoints.as_deref(),
+        };
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
@@ -404,11 +372,11 @@ impl Engine {
     /// Lets those queries run that fit this version, and returns how many do.
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
         let application = chunk.running.number;
-        let mut checked = chunk.take_checked(|query, error| state.leave_out(application, query, &error));
+        let mut checked = chunk.take_checked(|query, error| self.leave_out(application, query, &error));
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
-        let reads_log = self.reads_log(&checked.running);
+        let reads_log = checked.running.reads_log();
         let is_replayed = |id: &QueryId| reads_log && loading.attendances.is_replayed(*id);
         let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
         // Nobody shares the slot of a query that gets no events.
@@ -425,16 +393,25 @@ impl Engine {
         let Checked { running, rows, inputs, queries } = checked;
         let joined = running.group.join_restored(&queries, &rows, &|query| loading.shared(&running, query));
         queries.iter().zip(&joined).for_each(|(&id, joined)| place(id, joined.slot));
-        self.restore_at_once(loading, &running, &placed);
-        self.begin(&queries, &inputs);
-        self.add_routes_of_new(state, &running, &joined, &inputs);
+        let restores = loading.restores_at_once.iter();
+        restores.for_each(|checkpoints| checkpoints.restore_at_once(loading.saved, &running, &placed));
+        self.companion_begins(&queries, &inputs);
+        self.routing.add_routes_of_new(&running, &joined, &inputs);
         let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));
-        self.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
+        self.routing.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
         let all_paused = paused.queries.len() + replayed_paused.len();
         running.queries_running.fetch_add((queries.len() - replayed_paused.len()) as u64, Ordering::Relaxed);
         running.queries_paused.fetch_add(all_paused as u64, Ordering::Relaxed);
         state.replayed_paused.extend(replayed_paused);
         (queries.len() + paused.queries.len()) as u64
+    }
+}
+
+impl Queries {
+    /// Notes that a query does not fit this version. It stays in the registry, without a slot.
+    fn leave_out(&self, application: ApplicationNumber, query: QueryId, error: &ServiceError) {
+        tracing::error!(query, "a registered query is not running: {error}");
+        self.applications.leave_out(application);
     }
 }
 
@@ -501,38 +478,6 @@ impl<Q: Copy> Checked<Q> {
     }
 }
 
-impl State {
-    /// Group and slot of a query; one that does not run has none.
-    pub(super) fn place(&self, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
-        let entry = self.registry.get(id).expect("the query is in the registry");
-        match (self.numbered.get(&entry.application), entry.slot) {
-            (Some(running), Some(slot)) => Ok((running.clone(), slot)),
-            _ => {
-                let name = self.registry.name(id);
-                Err(ServiceError::new(ErrorKind::Conflict, format!("the query '{name}' is not running")).with_hint(
-                    format!(
-                        "SHOW APPLICATIONS and the server's log say why; DROP QUERY {} removes it",
-                        rivulet_sql::name_in_sql(&name)
-                    ),
-                ))
-            }
-        }
-    }
-}
-
-/// The topics that queries read, of each query one for each input.
-pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
-    let topics = running.group.with_queries(slots, |table, slot| {
-        let topic = |input: &InputTopics| {
-            let mut topic = String::new();
-            write_topic(&input.events, table, slot, &mut topic);
-            topic
-        };
-        running.topics.inputs.iter().map(topic).collect()
-    });
-    topics.into_iter().map(Option::unwrap_or_default).collect()
-}
-
 fn check_label(request: &QueryRequest<'_>) -> Result<(), ServiceError> {
     match request.label {
         Some(label) if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) => {
@@ -554,7 +499,7 @@ fn check_name<'a>(
 }
 
 /// That a new query may have this name.
-pub(super) fn check_free(state: &State, name: &str) -> Result<(), ServiceError> {
+pub(in crate::engine) fn check_free(state: &State, name: &str) -> Result<(), ServiceError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(ServiceError::invalid(format!(
             "a query's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
@@ -576,13 +521,7 @@ fn taken(what: &str, name: &str) -> ServiceError {
         .with_hint(format!("choose another name, or drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name)))
 }
 
-/// Of the topics that queries read those that no subscription for all queries covers.
-fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Iterator<Item = &'t str> + Clone {
-    let own = |(input, topic): (&'t InputTopics, &'t String)| input.filter.is_none().then_some(topic.as_str());
-    topics.iter().flat_map(move |topics| running.topics.inputs.iter().zip(topics).filter_map(own))
-}
-
-pub(super) fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
+pub(in crate::engine) fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
     match value {
         ParameterValue::Null => ParamValue::Null,
         ParameterValue::Bool(value) => ParamValue::Boolean(*value),
@@ -592,18 +531,10 @@ pub(super) fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
     }
 }
 
-pub(super) fn bind_error(error: BindError) -> ServiceError {
+pub(in crate::engine) fn bind_error(error: BindError) -> ServiceError {
     let refused = ServiceError::invalid(error.message);
     match error.hint {
         Some(hint) => refused.with_hint(hint),
         None => refused,
     }
-}
-
-/// Parameter values given in SQL, as the catalog and the API know them.
-pub(super) fn parameters_of(values: &[(rivulet_sql::Name, Literal, rivulet_sql::Position)]) -> Vec<Parameter<'_>> {
-    values
-        .iter()
-        .map(|(name, literal, _)| (name.text.as_str().into(), super::statements::as_written(literal)))
-        .collect()
 }

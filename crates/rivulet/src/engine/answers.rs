@@ -1,0 +1,182 @@
+//! Answers to statements: small tables and sentences.
+
+use serde_json::{Value, json};
+
+use crate::counted::counted;
+use crate::service::{
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryInfo, StatementResult, TableInfo,
+};
+
+/// How many rows `SHOW` gives without a `LIMIT`.
+const SHOW_ROWS_DEFAULT: usize = 100;
+
+/// About how much memory a result takes.
+pub(super) fn result_bytes(result: &StatementResult) -> usize {
+    fn of(value: &Value) -> usize {
+        size_of::<Value>()
+            + match value {
+                Value::String(text) => text.len(),
+                Value::Array(values) => values.iter().map(of).sum(),
+                Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + of(value)).sum(),
+                _ => 0,
+            }
+    }
+    let message = result.message.as_ref().map_or(0, String::len);
+    size_of::<StatementResult>() + message + result.rows.iter().flatten().map(of).sum::<usize>()
+}
+
+pub(super) fn said(message: String) -> StatementResult {
+    StatementResult { message: Some(message), ..StatementResult::default() }
+}
+
+pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
+    StatementResult {
+        columns: columns.iter().map(|&name| name.to_owned()).collect(),
+        rows: rows.collect(),
+        message: None,
+    }
+}
+
+/// How many rows SHOW gives.
+pub(super) fn rows_max(limit: Option<u64>) -> usize {
+    limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The first rows, and how many more there are.
+pub(super) fn first(limit: usize, columns: &[&str], mut rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
+    let shown = table(columns, rows.by_ref().take(limit));
+    StatementResult { message: more(rows.count()), ..shown }
+}
+
+/// What is said where rows are left out.
+pub(super) fn more(count: usize) -> Option<String> {
+    (count > 0).then(|| format!("and {count} more; LIMIT says how many are shown"))
+}
+
+pub(super) fn lines(column: &str, text: &str) -> StatementResult {
+    table(&[column], text.lines().map(|line| vec![json!(line)]))
+}
+
+pub(super) fn describe_application(one: ApplicationInfo) -> StatementResult {
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("id"), json!(one.id)],
+        vec![json!("state"), json!(one.state())],
+        vec![json!("input"), json!(one.input_topic)],
+        vec![json!("output"), json!(one.output_topic)],
+        vec![json!("queries"), json!(one.queries())],
+    ];
+    for parameter in one.parameters {
+        let default = parameter.default.map_or_else(|| "required".to_owned(), |default| format!("DEFAULT {default}"));
+        rows.push(vec![
+            json!(format!("parameter {}", parameter.name)),
+            json!(format!("{} {default}", parameter.data_type)),
+        ]);
+    }
+    rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
+    rows.push(vec![json!("sql"), json!(one.sql)]);
+    table(&["property", "value"], rows.into_iter())
+}
+
+pub(super) fn describe_table(one: TableInfo) -> StatementResult {
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("state"), json!(one.state())],
+        vec![json!("file"), json!(one.file)],
+        vec![json!("rows"), json!(one.rows)],
+        vec![json!("bytes"), json!(one.bytes)],
+        vec![json!("applications"), json!(one.applications.join(", "))],
+    ];
+    for (name, data_type) in one.columns {
+        rows.push(vec![json!(format!("column {name}")), json!(data_type)]);
+    }
+    rows.push(vec![json!("sql"), json!(one.sql)]);
+    table(&["property", "value"], rows.into_iter())
+}
+
+pub(super) fn describe_query(one: QueryInfo) -> StatementResult {
+    if let Some(big) = one.big {
+        return describe_big_query(big);
+    }
+    let mut rows = vec![
+        vec![json!("name"), json!(one.name)],
+        vec![json!("id"), json!(one.id)],
+        vec![json!("application"), json!(one.application)],
+        vec![json!("state"), json!(one.state.name())],
+        vec![json!("input"), json!(one.input_topic)],
+        vec![json!("output"), json!(one.output_topic)],
+    ];
+    rows.extend(one.label.map(|label| vec![json!("label"), json!(label)]));
+    if let Some(parts) = one.parts {
+        let parts = one.never_cut.map_or_else(|| parts.to_string(), |why| format!("{parts}, never more: {why}"));
+        rows.push(vec![json!("parts"), json!(parts)]);
+    }
+    for (name, value) in one.parameters {
+        rows.push(vec![json!(format!("parameter {name}")), value]);
+    }
+    table(&["property", "value"], rows.into_iter())
+}
+
+/// How state is saved, a row for each thing to know.
+pub(super) fn checkpoints(status: Option<CheckpointStatus>) -> StatementResult {
+    let Some(status) = status else {
+        return said("this server makes no checkpoints: checkpoint.enabled is false".into());
+    };
+    let of_last = |value: fn(&CheckpointInfo) -> u64| json!(status.last.as_ref().map(value));
+    let recovered = status.recovered.as_ref();
+    let rows = [
+        ("place", json!(status.place)),
+        ("interval_ms", json!(status.interval_ms)),
+        ("made", json!(status.made)),
+        ("failed", json!(status.failed)),
+        ("last_error", json!(status.last_error)),
+        ("epoch", of_last(|last| last.epoch)),
+        ("age_ms", json!(status.age_ms)),
+        ("queries", of_last(|last| last.queries)),
+        ("big_queries", of_last(|last| last.big_queries)),
+        ("written_bytes", of_last(|last| last.written_bytes)),
+        ("live_bytes", of_last(|last| last.live_bytes)),
+        ("duration_ms", of_last(|last| last.duration_ms)),
+        ("recovered_epoch", json!(recovered.and_then(|found| found.epoch))),
+        ("recovered_queries", json!(recovered.map(|found| found.queries))),
+        ("lost_queries", json!(recovered.map(|found| found.lost))),
+        ("recovery_ms", json!(recovered.map(|found| found.duration_ms))),
+        ("problems", json!(recovered.map(|found| found.problems.join("; ")).filter(|text| !text.is_empty()))),
+    ];
+    let of_big = status.big_queries.into_iter().map(|one| {
+        let epoch = one.epoch.map_or_else(|| "none yet".into(), |epoch| format!("epoch {epoch}"));
+        let age = one.age_ms.map(|age_ms| format!(", made {age_ms} ms ago")).unwrap_or_default();
+        let error = one.last_error.map(|error| format!("; none since then: {error}")).unwrap_or_default();
+        let bytes = counted(one.live_bytes, "byte");
+        vec![json!(format!("query {}", one.query)), json!(format!("{epoch}{age}, {bytes}{error}"))]
+    });
+    let rows = rows.into_iter().map(|(name, value)| vec![json!(name), value]);
+    table(&["property", "value"], rows.chain(of_big))
+}
+
+fn describe_big_query(one: BigQueryInfo) -> StatementResult {
+    let mut rows = vec![vec![json!("name"), json!(one.name)], vec![json!("state"), json!(one.state.name())]];
+    let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
+    if let Some(reason) = one.reason {
+        add("reason", json!(reason));
+    }
+    add("sources", json!(one.sources.join(", ")));
+    add("sink", json!(one.sink));
+    add("rows read", json!(one.rows_in));
+    add("rows handed to the sink", json!(one.rows_out));
+    add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
+    for (reason, count) in one.refused {
+        add(&format!("refused: {reason}"), json!(count));
+    }
+    if let Some(refusal) = one.refusal {
+        add("a refusal", json!(refusal));
+    }
+    add("rows waiting", json!(one.waiting_rows));
+    add("latency p50, us", json!(one.latency.p50_us));
+    add("latency p99, us", json!(one.latency.p99_us));
+    add("watermark lag, us", json!(one.watermark_lag_us));
+    add("state, bytes", json!(one.state_bytes));
+    add("tasks", json!(one.tasks));
+    add("sql", json!(one.sql));
+    table(&["property", "value"], rows.into_iter())
+}

@@ -1,0 +1,411 @@
+//! The applications of a server: those that run, and those that are registered and cannot.
+//!
+//! What must hold: an application is in the catalog before it runs, and whoever uses a table that is dropped is found.
+//! Its lock is taken behind that of the queries and before those of tables and routing. A new application needs this
+//! lock only. Whoever ends or replaces one holds the lock of the queries too, so for who holds that an application that
+//! was found stays.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rivulet_operators::application::{Application, Tables};
+use rivulet_runtime::Workers;
+
+use super::languages::Languages;
+use super::not_running::{NotRunning, Unrestored};
+use super::prepare::Preparation;
+use super::routing::Routing;
+use super::running::{Prepared, Running};
+use super::tables::ReferenceTables;
+use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
+use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError, TableInfo};
+
+/// The shortest beginning of an id that is taken for it.
+const ID_CHARACTERS_MIN: usize = 8;
+
+/// The applications of a server.
+pub(super) struct Applications {
+    preparation: Preparation,
+    workers: Arc<Workers>,
+    tables: Arc<ReferenceTables>,
+    routing: Arc<Routing>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    named: BTreeMap<String, Arc<Running>>,
+    /// The same by the number that queries and the catalog know them by.
+    numbered: BTreeMap<ApplicationNumber, Arc<Running>>,
+    /// The same by the hash of their text.
+    hashed: HashMap<String, Arc<Running>>,
+    /// Those that cannot run. Few if any, so names are looked for one by one.
+    not_running: BTreeMap<ApplicationNumber, NotRunning>,
+}
+
+impl Applications {
+    /// None until [`Applications::load`].
+    pub(super) fn new(
+        preparation: Preparation,
+        workers: Arc<Workers>,
+        tables: Arc<ReferenceTables>,
+        routing: Arc<Routing>,
+    ) -> Self {
+        Self { preparation, workers, tables, routing, known: Mutex::default() }
+    }
+
+    /// Starts the applications that the catalog remembers.
+    pub(super) fn load(&self) -> Result<(), ServiceError> {
+        let tables = self.tables.loaded();
+        let mut known = self.known.lock();
+        for stored in self.catalog().applications()? {
+            // One that this version cannot plan any more stays in the catalog, and the others run.
+            if let Err(error) = self.start_stored(&mut known, &stored, &tables) {
+                tracing::error!(application = stored.name, "a registered application is not running: {error}");
+                known.not_running.insert(stored.number, NotRunning::new(stored, &error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves with the applications that cannot run what was saved of them.
+    pub(super) fn keep_unrestored(&self, mut unrestored: Unrestored) {
+        for (number, other) in &mut self.known.lock().not_running {
+            other.saved = unrestored.remove(number);
+        }
+    }
+
+    /// Starts what could not run because of a table. Returns the numbers of those that run now, and what was saved of
+    /// them. For who holds the lock of the queries.
+    pub(super) fn start_again(&self) -> (Vec<ApplicationNumber>, Unrestored) {
+        let tables = self.tables.loaded();
+        let mut known = self.known.lock();
+        let (mut started, mut unrestored) = (Vec::new(), Unrestored::new());
+        for (number, other) in std::mem::take(&mut known.not_running) {
+            match self.start_stored(&mut known, &other.stored, &tables) {
+                Ok(()) => {
+                    started.push(number);
+                    unrestored.extend(other.saved.map(|saved| (number, saved)));
+                }
+                Err(error) => {
+                    known.not_running.insert(number, other.again(&error));
+                }
+            }
+        }
+        (started, unrestored)
+    }
+
+    fn start_stored(&self, known: &mut Known, stored: &StoredApplication, tables: &Tables) -> Result<(), ServiceError> {
+        let application = self.languages().load_stored(stored, tables)?;
+        let prepared = self.prepare(application)?;
+        self.start(known, stored.number, prepared);
+        Ok(())
+    }
+
+    /// Makes an application of new code, with the tables that there are now.
+    pub(super) fn plan(&self, kind: &str, code: &[u8]) -> Result<Application, ServiceError> {
+        self.languages().load_new(kind, code, &self.tables.loaded())
+    }
+
+    /// Finds out what can be wrong with an application that its planner does not know.
+    pub(super) fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
+        self.preparation.prepare(application)
+    }
+
+    /// Registers an application; one that is registered already with the same text is returned as it is. Also returns
+    /// whether it is new.
+    pub(super) fn register(&self, application: Application) -> Result<(Arc<Running>, bool), ServiceError> {
+        self.register_all(vec![application]).pop().expect("an answer for each")
+    }
+
+    /// Registers applications of different names, and remembers them together, which takes as long as remembering one.
+    /// Stops at the first that is refused: the last answer says why.
+    pub(super) fn register_all(
+        &self,
+        applications: Vec<Application>,
+    ) -> Vec<Result<(Arc<Running>, bool), ServiceError>> {
+        // Everything that can be refused is, before the catalog remembers it.
+        let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(application)).collect();
+        let mut known = self.known.lock();
+        // None where an answer is not known before the catalog's.
+        let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
+        let mut new = Vec::with_capacity(prepared.len());
+        for prepared in prepared {
+            let checked = prepared.and_then(|prepared| {
+                self.tables.check_current(&prepared.application.tables)?;
+                Ok((known.check_new(&prepared.application)?, prepared))
+            });
+            match checked {
+                Ok((Some(running), _)) => answers.push(Some(Ok((running, false)))),
+                Ok((None, prepared)) => {
+                    new.push((answers.len(), prepared));
+                    answers.push(None);
+                }
+                Err(error) => {
+                    answers.push(Some(Err(error)));
+                    break;
+                }
+            }
+        }
+        let stored: Vec<_> = new.iter().map(|(_, prepared)| NewApplication::of(&prepared.application)).collect();
+        let first = match stored.is_empty() {
+            true => Ok(0),
+            false => self.catalog().insert_applications(&stored).map_err(ServiceError::from),
+        };
+        for (number, (place, prepared)) in (0..).zip(new) {
+            let name = prepared.application.name.clone();
+            let running = first.clone().map(|first| self.start(&mut known, first + number, prepared));
+            if running.is_ok() {
+                tracing::info!(application = name, "registered");
+            }
+            answers[place] = Some(running.map(|running| (running, true)));
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
+        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
+        let group = self.workers.create_group(parts);
+        let inboxes = self.routing.register_inboxes(&group, &topics);
+        let running = Arc::new(Running {
+            number,
+            application,
+            group,
+            inboxes,
+            topics,
+            outputs,
+            shape,
+            queries_running: AtomicU64::new(0),
+            queries_paused: AtomicU64::new(0),
+            queries_not_running: AtomicU64::new(0),
+            warnings,
+        });
+        running.log_warnings();
+        self.routing.open(&running);
+        known.insert(&running);
+        running
+    }
+
+    /// The next version of an application takes its place. For who holds the lock of the queries.
+    pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
+        let mut known = self.known.lock();
+        known.hashed.remove(&before.application.id);
+        known.insert(after);
+    }
+
+    /// Ends an application without queries that the catalog has forgotten already. For who holds the lock of the
+    /// queries.
+    pub(super) fn end(&self, number: ApplicationNumber) {
+        let mut known = self.known.lock();
+        known.not_running.remove(&number);
+        if let Some(running) = known.numbered.remove(&number) {
+            self.routing.close(&running);
+            self.workers.remove_group(running.group.id());
+            known.named.remove(&running.application.name);
+            known.hashed.remove(&running.application.id);
+        }
+    }
+
+    /// Those that run, in order of name.
+    pub(super) fn running(&self) -> Vec<Arc<Running>> {
+        self.known.lock().named.values().cloned().collect()
+    }
+
+    /// Those that run, and the numbers of all that are registered.
+    pub(super) fn all(&self) -> (Vec<Arc<Running>>, Vec<ApplicationNumber>) {
+        let known = self.known.lock();
+        let numbers = known.numbered.keys().chain(known.not_running.keys()).copied().collect();
+        (known.numbered.values().cloned().collect(), numbers)
+    }
+
+    /// One that runs, by number.
+    pub(super) fn numbered(&self, number: ApplicationNumber) -> Option<Arc<Running>> {
+        self.known.lock().numbered.get(&number).cloned()
+    }
+
+    /// One that runs, by name.
+    pub(super) fn named(&self, name: &str) -> Option<Arc<Running>> {
+        self.known.lock().named.get(name).cloned()
+    }
+
+    /// One that runs, by the hash of its text.
+    pub(super) fn hashed(&self, id: &str) -> Option<Arc<Running>> {
+        self.known.lock().hashed.get(id).cloned()
+    }
+
+    /// One that runs, by name or by id.
+    pub(super) fn find(&self, name_or_id: &str) -> Result<Arc<Running>, ServiceError> {
+        self.known.lock().find(name_or_id)
+    }
+
+    /// Number and name of an application, whether it runs or not, by name or by id.
+    pub(super) fn registered(&self, name_or_id: &str) -> Result<(ApplicationNumber, String), ServiceError> {
+        let known = self.known.lock();
+        match known.not_running(name_or_id) {
+            Some(other) => Ok((other.stored.number, other.stored.name.clone())),
+            None => known.find(name_or_id).map(|running| (running.number, running.application.name.clone())),
+        }
+    }
+
+    /// The name of an application that does not run.
+    pub(super) fn name_not_running(&self, number: ApplicationNumber) -> Option<String> {
+        self.known.lock().not_running.get(&number).map(|other| other.stored.name.clone())
+    }
+
+    /// Counts a query that cannot run.
+    pub(super) fn leave_out(&self, number: ApplicationNumber) {
+        self.known.lock().count_not_running(number, |count| count + 1);
+    }
+
+    /// Queries are gone that could not run.
+    pub(super) fn forget_left_out(&self, number: ApplicationNumber, queries: u64) {
+        self.known.lock().count_not_running(number, |count| count.saturating_sub(queries));
+    }
+
+    /// How an application is listed, whether it runs or not, by name or by id.
+    pub(super) fn info(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+        let known = self.known.lock();
+        match known.not_running(name_or_id) {
+            Some(other) => Ok(other.info()),
+            None => known.find(name_or_id).map(|running| running.info()),
+        }
+    }
+
+    /// All of them, by name.
+    pub(super) fn infos(&self) -> Vec<ApplicationInfo> {
+        let known = self.known.lock();
+        let running = known.named.values().map(|running| running.info());
+        let mut all: Vec<ApplicationInfo> = running.chain(known.not_running.values().map(NotRunning::info)).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// The status of those that do not run, by name.
+    pub(super) fn statuses_not_running(&self) -> Vec<ApplicationStatus> {
+        self.known.lock().not_running.values().map(NotRunning::status).collect()
+    }
+
+    /// Drops a table that nothing uses, while nobody begins to. For who holds the lock of the queries.
+    pub(super) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+        let known = self.known.lock();
+        self.tables.remove(name, &known.users_of_table(name, self.languages()))
+    }
+
+    /// The reference tables, with the applications that look events up in them, whether they run or not.
+    pub(super) fn tables(&self) -> Vec<TableInfo> {
+        let known = self.known.lock();
+        let with_users =
+            |one: TableInfo| TableInfo { applications: known.users_of_table(&one.name, self.languages()), ..one };
+        self.tables.infos().into_iter().map(with_users).collect()
+    }
+
+    /// One of them.
+    pub(super) fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        let known = self.known.lock();
+        Ok(TableInfo { applications: known.users_of_table(name, self.languages()), ..self.tables.info(name)? })
+    }
+
+    /// The versions of an application from the one with this id to the last one in the catalog, oldest first; none if
+    /// there was no such version.
+    pub(super) fn versions_since(&self, running: &Running, id: &str) -> Result<Vec<Application>, ServiceError> {
+        let versions = self.catalog().versions(running.number)?;
+        let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
+        let tables = self.tables.loaded();
+        versions[first..].iter().map(|version| self.languages().load_stored(version, &tables)).collect()
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.preparation.catalog
+    }
+
+    fn languages(&self) -> &Languages {
+        &self.preparation.languages
+    }
+}
+
+impl Known {
+    /// Makes an application known by all that it goes by.
+    fn insert(&mut self, running: &Arc<Running>) {
+        self.named.insert(running.application.name.clone(), running.clone());
+        self.hashed.insert(running.application.id.clone(), running.clone());
+        self.numbered.insert(running.number, running.clone());
+    }
+
+    /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
+    fn check_new(&self, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
+        if let Some(running) = self.hashed.get(&application.id) {
+            return Ok(Some(running.clone()));
+        }
+        let name = &application.name;
+        if self.named.contains_key(name) {
+            return Err(ServiceError::new(
+                ErrorKind::AlreadyExists,
+                format!("an application '{name}' with another text exists"),
+            )
+            .with_hint(format!(
+                "to let it take over the queries: CREATE OR REPLACE APPLICATION {0} ...; otherwise register it under another name, or \
+                 drop the old one and its queries first: DROP APPLICATION {0} CASCADE",
+                rivulet_sql::name_in_sql(name)
+            )));
+        }
+        match self.not_running.values().find(|other| other.stored.name == *name) {
+            Some(other) => Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() }),
+            None => Ok(None),
+        }
+    }
+
+    fn find(&self, name_or_id: &str) -> Result<Arc<Running>, ServiceError> {
+        if let Some(running) = self.named.get(name_or_id).or_else(|| self.hashed.get(name_or_id)) {
+            return Ok(running.clone());
+        }
+        if let Some(other) = self.not_running(name_or_id) {
+            return Err(other.conflict());
+        }
+        if let Some(running) = self.by_short_id(name_or_id) {
+            return Ok(running.clone());
+        }
+        let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
+        let not_running = self.not_running.values().map(|other| &other.stored.name);
+        let mut names = self.named.keys().chain(not_running).map(String::as_str);
+        Err(match rivulet_sql::nearest(name_or_id, names.clone()) {
+            Some(near) => error.with_hint(format!("did you mean '{near}'?")),
+            None if names.next().is_none() => error.with_hint("register one first: rivulet app register FILE.sql"),
+            None => error.with_hint("SHOW APPLICATIONS lists them"),
+        })
+    }
+
+    /// The application whose id begins so, if it is the only one: lists show the beginning of an id.
+    fn by_short_id(&self, beginning: &str) -> Option<&Arc<Running>> {
+        let is_meant = |id: &str| beginning.len() >= ID_CHARACTERS_MIN && id.starts_with(beginning);
+        let mut meant = self.hashed.iter().filter(|(id, _)| is_meant(id)).map(|(_, running)| running);
+        meant.next().filter(|_| meant.next().is_none())
+    }
+
+    /// An application that does not run, by name or by id.
+    fn not_running(&self, name_or_id: &str) -> Option<&NotRunning> {
+        let by_id = || self.not_running.values().find(|one| one.stored.id == name_or_id);
+        self.not_running.values().find(|one| one.stored.name == name_or_id).or_else(by_id)
+    }
+
+    /// Changes how many queries of an application cannot run.
+    fn count_not_running(&mut self, number: ApplicationNumber, change: impl Fn(u64) -> u64) {
+        if let Some(running) = self.numbered.get(&number) {
+            let count = &running.queries_not_running;
+            count.store(change(count.load(Ordering::Relaxed)), Ordering::Relaxed);
+        } else if let Some(other) = self.not_running.get_mut(&number) {
+            other.queries = change(other.queries);
+        }
+    }
+
+    fn users_of_table(&self, name: &str, languages: &Languages) -> Vec<String> {
+        let uses = |one: &Application| one.tables.iter().any(|used| used.table.name() == name);
+        let running = self.named.values().filter(|one| uses(&one.application));
+        let not_running = self.not_running.values().filter(|one| languages.names_table(&one.stored, name));
+        let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));
+        let mut names: Vec<String> = names.cloned().collect();
+        names.sort();
+        names
+    }
+}

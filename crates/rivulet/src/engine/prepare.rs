@@ -1,0 +1,206 @@
+//! Preparation: from an application to what its group is made of. What can be wrong with an application that its
+//! planner does not know is found here: connectors, formats, and what this server's configuration does not keep.
+//!
+//! There is no lock: an application is prepared before anything of it is known to others.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arrow::datatypes::SchemaRef;
+use parking_lot::Mutex;
+use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
+use rivulet_dataflow::{Cut, Decoder};
+use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
+use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
+
+use super::languages::Languages;
+use super::messaging::Messaging;
+use super::output::{Outputs, TaskSink};
+use super::running::{InputShape, Prepared};
+use super::taps::Taps;
+use super::texts::{format_error, literal_text};
+use super::topics::Topics;
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::service::{ErrorKind, ServiceError};
+
+/// What applications are prepared with.
+pub(super) struct Preparation {
+    pub(super) config: Arc<Config>,
+    pub(super) languages: Languages,
+    pub(super) messaging: Arc<Messaging>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) taps: Arc<Taps>,
+    /// What tells this server from others.
+    pub(super) server_id: String,
+}
+
+impl Preparation {
+    /// What can be wrong with an application that the planner does not know: connectors and formats.
+    pub(super) fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
+        self.check_durability(&application)?;
+        let topics = Topics::new(&application, |input| self.is_logged(input))?;
+        let format = |spec: &FormatSpec| {
+            let options: Vec<(String, String)> =
+                spec.options.iter().map(|(name, value)| (name.clone(), literal_text(value))).collect();
+            let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
+        };
+        let mut inputs = Vec::with_capacity(application.inputs.len());
+        for input in &application.inputs {
+            let input_format = format(&input.format)?;
+            input_format
+                .decoder(input.schema.clone(), input.event_time)
+                .map_err(|error| format_error(&error, &input.format))?;
+            let (schema, event_time_column) = (input.schema.clone(), input.event_time);
+            inputs.push(InputFormat { format: input_format, schema, event_time_column });
+        }
+        let mut output_formats = Vec::with_capacity(application.outputs.len());
+        for output in &application.outputs {
+            let output_format = format(&output.format)?;
+            output_format.encoder(output.schema.clone()).map_err(|error| format_error(&error, &output.format))?;
+            output_formats.push(output_format);
+        }
+        let outputs = Arc::new(Outputs {
+            application: application.name.clone(),
+            // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
+            // result after a crash.
+            server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
+            result_is_json: output_formats.iter().map(|one| *one == Format::Json).collect(),
+            has_bits: application.has_output_bits,
+            rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
+            topics: topics.clone(),
+            options: self.messaging.publish_options(),
+            taps: self.taps.clone(),
+            catalog: self.catalog.clone(),
+            last_refusal: Mutex::default(),
+            seconds: Mutex::default(),
+            inputs: application.inputs.iter().map(|input| input.name.clone()).collect(),
+        });
+        let overflow = application.inputs[0].overflow;
+        let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);
+        let (dataflow, output_schema) = (application.dataflow.clone(), application.outputs[0].schema.clone());
+        let (row_schema, of_task) = (application.row_schema.clone(), outputs.clone());
+        let tables =
+            application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
+        let baseline = &self.config.baseline;
+        let own_code = (baseline.has_own_code)
+            .then(|| (self.languages.clone(), application.kind, application.bytes.clone(), tables));
+        // What is measured to compare with engines that share nothing shares no decoding either.
+        let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
+        let is_logged = self.is_logged(&application.inputs[0]);
+        let shape = (shares && inputs.len() == 1).then(|| {
+            let (inputs, row_schema) = (inputs.clone(), row_schema.clone());
+            Arc::new(InputShape {
+                signature: format!("{inputs:?} {is_logged}"),
+                is_logged,
+                decoder: Box::new(move || decoder(&inputs, &row_schema).expect("one was made before")),
+            })
+        });
+        let publisher = self.messaging.publishers_of_tasks();
+        let make = move || {
+            let replanned = own_code.as_ref().and_then(|(languages, kind, code, tables): &(_, _, _, Tables)| {
+                languages.load(kind, code, tables).ok()
+            });
+            let made = "one was made before";
+            let encoders = output_formats.iter().map(|one| one.encoder(output_schema.clone()).expect(made)).collect();
+            TaskParts {
+                decoder: decoder(&inputs, &row_schema).expect(made),
+                chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
+                sink: Box::new(TaskSink::new(of_task.clone(), publisher(), encoders)),
+            }
+        };
+        let parts = GroupParts {
+            name: application.name.clone(),
+            parameters: application.parameter_schema.clone(),
+            make: Box::new(make),
+            limits: InboxLimits {
+                rows_max: self.config.inbox_rows_max,
+                bytes_max: self.config.inbox_bytes_max,
+                overflow: match overflow {
+                    application::Overflow::Block => Overflow::Block,
+                    application::Overflow::DropOldest => Overflow::DropOldest,
+                    application::Overflow::DropNewest => Overflow::DropNewest,
+                },
+            },
+            event_time_column: event_time,
+            task_queries_max: baseline.task_queries_max,
+            batch_rows_max: baseline.batch_rows_max,
+            equal_by: shares.then(|| application.deciding_parameters.clone()),
+            cut: match application.inputs.iter().any(|input| self.is_logged(input)) {
+                true => Cut::Never(
+                    "its events are in the log, and after a restart each has to be told from those that it has seen",
+                ),
+                false => application.cut.clone(),
+            },
+            passes_on: false,
+            is_captured: self.config.checkpoint.is_some()
+                && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None),
+        };
+        let warnings = self.warnings_of(&application);
+        Ok(Prepared { application, topics, outputs, shape, parts, warnings })
+    }
+
+    /// Whether what inputs promise can be kept.
+    fn check_durability(&self, application: &Application) -> Result<(), ServiceError> {
+        let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
+        if let Some(input) = logged.clone().find(|input| input.overflow != application::Overflow::Block) {
+            let message = format!("the input '{}' has durability 'log', and its overflow drops events", input.name);
+            return Err(ServiceError::invalid(message).with_hint(
+                "nothing acknowledged is dropped: leave out overflow, or write WITH (durability => 'checkpoint') behind the input's FORMAT",
+            ));
+        }
+        let Some(input) = logged.next() else { return Ok(()) };
+        if self.config.checkpoint.is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "the input '{}' has durability 'log', and this server makes no checkpoints: its log of events would only \
+             grow, until nothing more is received",
+            input.name
+        );
+        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
+            "set checkpoint.enabled to true, or write WITH (durability => 'none') behind the input's FORMAT",
+        ))
+    }
+
+    /// What is probably a mistake in an application, in words.
+    fn warnings_of(&self, application: &Application) -> Vec<String> {
+        let logged = application.inputs.iter().filter(|input| self.is_logged(input));
+        let of_inputs = logged.filter_map(|input| broker_forgets(&self.config, input));
+        application.warnings.iter().cloned().chain(of_inputs).collect()
+    }
+
+    /// Whether what an input receives goes to the log.
+    fn is_logged(&self, input: &Input) -> bool {
+        self.config.durability.of(input) == Durability::Log
+    }
+}
+
+/// An input whose events are in the log once they have come, from a broker that keeps nothing while this server is
+/// away.
+fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
+    let broker = config.broker.as_ref()?;
+    let (why, key) = match (&broker.client_id, broker.qos) {
+        (None, _) => (
+            "mqtt.broker.client_id is not set, so the external broker forgets this server with each connection",
+            "mqtt.broker.client_id",
+        ),
+        (Some(_), 0) => {
+            ("mqtt.broker.qos is 0, so the external broker sends nothing again", "mqtt.broker.qos to \"1\"")
+        }
+        (Some(_), _) => return None,
+    };
+    Some(format!(
+        "the input '{}' has durability 'log', and {why}: what is published while the server is away or the connection is down does not come; set {key}",
+        input.name
+    ))
+}
+
+/// The decoder of an application's rows.
+fn decoder(inputs: &[InputFormat], row_schema: &SchemaRef) -> Result<Box<dyn Decoder>, FormatError> {
+    match inputs {
+        [one] => one.format.decoder(one.schema.clone(), one.event_time_column),
+        several => several_inputs(several.to_vec(), row_schema.clone()),
+    }
+}

@@ -1,0 +1,157 @@
+//! How queries are shown: what the registry knows is looked up under the lock, the rest behind it.
+
+use std::sync::Arc;
+
+use rivulet_connectors::mqtt::Template;
+use rivulet_dataflow::{Cut, QueryId, Slot};
+
+use super::{Queries, State};
+use crate::engine::output::write_topic;
+use crate::engine::registry::like;
+use crate::engine::running::Running;
+use crate::service::{QueryFilter, QueryInfo, QueryState, ServiceError};
+
+/// A query as it was found in the engine's state; the rest is read after the lock.
+struct Found {
+    id: QueryId,
+    name: String,
+    application: String,
+    is_paused: bool,
+    /// Its group and its slot, if it runs.
+    place: Option<(Arc<Running>, Slot)>,
+}
+
+/// What the group knows of a query.
+#[derive(Default)]
+struct Bound {
+    /// The query that is in the slot now.
+    id: Option<QueryId>,
+    input_topic: String,
+    output_topic: String,
+}
+
+/// Reads the topics of queries; nothing of those that do not run. A group may be at work, and is waited for once only.
+fn read_bound(found: &[Found]) -> Vec<Bound> {
+    let places = found.iter().enumerate().filter_map(|(index, one)| one.place.as_ref().map(|place| (index, place)));
+    let mut places: Vec<(usize, &(Arc<Running>, Slot))> = places.collect();
+    places.sort_unstable_by_key(|(_, (running, slot))| (running.number, *slot));
+    let mut bound: Vec<Bound> = found.iter().map(|_| Bound::default()).collect();
+    for of_group in places.chunk_by(|(_, (one, _)), (_, (other, _))| one.number == other.number) {
+        let (running, _) = of_group[0].1;
+        let queries: Vec<(Slot, QueryId)> =
+            of_group.iter().map(|(index, (_, slot))| (*slot, found[*index].id)).collect();
+        let read = running.group.with_each(&queries, |table, slot| {
+            let mut bound = Bound { id: table.query(slot), ..Bound::default() };
+            let topics = |templates: Vec<&Template>| {
+                let topic = |template: &Template| {
+                    let mut topic = String::new();
+                    write_topic(template, table, slot, &mut topic);
+                    topic
+                };
+                templates.into_iter().map(topic).collect::<Vec<_>>().join(", ")
+            };
+            bound.input_topic = topics(running.topics.inputs.iter().map(|input| &input.events).collect());
+            bound.output_topic = topics(running.topics.outputs.iter().collect());
+            bound
+        });
+        for ((index, _), read) in of_group.iter().zip(read) {
+            bound[*index] = read.unwrap_or_default();
+        }
+    }
+    bound
+}
+
+impl Queries {
+    /// A query by name.
+    pub(in crate::engine) fn info(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        let found = {
+            let state = self.state.lock();
+            self.find(&state, state.query(name)?)
+        };
+        let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
+        self.look_up(vec![found]).next().expect("one for each")?.ok_or_else(gone)
+    }
+
+    /// The first queries by name that pass the filter.
+    pub(in crate::engine) fn infos(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+        // What is read from groups and from disk is read without the lock.
+        let found: Vec<Found> = {
+            let state = self.state.lock();
+            let number = match &filter.application {
+                Some(name) => match self.applications.registered(name) {
+                    Ok((number, _)) => Some(number),
+                    Err(_) => return Vec::new(),
+                },
+                None => None,
+            };
+            let page = state.registry.page(filter.after.as_deref(), filter.limit, |name, entry| {
+                number.is_none_or(|number| entry.application == number)
+                    && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
+            });
+            page.into_iter().map(|(_, id)| self.find(&state, id)).collect()
+        };
+        let known = self.look_up(found).filter_map(|query| {
+            query.unwrap_or_else(|error| {
+                tracing::error!("a query is not listed: {error}");
+                None
+            })
+        });
+        known.collect()
+    }
+
+    /// What is known of a query that is in the registry.
+    fn find(&self, state: &State, id: QueryId) -> Found {
+        let entry = state.registry.get(id).expect("the query is in the registry");
+        let application = match self.applications.numbered(entry.application) {
+            Some(running) => running.application.name.clone(),
+            None => self.applications.name_not_running(entry.application).unwrap_or_default(),
+        };
+        let name = state.registry.name(id);
+        Found { id, name, application, is_paused: entry.is_paused, place: self.place(state, id).ok() }
+    }
+
+    /// Topics and parameters of queries that were found; `None` for each that was dropped meanwhile.
+    fn look_up(&self, found: Vec<Found>) -> impl Iterator<Item = Result<Option<QueryInfo>, ServiceError>> {
+        let bound = read_bound(&found);
+        found.into_iter().zip(bound).map(|(found, bound)| self.complete(found, bound))
+    }
+
+    fn complete(&self, found: Found, bound: Bound) -> Result<Option<QueryInfo>, ServiceError> {
+        let Found { id, name, application, is_paused, place } = found;
+        if place.is_some() && bound.id != Some(id) {
+            return Ok(None);
+        }
+        let Bound { input_topic, output_topic, .. } = bound;
+        let parts = place.as_ref().map(|(running, slot)| running.group.parts_of(*slot) as u64);
+        let never_cut = place.as_ref().and_then(|(running, _)| match running.group.cut() {
+            Cut::Never(why) => Some(*why),
+            _ => None,
+        });
+        let stored = self.catalog.read_query(id, |stored| {
+            let parameters = stored.parameters.iter();
+            let parameters = parameters.map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect();
+            (parameters, stored.label.map(str::to_owned))
+        })?;
+        let state = match place {
+            None => QueryState::NotRunning,
+            Some(_) if is_paused => QueryState::Paused,
+            Some(_) => QueryState::Running,
+        };
+        Ok(stored.map(|(parameters, label)| QueryInfo {
+            id: Some(id),
+            name,
+            application,
+            state,
+            parameters,
+            label,
+            input_topic,
+            output_topic,
+            events: None,
+            results: None,
+            refused: None,
+            parts,
+            never_cut,
+            big: None,
+        }))
+    }
+}

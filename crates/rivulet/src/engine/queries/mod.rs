@@ -1,0 +1,155 @@
+//! The queries of applications: which there are, and how they come, pause, resume, go and are shown.
+//!
+//! What must hold: a query is in the catalog before it runs, and a name is that of one query, small or big.
+//! The lock of the queries is the first of the engine's parts: what ends or replaces an application holds it too, so
+//! whoever holds it may rely on the application of a query. It is held while the catalog is written, and for nothing
+//! else outside.
+//!
+//! In reading order: [`submit`] (they come, pause, resume and go), [`attendance`] (what each gets of the log after a
+//! restart), [`list`] (how they are shown).
+
+pub(super) mod attendance;
+mod list;
+pub(super) mod submit;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rivulet_dataflow::{QueryId, Slot};
+use rivulet_runtime::Absences;
+use rivulet_sql::CreateTable;
+use tokio::sync::broadcast;
+
+use super::Companion;
+use super::applications::Applications;
+use super::checkpoints::Checkpoints;
+use super::event_log::EventLog;
+use super::memory::MemoryBound;
+use super::registry::Registry;
+use super::routing::Routing;
+use super::running::Running;
+use super::tables::ReferenceTables;
+use super::taps::Taps;
+use crate::catalog::Catalog;
+use crate::counted::counted;
+use crate::service::{ErrorKind, LiveResult, ServiceError};
+
+/// The queries of applications.
+pub(super) struct Queries {
+    pub(super) applications: Arc<Applications>,
+    pub(super) tables: Arc<ReferenceTables>,
+    pub(super) routing: Arc<Routing>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) event_log: Arc<EventLog>,
+    pub(super) taps: Arc<Taps>,
+    pub(super) memory: MemoryBound,
+    pub(super) checkpoints: Option<Arc<Checkpoints>>,
+    pub(super) companion: Option<Arc<dyn Companion>>,
+    pub(super) state: Mutex<State>,
+}
+
+/// Which queries there are.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) registry: Registry,
+    /// Names of big queries, which those of applications may not have.
+    pub(super) big_query_names: BTreeSet<String>,
+    /// Queries that are paused, and get what the log has from before that until it is replayed.
+    replayed_paused: BTreeSet<QueryId>,
+    /// Until then: when queries were away.
+    absences: Vec<(Arc<Running>, Absences)>,
+}
+
+impl Queries {
+    /// Application and slot of a query; one that does not run has none.
+    fn place(&self, state: &State, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
+        let entry = state.registry.get(id).expect("the query is in the registry");
+        match (self.applications.numbered(entry.application), entry.slot) {
+            (Some(running), Some(slot)) => Ok((running, slot)),
+            _ => {
+                let name = state.registry.name(id);
+                Err(ServiceError::new(ErrorKind::Conflict, format!("the query '{name}' is not running")).with_hint(
+                    format!(
+                        "SHOW APPLICATIONS and the server's log say why; DROP QUERY {} removes it",
+                        rivulet_sql::name_in_sql(&name)
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// Ends an application; with `cascade` its queries too.
+    pub(super) fn drop_application(&self, name_or_id: &str, cascade: bool) -> Result<(), ServiceError> {
+        let mut state = self.state.lock();
+        let (number, name) = self.applications.registered(name_or_id)?;
+        let queries: Vec<QueryId> = state.registry.of_application(number).collect();
+        if !queries.is_empty() && !cascade {
+            return Err(ServiceError::new(
+                ErrorKind::Conflict,
+                format!("the application '{name}' has {}", counted(queries.len() as u64, "query")),
+            )
+            .with_hint(format!("drop them too: DROP APPLICATION {} CASCADE", rivulet_sql::name_in_sql(&name))));
+        }
+        self.catalog.remove_application(&name, &queries)?;
+        self.end(&mut state, number, &queries);
+        self.applications.end(number);
+        tracing::info!(application = name, queries = queries.len(), "dropped");
+        Ok(())
+    }
+
+    /// Creates a table, of which applications may have waited; gives its rows, or `None` if it is there already.
+    pub(super) fn create_table(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        let rows = self.tables.create(create)?;
+        if rows.is_some() {
+            self.start_again()?;
+        }
+        Ok(rows)
+    }
+
+    /// Loads a table again, of which applications may have waited; gives its rows.
+    pub(super) fn refresh_table(&self, table: &str) -> Result<usize, ServiceError> {
+        let (rows, was_absent) = self.tables.refresh(table)?;
+        if was_absent {
+            self.start_again()?;
+        }
+        Ok(rows)
+    }
+
+    /// Drops a table that nothing uses. No application is replaced meanwhile.
+    pub(super) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+        let _state = self.state.lock();
+        self.applications.drop_table(name)
+    }
+
+    /// The results of a query from now on.
+    pub(super) fn watch(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+        let state = self.state.lock();
+        if state.big_query_names.contains(query) {
+            return Err(ServiceError::invalid(format!("'{query}' is a big query, whose rows go to its sink"))
+                .with_hint("write them to a sink that can be watched, or run the SELECT with `rivulet run`"));
+        }
+        let id = state.query(query)?;
+        self.place(&state, id)?;
+        Ok(self.taps.watch(id))
+    }
+}
+
+impl State {
+    /// How many queries there are, small and big.
+    pub(super) fn queries(&self) -> usize {
+        self.registry.count() + self.big_query_names.len()
+    }
+
+    /// Whether there is a query of this name, small or big.
+    pub(super) fn has_query(&self, name: &str) -> bool {
+        self.registry.contains(name) || self.big_query_names.contains(name)
+    }
+
+    /// A query by name.
+    fn query(&self, name: &str) -> Result<QueryId, ServiceError> {
+        self.registry.id_of(name).ok_or_else(|| {
+            ServiceError::not_found(format!("there is no query '{name}'")).with_hint("SHOW QUERIES lists them")
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Routing: how events reach the queries of applications. Subscriptions, inboxes, routes, and topics that many queries
+//! read ([`super::shared_input`]).
+//!
+//! What must hold: the routes of an application change one after the other, so its lock is held from looking which
+//! topics are shared until the router has the routes. It is taken behind the locks of queries and applications, and
+//! before those of groups and of the router. Nothing outside of the process is waited for under it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rivulet_connectors::mqtt::{InboxId, Route};
+use rivulet_dataflow::{Inbox, InputIndex, LogPosition, Slot};
+use rivulet_runtime::{Group, GroupInput, InboxLimits, Joined, Workers};
+
+use super::event_log::EventLog;
+use super::messaging::Messaging;
+use super::running::{Running, topics_of};
+use super::shared_input::SharedInputs;
+use super::topics::{InputTopics, Topics};
+
+/// How often it is looked whether shared events are decoded.
+const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+/// The way of events to the queries of applications.
+pub(super) struct Routing {
+    messaging: Arc<Messaging>,
+    event_log: Arc<EventLog>,
+    shared: Mutex<SharedInputs>,
+}
+
+impl Routing {
+    /// Inboxes of topics that many queries read have these limits.
+    pub(super) fn new(
+        messaging: Arc<Messaging>,
+        event_log: Arc<EventLog>,
+        workers: Arc<Workers>,
+        limits: InboxLimits,
+    ) -> Self {
+        let shared = Mutex::new(SharedInputs::new(messaging.router().clone(), workers, limits));
+        Self { messaging, event_log, shared }
+    }
+
+    /// Makes the inboxes of an application known, one for each input, and subscribes to what serves all its queries.
+    pub(super) fn register_inboxes(&self, group: &Arc<Group>, topics: &Topics) -> Vec<InboxId> {
+        self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+        let router = self.messaging.router();
+        let register = |(input, of_input): (usize, &InputTopics)| match of_input.is_logged {
+            true => router.register_logged_inbox(inbox_of(group, input)),
+            false => router.register_inbox(inbox_of(group, input)),
+        };
+        topics.inputs.iter().enumerate().map(register).collect()
+    }
+
+    /// An application runs whose inboxes were registered: results that it may read are kept from here on.
+    pub(super) fn open(&self, running: &Arc<Running>) {
+        self.keep_results(running, true);
+        self.shared.lock().attach(running);
+    }
+
+    /// Ends what [`Routing::register_inboxes`] and [`Routing::open`] began. No query has a route any more.
+    pub(super) fn close(&self, running: &Running) {
+        self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
+        self.keep_results(running, false);
+        running.inboxes.iter().for_each(|inbox| self.messaging.router().unregister_inbox(*inbox));
+        self.shared.lock().detach(running);
+    }
+
+    /// Lets the next version of an application, which reads the same topics in the same way, have its inboxes.
+    pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
+        let router = self.messaging.router();
+        for (input, &inbox) in after.inboxes.iter().enumerate() {
+            router.replace_inbox(inbox, inbox_of(&after.group, input));
+        }
+        let mut shared = self.shared.lock();
+        shared.succeed(before, after);
+        shared.attach(after);
+    }
+
+    /// Results of other queries that an application may read are in the log from when it is there, not from when it has
+    /// a query that reads them: what is given once more after a crash is then known to be older than that query.
+    fn keep_results(&self, running: &Running, are_kept: bool) {
+        let router = self.messaging.router();
+        for (place, input) in running.topics.inputs.iter().enumerate().filter(|(_, input)| input.is_logged) {
+            // Where each query names its own topic it may be any.
+            let filter = input.filter.as_deref().unwrap_or("#");
+            let number = u64::from(running.number) << InputIndex::BITS | place as u64;
+            match are_kept {
+                true => router.keep_results(filter, number),
+                false => router.keep_results_no_more(filter, number),
+            }
+        }
+    }
+
+    /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
+    pub(super) fn add_routes_of_new(&self, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
+        if joined.iter().all(|one| one.is_new) {
+            let slots: Vec<Slot> = joined.iter().map(|one| one.slot).collect();
+            return self.add_routes(running, &slots, topics);
+        }
+        let new = joined.iter().zip(topics).filter(|(one, _)| one.is_new);
+        let (slots, topics): (Vec<Slot>, Vec<Vec<String>>) =
+            new.map(|(one, topics)| (one.slot, topics.clone())).unzip();
+        self.add_routes(running, &slots, &topics);
+    }
+
+    /// Lets events of the topics reach the slots; for each slot the topic of each input.
+    pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        self.messaging.subscribe(own_topics(running, topics));
+        let mut shared = self.shared.lock();
+        let (own, of_shared) = shared.split(running, slots, topics);
+        shared.join(running, &of_shared);
+        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
+        if let Err(error) = self.messaging.router().add(&own) {
+            tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
+        }
+        if let Some(shape) = &running.shape {
+            shared.share_crowded(shape, own.iter().map(|route| route.filter));
+        }
+    }
+
+    pub(super) fn remove_routes(&self, running: &Running, slots: &[Slot]) {
+        let topics = topics_of(running, slots);
+        let mut shared = self.shared.lock();
+        let (own, of_shared) = shared.split(running, slots, &topics);
+        self.messaging.router().remove(&own);
+        shared.leave(running, &of_shared, &topics);
+        drop(shared);
+        self.messaging.unsubscribe(own_topics(running, &topics));
+    }
+
+    /// Queries that are paused are routed to until the log is replayed, but only by what is in it.
+    pub(super) fn route_log_only(&self, running: &Running, slots: &[Slot]) {
+        let inputs = &running.topics.inputs;
+        if slots.is_empty() || inputs.iter().all(|input| input.is_logged) {
+            return;
+        }
+        let topics = topics_of(running, slots);
+        let routes = slots.iter().zip(&topics).flat_map(|(&slot, topics)| {
+            let unlogged = running.inboxes.iter().zip(topics).zip(inputs).filter(|(_, input)| !input.is_logged);
+            unlogged.map(move |((&inbox, filter), _)| Route { filter, inbox, slot })
+        });
+        self.messaging.router().remove(&routes.collect::<Vec<_>>());
+    }
+
+    /// The groups that decode what many queries read.
+    pub(super) fn shared_groups(&self) -> Vec<Arc<Group>> {
+        self.shared.lock().groups()
+    }
+
+    /// The group that decodes shared topics for an application, if some of its queries may read any.
+    pub(super) fn shared_group_of(&self, running: &Running) -> Option<Arc<Group>> {
+        self.shared.lock().group_of(running)
+    }
+
+    /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
+    pub(super) fn settle_shared(&self, running: &Running) {
+        self.shared.lock().settle(running);
+    }
+
+    /// How many topics are shared, and how many queries read them.
+    pub(super) fn shared_counts(&self) -> (usize, usize) {
+        self.shared.lock().counts()
+    }
+
+    /// Waits until the queries of an application have what came, also where that is yet to be decoded for many of them:
+    /// who leaves those does not get what is yet to be handed on.
+    pub(super) fn let_pass(&self, running: &Running, until: Instant) {
+        let Some(shared) = self.shared_group_of(running) else { return };
+        let end = self.event_log.end();
+        while shared.oldest_position().is_some_and(|oldest| oldest < end) && Instant::now() < until {
+            std::thread::sleep(PASS_LOOK_PERIOD);
+        }
+    }
+
+    /// The position of the log up to which those who read with others have what came.
+    pub(super) fn passed_to(&self, running: &Running) -> LogPosition {
+        let end = self.event_log.end();
+        let waiting = self.shared_group_of(running).and_then(|shared| shared.oldest_position());
+        waiting.map_or(end, |oldest| oldest.min(end))
+    }
+}
+
+/// What events of an input of a group's application are pushed to.
+fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
+    match input {
+        0 => group.clone(),
+        input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
+    }
+}
+
+/// Of the topics that queries read those that no subscription for all queries covers.
+fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Iterator<Item = &'t str> + Clone {
+    let own = |(input, topic): (&'t InputTopics, &'t String)| input.filter.is_none().then_some(topic.as_str());
+    topics.iter().flat_map(move |topics| running.topics.inputs.iter().zip(topics).filter_map(own))
+}

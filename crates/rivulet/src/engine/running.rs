@@ -1,0 +1,181 @@
+//! An application that runs: its group, where its events come from and its rows go to, how many queries it has, and
+//! what is shown of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rivulet_connectors::mqtt::InboxId;
+use rivulet_dataflow::{Decoder, Reason, Seconds, Slot};
+use rivulet_operators::application::{Address, Application};
+use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
+
+use super::output::{Outputs, write_topic};
+use super::topics::{InputTopics, Topics};
+use crate::catalog::ApplicationNumber;
+use crate::service::{ApplicationInfo, ApplicationStatus, LatencyStatus, ParameterInfo};
+
+/// An application with its group.
+pub(super) struct Running {
+    pub(super) number: ApplicationNumber,
+    pub(super) application: Application,
+    pub(super) group: Arc<Group>,
+    /// One for each input.
+    pub(super) inboxes: Vec<InboxId>,
+    pub(super) topics: Topics,
+    pub(super) outputs: Arc<Outputs>,
+    /// How its payloads are decoded; `None` if it shares that with nobody.
+    pub(super) shape: Option<Arc<InputShape>>,
+    pub(super) queries_running: AtomicU64,
+    pub(super) queries_paused: AtomicU64,
+    /// Queries that do not fit this version of it.
+    pub(super) queries_not_running: AtomicU64,
+    /// What its owner should know.
+    pub(super) warnings: Vec<String>,
+}
+
+/// An application that was found good and has not been started.
+pub(super) struct Prepared {
+    pub(super) application: Application,
+    pub(super) topics: Topics,
+    pub(super) outputs: Arc<Outputs>,
+    pub(super) shape: Option<Arc<InputShape>>,
+    pub(super) parts: GroupParts,
+    pub(super) warnings: Vec<String>,
+}
+
+/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
+pub(super) struct InputShape {
+    pub(super) signature: String,
+    /// Whether what comes goes to the log.
+    pub(super) is_logged: bool,
+    pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
+}
+
+impl Running {
+    /// Whether its queries read anything that is in the log.
+    pub(super) fn reads_log(&self) -> bool {
+        self.topics.inputs.iter().any(|input| input.is_logged)
+    }
+
+    /// What its owner should know, with what has shown since it runs.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
+        let of_times = seconds.iter().map(|(input, seconds)| format!("input '{input}': {seconds}"));
+        self.warnings.iter().cloned().chain(of_times).collect()
+    }
+
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    pub(super) fn times_in_seconds(&self) -> Vec<(String, u64)> {
+        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
+        seconds.into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
+    }
+
+    /// Of several outputs the name of each, and how many rows it was given.
+    pub(super) fn output_rows(&self) -> Vec<(String, u64)> {
+        let rows = self.outputs.rows.iter().map(|rows| rows.load(Ordering::Relaxed));
+        let named = self.application.outputs.iter().zip(rows);
+        named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
+    }
+
+    /// An answer about it, with its warnings.
+    pub(super) fn answer(&self, text: String) -> String {
+        self.warnings.iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))
+    }
+
+    /// Has the log say its warnings too.
+    pub(super) fn log_warnings(&self) {
+        self.warnings.iter().for_each(|warning| tracing::warn!(application = self.application.name, "{warning}"));
+    }
+
+    /// How it stands, of whose group these are the figures.
+    pub(super) fn status(&self, metrics: &GroupMetrics) -> ApplicationStatus {
+        let (inbox_rows, inbox_bytes) = self.group.waiting();
+        ApplicationStatus {
+            name: self.application.name.clone(),
+            queries_running: self.queries_running.load(Ordering::Relaxed),
+            queries_paused: self.queries_paused.load(Ordering::Relaxed),
+            queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
+            queries_spilled: self.group.spill_status().queries,
+            inbox_rows: inbox_rows as u64,
+            inbox_bytes: inbox_bytes as u64,
+            last_refusal: self.outputs.last_refusal.lock().clone(),
+            times_in_seconds: self.times_in_seconds(),
+            warnings: self.warnings(),
+            ..of_metrics(metrics)
+        }
+    }
+
+    /// How it is listed.
+    pub(super) fn info(&self) -> ApplicationInfo {
+        let application = &self.application;
+        ApplicationInfo {
+            id: application.id.clone(),
+            name: application.name.clone(),
+            sql: application.text().into_owned(),
+            parameters: application
+                .parameters
+                .iter()
+                .map(|parameter| ParameterInfo {
+                    name: parameter.name.clone(),
+                    data_type: rivulet_sql::type_name(&parameter.data_type),
+                    default: parameter.default.as_ref().map(ToString::to_string),
+                })
+                .collect(),
+            input_topic: listed(application.inputs.iter().map(|input| &input.address)),
+            output_topic: listed(application.outputs.iter().map(|output| &output.address)),
+            queries_running: self.queries_running.load(Ordering::Relaxed),
+            queries_paused: self.queries_paused.load(Ordering::Relaxed),
+            queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
+            not_running: None,
+            warnings: self.warnings(),
+        }
+    }
+}
+
+/// The templates of addresses, with commas between.
+fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
+    addresses.map(|address| address.template.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The sources or inputs with times that are most likely seconds that were taken for milliseconds, with their names.
+pub(super) fn named(names: &[String], seconds: &[Seconds]) -> Vec<(String, Seconds)> {
+    let found = names.iter().zip(seconds).filter(|(_, seconds)| seconds.rows > 0);
+    found.map(|(name, seconds)| (name.clone(), *seconds)).collect()
+}
+
+/// The topics that queries read, of each query one for each input.
+pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
+    let topics = running.group.with_queries(slots, |table, slot| {
+        let topic = |input: &InputTopics| {
+            let mut topic = String::new();
+            write_topic(&input.events, table, slot, &mut topic);
+            topic
+        };
+        running.topics.inputs.iter().map(topic).collect()
+    });
+    topics.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// What the figures of a group say, or those of several.
+pub(super) fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
+    ApplicationStatus {
+        events: metrics.events,
+        batches: metrics.batches,
+        batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
+        results: metrics.results,
+        refused: Reason::ALL
+            .into_iter()
+            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        processing: latency(&metrics.processing_latency_us),
+        end_to_end: latency(&metrics.event_latency_us),
+        ..ApplicationStatus::default()
+    }
+}
+
+/// Quantiles of a latency; none where nothing was measured.
+pub(super) fn latency(histogram: &Histogram) -> LatencyStatus {
+    let quantile = |quantile| (histogram.count() > 0).then(|| histogram.quantile_us(quantile));
+    LatencyStatus { p50_us: quantile(0.5), p95_us: quantile(0.95), p99_us: quantile(0.99), max_us: quantile(1.0) }
+}

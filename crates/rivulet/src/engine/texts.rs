@@ -1,0 +1,109 @@
+//! Between text and what it means: statements that come alone, constants and parameter values.
+
+use std::borrow::Cow;
+
+use rivulet_connectors::formats::FormatError;
+use rivulet_operators::application::{Application, FormatSpec, Literal, Tables, interval_text};
+use rivulet_sql::{CreateTable, Outdated, StateWish, Statement, Stored};
+
+use crate::service::{ErrorKind, Parameter, ParameterValue, ServiceError};
+
+/// Plans the one `CREATE APPLICATION` in a text; and whether it says that it replaces the application of its name.
+pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
+    match only_statement(sql)? {
+        Some(Statement::CreateApplication(create)) => {
+            let application = rivulet_sql::plan_application_with(&create, tables).map_err(ServiceError::from)?;
+            Ok((application, create.replaces))
+        }
+        _ => Err(ServiceError::invalid("expected the text of one CREATE APPLICATION")
+            .with_hint("a script of several statements is for `rivulet sql FILE`")),
+    }
+}
+
+/// The statement of a text that has one.
+pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceError> {
+    let mut statements = rivulet_sql::statements(sql);
+    let first = statements.next().transpose()?;
+    let second = statements.next().transpose()?;
+    Ok(first.map(|(statement, _)| statement).filter(|_| second.is_none()))
+}
+
+/// Reads a table that the catalog remembers; also returns what in its text is to be written otherwise.
+pub(super) fn stored_table(sql: &str) -> Result<(CreateTable, Vec<Outdated>), ServiceError> {
+    let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
+    match statement {
+        Statement::CreateTable(create) => Ok((*create, outdated)),
+        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")),
+    }
+}
+
+/// Reads the one `CREATE TABLE` in a text.
+pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
+    match only_statement(sql)? {
+        Some(Statement::CreateTable(create)) => Ok(*create),
+        _ => Err(ServiceError::invalid("expected the text of one CREATE TABLE")
+            .with_hint("a script of several statements is for `rivulet sql FILE`")),
+    }
+}
+
+pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
+    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(spec.position)
+}
+
+/// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.
+fn as_written(literal: &Literal) -> ParameterValue<'_> {
+    match literal {
+        Literal::Null => ParameterValue::Null,
+        Literal::Boolean(value) => ParameterValue::Bool(*value),
+        Literal::Integer(value) => ParameterValue::Int(*value),
+        Literal::Float(value) => ParameterValue::Float(*value),
+        Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
+        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal_text(literal))),
+    }
+}
+
+/// Parameter values given in SQL, as the catalog and the API know them.
+pub(super) fn parameters_of(values: &[(rivulet_sql::Name, Literal, rivulet_sql::Position)]) -> Vec<Parameter<'_>> {
+    values.iter().map(|(name, literal, _)| (name.text.as_str().into(), as_written(literal))).collect()
+}
+
+/// A constant as plain text.
+pub(crate) fn literal_text(literal: &Literal) -> String {
+    match literal {
+        Literal::Null => String::new(),
+        Literal::Boolean(value) => value.to_string(),
+        Literal::Integer(value) => value.to_string(),
+        Literal::Float(value) => value.to_string(),
+        Literal::Text(value) => value.clone(),
+        Literal::Interval(value) => interval_text(*value),
+        Literal::Timestamp(us) => {
+            let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
+            arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::IntervalMonthDayNano;
+
+    use super::*;
+
+    #[test]
+    fn intervals_are_kept_as_text_that_reads_back_as_the_same_value() {
+        for (months, days, nanoseconds) in
+            [(0, 0, 90_000_000_000), (1, 2, 1), (0, -3, -500_000_000), (0, 0, -1_500_000_000), (0, 0, 0)]
+        {
+            let value = IntervalMonthDayNano::new(months, days, nanoseconds);
+            let text = literal_text(&Literal::Interval(value));
+            let array = arrow::array::StringArray::from(vec![text.as_str()]);
+            let read = arrow::compute::cast(
+                &array,
+                &arrow::datatypes::DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano),
+            )
+            .unwrap();
+            let read = arrow::array::AsArray::as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(&read);
+            assert_eq!(read.value(0), value, "{text}");
+        }
+    }
+}
