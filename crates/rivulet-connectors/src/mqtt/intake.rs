@@ -140,7 +140,13 @@ impl UnderWay {
             self.stall.taken();
             return Some(0);
         }
-        let is_over = match stuck(&self.pending) {
+        let stuck = stuck(&self.pending);
+        self.full(routing, message, stuck)
+    }
+
+    #[cold]
+    fn full(&mut self, routing: &mut Routing<'_>, message: &Received<'_>, stuck: Stuck) -> Option<usize> {
+        let is_over = match stuck {
             Stuck::Waits => self.stall.full(false),
             Stuck::InCircle => self.stall.full(true),
             Stuck::ForEver => true,
@@ -270,10 +276,13 @@ impl<'a> Intake<'a> {
                 Ok(None) => break Ok(Step::NeedsMore),
                 Err(error) => break Err(error.into()),
             };
-            let processed = turn.check(&frame).and_then(|()| match frame.kind() {
+            if let Err(end) = turn.check(&frame) {
+                break Err(end);
+            }
+            let processed = match frame.kind() {
                 PacketKind::Publish => self.messages.take(turn, &mut routing, &frame, data.len()),
                 _ => turn.other(&frame, consumed < self.searched, &mut self.messages.acknowledgements),
-            });
+            };
             match processed {
                 Ok(true) => {}
                 Ok(false) => break Ok(Step::Full),

@@ -312,9 +312,12 @@ impl Routing<'_> {
         if !pending.targets.is_empty() {
             return self.resume(message, pending);
         }
-        let is_repeat = self.is_repeat(message.topic);
-        if !is_repeat && let Some(push) = self.route_logged(message, pending, false) {
-            return push;
+        let mut is_repeat = false;
+        if self.log.is_some() {
+            is_repeat = self.router.logging.has(&self.origin, message.topic);
+            if !is_repeat && let Some(push) = self.route_logged(message, pending, false) {
+                return push;
+            }
         }
         let Received { arrival_us, topic, payload, .. } = *message;
         let mut pushed = 0;

@@ -53,7 +53,7 @@ impl Logging {
     }
 
     /// Whether the log has this result, which is given once more; asked once for each.
-    fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
+    pub(super) fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
         !origin.is_empty()
             && self.expects_repeats.load(Ordering::Acquire)
             && self.change_repeats(|repeats| repeats.take(origin, topic))
@@ -134,12 +134,6 @@ impl Routing<'_> {
         if !id.is_empty() && self.log.is_some() {
             write_origin(id, &mut self.origin);
         }
-    }
-
-    /// Whether the log has the result already of which the messages are.
-    #[inline]
-    pub(super) fn is_repeat(&self, topic: &[u8]) -> bool {
-        self.log.is_some() && self.router.logging.has(&self.origin, topic)
     }
 
     /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere;
