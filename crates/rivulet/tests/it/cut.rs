@@ -52,9 +52,8 @@ fn event(n: u64) -> String {
     json!({"n": n, "device": format!("d{}", n % KEYS)}).to_string()
 }
 
-/// Publishes events until the query runs in so many parts, then a few more. Returns how many there were.
-fn publish_until_cut(server: &Server, query: &str) -> u64 {
-    let mut sensor = Publisher::connect(server.mqtt);
+/// Publishes events until the query runs in two parts, then a few more. Returns how many there were.
+fn publish_until_cut(server: &Server, sensor: &mut Publisher, query: &str) -> u64 {
     let (mut n, begun) = (0, Instant::now());
     let mut publish = |events: u64| {
         for _ in 0..events {
@@ -98,8 +97,10 @@ fn a_query_without_state_is_cut_and_its_results_stay_in_order() {
     server.sql_ok("CREATE QUERY plain FROM APPLICATION plain WITH (topic => 'plain')");
     assert_eq!(parts(&server, "plain"), "1");
     let results = read_results(&server, "plain", |row| row["n"].as_u64() >= Some(1_000_000_000));
-    let events = publish_until_cut(&server, "plain");
-    Publisher::connect(server.mqtt).publish("in/plain", &event(1_000_000_000));
+    let mut sensor = Publisher::connect(server.mqtt);
+    let events = publish_until_cut(&server, &mut sensor, "plain");
+    // By the same connection: by another the last event could overtake those that wait in the first one.
+    sensor.publish("in/plain", &event(1_000_000_000));
     let results = results.join().expect("results");
     let numbers = results.iter().map(|row| row["n"].as_u64().expect("a number"));
     assert!(numbers.eq((0..events).step_by(10)), "results come in the order of the events, and all do");
@@ -113,7 +114,8 @@ fn a_query_by_key_is_cut_and_paused_and_nothing_is_lost() {
     let server = server(&folder);
     server.sql_ok("CREATE QUERY keyed FROM APPLICATION keyed WITH (topic => 'keyed')");
     let results = read_results(&server, "keyed", |row| row["device"] == "the last");
-    let events = publish_until_cut(&server, "keyed");
+    let mut sensor = Publisher::connect(server.mqtt);
+    let events = publish_until_cut(&server, &mut sensor, "keyed");
     let metrics = ureq::get(format!("{}/metrics", server.url())).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(metrics.contains("rivulet_parts{application=\"keyed\"} 2"), "{metrics}");
     // Whoever pauses a query needs it in one piece: what it has taken is done then.
@@ -122,7 +124,6 @@ fn a_query_by_key_is_cut_and_paused_and_nothing_is_lost() {
         server.sql_ok("PAUSE QUERY keyed; RESUME QUERY keyed");
     };
     pause_when_done(events);
-    let mut sensor = Publisher::connect(server.mqtt);
     (events..events + 10 * KEYS).for_each(|n| sensor.publish("in/keyed", &event(n)));
     let events = events + 10 * KEYS;
     pause_when_done(events);
