@@ -1,7 +1,11 @@
 //! File descriptors that connections may take. The process has a limit of open files; what connections leave of it is
 //! for checkpoints, the log and the files and brokers of queries, which a crowd of clients must not hold up.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 /// The connections of all HTTP sources of the process.
 pub static OF_HTTP_SOURCES: Descriptors = Descriptors::new(usize::MAX);
@@ -9,6 +13,26 @@ pub static OF_HTTP_SOURCES: Descriptors = Descriptors::new(usize::MAX);
 /// How many connections that have given way may be open beside `connections_max` others, until they are closed.
 pub(crate) fn leaving_max(connections_max: usize) -> usize {
     connections_max / 8 + 2
+}
+
+/// How long a newcomer waits for connections that have given way to be closed.
+const CLOSED_WAIT: Duration = Duration::from_secs(1);
+
+/// Waits until `is_so`, which is looked at each time `closed` tells of a connection that has given way and is closed;
+/// most are as soon as their tasks are run.
+pub(crate) async fn wait_closed(closed: &Notify, is_so: impl Fn() -> bool) {
+    let wait = async {
+        loop {
+            let mut next = pin!(closed.notified());
+            // Before looking: what is closed from here on is not missed.
+            next.as_mut().enable();
+            if is_so() {
+                return;
+            }
+            next.await;
+        }
+    };
+    let _ = tokio::time::timeout(CLOSED_WAIT, wait).await;
 }
 
 /// How many connections there may be if they are to take no more than so many descriptors, those of connections that

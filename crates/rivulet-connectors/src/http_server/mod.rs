@@ -93,6 +93,7 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServerOptions
                 continue;
             }
         };
+        seats.wait_closed().await;
         match seats.take() {
             Some(seat) => {
                 tokio::spawn(serve_connection(stream, peer, router.clone(), seat, options, stopped.clone()));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::descriptors::{Descriptors, leaving_max};
+use crate::descriptors::{Descriptors, leaving_max, wait_closed};
 
 /// The places of a server's connections.
 pub(super) struct Seats {
@@ -16,6 +16,8 @@ pub(super) struct Seats {
     /// What other servers take from as well.
     shared: Option<&'static Descriptors>,
     table: Mutex<Table>,
+    /// Told of each connection that has given way and is closed.
+    closed: Notify,
 }
 
 #[derive(Default)]
@@ -39,7 +41,12 @@ struct Yield {
 
 impl Seats {
     pub(super) fn new(connections_max: usize, shared: Option<&'static Descriptors>) -> Arc<Self> {
-        Arc::new(Self { connections_max, shared, table: Mutex::default() })
+        Arc::new(Self { connections_max, shared, table: Mutex::default(), closed: Notify::new() })
+    }
+
+    /// Waits until those that have given way are closed: a crowd that comes at once must not keep others out by them.
+    pub(super) async fn wait_closed(&self) {
+        wait_closed(&self.closed, || self.table.lock().leaving == 0).await;
     }
 
     /// A place for a new connection, if need be that of the connection that has waited longest for its client.
@@ -83,7 +90,10 @@ impl Drop for Seat {
             table.waiting.remove(&ticket);
         }
         table.open -= 1;
-        table.leaving -= usize::from(way.is_gone.load(Ordering::Relaxed));
+        if way.is_gone.load(Ordering::Relaxed) {
+            table.leaving -= 1;
+            seats.closed.notify_waiters();
+        }
         seats.shared.inspect(|shared| shared.give_back());
     }
 }

@@ -314,6 +314,7 @@ async fn accept_until_stopped(
         };
         match accepted {
             Ok((stream, from)) => {
+                shared.seats.wait_closed().await;
                 let Some(seat) = shared.seats.take(from.ip()) else {
                     let limit = shared.options.connections_max;
                     shared

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::addresses::network;
-use crate::descriptors::leaving_max;
+use crate::descriptors::{leaving_max, wait_closed};
 
 /// The places of a broker's connections.
 pub(super) struct Seats {
@@ -24,6 +24,8 @@ pub(super) struct Seats {
     /// Whether clients need credentials, so that a login keeps the place.
     keeps_logins: bool,
     table: Mutex<Table>,
+    /// Told of each connection that has given way and is closed.
+    closed: Notify,
 }
 
 /// How connections fared that came when all places were taken.
@@ -96,7 +98,12 @@ impl Table {
 
 impl Seats {
     pub(super) fn new(connections_max: usize, keeps_logins: bool) -> Arc<Self> {
-        Arc::new(Self { connections_max, keeps_logins, table: Mutex::default() })
+        Arc::new(Self { connections_max, keeps_logins, table: Mutex::default(), closed: Notify::new() })
+    }
+
+    /// Waits until another connection may give way, as far as those that do so already are in the way.
+    pub(super) async fn wait_closed(&self) {
+        wait_closed(&self.closed, || self.table.lock().leaving < leaving_max(self.connections_max)).await;
     }
 
     /// A place for a new connection, if there is one, or another connection has to give way.
@@ -170,6 +177,7 @@ impl Drop for Seat {
         let mut table = self.seats.table.lock();
         if self.way.is_gone.load(Ordering::Relaxed) {
             table.leaving -= 1;
+            self.seats.closed.notify_waiters();
         } else if self.is_kept.load(Ordering::Relaxed) {
             table.open -= 1;
         } else {
