@@ -325,7 +325,8 @@ impl StageHost {
         }
     }
 
-    /// Says whether it forgets what is open at the end, instead of emitting it. What was said last before the end counts.
+    /// Says whether it forgets what is open at the end, instead of emitting it. What was said last before the end
+    /// counts.
     pub fn discard_open(&mut self, discards: bool) {
         self.discards_open = discards;
     }

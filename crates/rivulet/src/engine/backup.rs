@@ -4,8 +4,8 @@
 //! embedded broker's journal, so that each has what the one before it needs from it: the log has all events behind the
 //! checkpoint, the journal has the checkpoint's results for subscribers that were away, and what was created after the
 //! checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of logs never change, so they are
-//! read while the server goes on. It deletes no checkpoint meanwhile, and shortens its logs: the backup has names of its
-//! own for their files.
+//! read while the server goes on. It deletes no checkpoint meanwhile, and shortens its logs: the backup has names of
+//! its own for their files.
 
 use std::sync::Arc;
 use std::time::Duration;

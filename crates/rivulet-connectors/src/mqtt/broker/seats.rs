@@ -3,8 +3,8 @@
 //! What must hold: whoever opens many connections takes no place from those who have few. Where all places are taken, a
 //! new connection gets that of the address with the most, if it has more even then. Of that address the newest gives
 //! way, so clients that stay keep their connections when others of their address crowd in. Where clients need
-//! credentials, only connections without a login give way: a stranger throws nobody out. A connection that has given way
-//! counts until it is closed, and there is a bound for those: each holds a file descriptor.
+//! credentials, only connections without a login give way: a stranger throws nobody out. A connection that has given
+//! way counts until it is closed, and there is a bound for those: each holds a file descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

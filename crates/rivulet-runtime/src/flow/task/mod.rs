@@ -350,8 +350,8 @@ impl FlowTask {
         Some(rows)
     }
 
-    /// Works off what was given. It stops where there is no room for what comes of more, where one element gives so much
-    /// that somebody else should have a turn, and at a barrier or the end, for which the sink is asked next.
+    /// Works off what was given. It stops where there is no room for what comes of more, where one element gives so
+    /// much that somebody else should have a turn, and at a barrier or the end, for which the sink is asked next.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
         core.stage.discard_open(!is_open_wanted);

@@ -164,8 +164,8 @@ fn at_its_join(error: SqlError, query: &BigQuery) -> SqlError {
     SqlError { line: position.line, column: position.column, ..error }
 }
 
-/// The first join without a condition: the word JOIN, or what is joined by a comma. One of a subquery may be of one row,
-/// which is no mistake, so those of tables come first.
+/// The first join without a condition: the word JOIN, or what is joined by a comma. One of a subquery may be of one
+/// row, which is no mistake, so those of tables come first.
 fn bare_join(query: &ast::Query, joins: &[Position]) -> Option<Position> {
     use ast::{JoinConstraint as Constraint, JoinOperator as Join};
     let mut found: Vec<(bool, Position)> = Vec::new();

@@ -279,8 +279,8 @@ impl Drop for Copies {
     }
 }
 
-/// Everything of a running server at one moment, ready to be written while the server goes on. Checkpoints are not deleted
-/// as long as this is there; logs are shortened.
+/// Everything of a running server at one moment, ready to be written while the server goes on. Checkpoints are not
+/// deleted as long as this is there; logs are shortened.
 pub struct Backup {
     sources: Vec<Source>,
     /// What whoever asked for it should know.
@@ -290,8 +290,8 @@ pub struct Backup {
 
 impl Backup {
     /// What is in the store of checkpoints now, if there is one, in what is held of logs, each with the name of its
-    /// folder, and in the copy of the catalog. `copies` are deleted at the end, when `token` is let go of too. `notices`
-    /// go along.
+    /// folder, and in the copy of the catalog. `copies` are deleted at the end, when `token` is let go of too.
+    /// `notices` go along.
     ///
     /// # Errors
     /// Something cannot be read.

@@ -2,8 +2,9 @@
 //! source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose results since the last
 //! checkpoint were lost. Before the queries, it tries again to enter the sources and views that are absent.
 //!
-//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before that; what is
-//! tried in vain is tried less and less often; and what does not answer holds up further attempts, which have a thread of their own, and nothing else.
+//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before
+//! that; what is tried in vain is tried less and less often; and what does not answer holds up further attempts, which
+//! have a thread of their own, and nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
