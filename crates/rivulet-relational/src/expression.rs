@@ -1,5 +1,5 @@
-//! Expressions by themselves, over given columns: those of applications, whose clauses are not those of a query, and the
-//! parts of a query, to find the one that is wrong.
+//! Expressions by themselves, over given columns: those of applications, whose clauses are not those of a query, and
+//! the parts of a query, to find the one that is wrong.
 
 use std::fmt;
 use std::sync::Arc;

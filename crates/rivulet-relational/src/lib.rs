@@ -13,7 +13,8 @@
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - [`expression`]: expressions by themselves ([`ExpressionPlanner`]): those of applications;
 //! - [`parts`]: the SELECTs of a query one by one, to say which expression of them is wrong;
-//! - `spelling`: casts with all the details of their types; `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
+//! - `spelling`: casts with all the details of their types;
+//! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
 //!   conditions go down;
 //! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our
