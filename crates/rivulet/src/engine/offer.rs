@@ -240,7 +240,7 @@ struct Found {
     id: QueryId,
     name: String,
     application: String,
-    is_paused: bool,
+    state: QueryState,
     /// Its group and its slot, if it runs.
     place: Option<(Arc<Running>, Slot)>,
 }
@@ -293,7 +293,7 @@ impl Engine {
     }
 
     fn complete(&self, found: Found, bound: Bound) -> Result<Option<QueryInfo>, ServiceError> {
-        let Found { id, name, application, is_paused, place } = found;
+        let Found { id, name, application, state, place } = found;
         if place.is_some() && bound.id != Some(id) {
             return Ok(None);
         }
@@ -308,11 +308,6 @@ impl Engine {
             let parameters = parameters.map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect();
             (parameters, stored.label.map(str::to_owned))
         })?;
-        let state = match place {
-            None => QueryState::NotRunning,
-            Some(_) if is_paused => QueryState::Paused,
-            Some(_) => QueryState::Running,
-        };
         Ok(stored.map(|(parameters, label)| QueryInfo {
             id: Some(id),
             name,
@@ -344,7 +339,7 @@ impl State {
             }
         };
         let name = self.registry.name(id);
-        Found { id, name, application, is_paused: entry.is_paused, place: self.place(id).ok() }
+        Found { id, name, application, state: entry.life.state(), place: self.place(id).ok() }
     }
 
     /// An application, whether it runs or not, by name or by id.

@@ -26,6 +26,8 @@ use rivulet_operators::application::{Application, Input, succession};
 use rivulet_runtime::{Group, Succession};
 use rivulet_sql::{ParameterRows, StateWish};
 
+use super::lifecycle::Lifecycle;
+use super::registry::Entry;
 use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
 use super::{Engine, Prepared, Running, State, inbox_of};
 use crate::catalog::NewApplication;
@@ -270,7 +272,7 @@ impl Engine {
         };
         let (mut waiting, mut refused) = (Vec::new(), Vec::new());
         self.catalog.scan_queries(|query| {
-            let runs = state.registry.get(query.id).is_some_and(|entry| entry.slot.is_some());
+            let runs = state.registry.get(query.id).is_some_and(|entry| entry.life.slot().is_some());
             if query.application != before.number || !runs {
                 return;
             }
@@ -340,7 +342,7 @@ impl Engine {
             })?;
             if parted != slot {
                 if let Some(entry) = state.registry.get_mut(query) {
-                    entry.slot = Some(parted);
+                    entry.life.move_to(parted);
                 }
                 let topics = topics_of(before, &[parted]);
                 self.add_routes(state, before, &[parted], &topics);
@@ -395,7 +397,11 @@ impl State {
     /// The slots of an application's queries that get events, each once.
     fn running_slots(&self, running: &Running) -> Vec<Slot> {
         let queries = self.registry.of_application(running.number).filter_map(|query| self.registry.get(query));
-        let mut slots: Vec<Slot> = queries.filter(|entry| !entry.is_paused).filter_map(|entry| entry.slot).collect();
+        let slot_of = |entry: &Entry| match entry.life {
+            Lifecycle::Running(slot) => Some(slot),
+            _ => None,
+        };
+        let mut slots: Vec<Slot> = queries.filter_map(slot_of).collect();
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -448,7 +454,7 @@ impl Bound {
         }
         let mut by_slot: BTreeMap<Slot, Vec<QueryId>> = BTreeMap::new();
         for &(query, ..) in &self.places {
-            if let Some(slot) = state.registry.get(query).and_then(|entry| entry.slot) {
+            if let Some(slot) = state.registry.get(query).and_then(|entry| entry.life.slot()) {
                 by_slot.entry(slot).or_default().push(query);
             }
         }

@@ -14,6 +14,7 @@ use rivulet_sql::{ParamValue, ParameterRows};
 
 use super::attendance::{Attendances, came_at};
 use super::checkpoints::{Loading, SavedStates, Unrestored};
+use super::lifecycle::Lifecycle;
 use super::output::write_topic;
 use super::registry::Entry;
 use super::topics::InputTopics;
@@ -160,7 +161,7 @@ impl Engine {
             self.connect(&queries, inputs);
             self.add_routes_of_new(state, running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
-                state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
+                state.registry.insert(id, requests[index].name, running.number, Lifecycle::Running(joined.slot));
                 answers[index] = Some(Ok(id));
             }
             running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
@@ -246,11 +247,11 @@ impl Engine {
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
-                Some(Entry { slot: Some(slot), is_paused: true, .. }) => {
+                Some(Entry { life: Lifecycle::Paused(slot), .. }) => {
                     paused.push(slot);
                     replayed.extend(state.replayed_paused.contains(&id).then_some(slot));
                 }
-                Some(Entry { slot: Some(slot), .. }) => routed.push((slot, id)),
+                Some(Entry { life: Lifecycle::Running(slot), .. }) => routed.push((slot, id)),
                 Some(_) => not_running += 1,
                 None => {}
             }
@@ -291,7 +292,7 @@ impl Engine {
         let id = state.query(name)?;
         let (running, slot) = state.place(id)?;
         let entry = state.registry.get(id).expect("the query was found by name");
-        if entry.is_paused == is_paused {
+        if entry.life.is_paused() == is_paused {
             return Ok(());
         }
         self.check_replayed(&running)?;
@@ -309,7 +310,7 @@ impl Engine {
             self.disconnect(&[id]);
             match own == slot {
                 true => self.remove_routes(&mut state, &running, &[slot]),
-                false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
+                false => state.registry.get_mut(id).expect("the query was found by name").life.move_to(own),
             }
             // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
             if let Some(end) = at.map(|_| self.passed_to(&state, &running)).filter(|end| Some(*end) != at)
@@ -329,7 +330,12 @@ impl Engine {
         };
         from.fetch_sub(1, Ordering::Relaxed);
         to.fetch_add(1, Ordering::Relaxed);
-        state.registry.get_mut(id).expect("the query was found by name").is_paused = is_paused;
+        let life = &mut state.registry.get_mut(id).expect("the query was found by name").life;
+        if is_paused {
+            life.pause()
+        } else {
+            life.resume()
+        }
         Ok(())
     }
 
@@ -341,7 +347,7 @@ impl Engine {
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             // In order of number, as the registry wants it; the slot follows with those of its application.
-            state.registry.insert(query.id, name, query.application, None, query.paused);
+            state.registry.insert(query.id, name, query.application, Lifecycle::without_slot(query.paused));
             loaded += self.load_query(state, &mut waiting, &query, loading);
         })?;
         for chunk in waiting.values_mut() {
@@ -411,7 +417,7 @@ impl Engine {
             Ok(())
         };
         checked.retain(check, |query, error| state.leave_out(application, query, &error));
-        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
         let reads_log = self.reads_log(&checked.running);
@@ -419,11 +425,11 @@ impl Engine {
         let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
         // Nobody shares the slot of a query that gets no events.
         let paused = checked.take_out(|row| is_paused[row] && !replayed[row]);
-        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let replayed_paused: BTreeSet<QueryId> = checked.queries.iter().copied().filter(is_paused).collect();
         let mut placed = Vec::with_capacity(checked.queries.len() + paused.queries.len());
         let mut place = |id, slot| {
-            state.registry.get_mut(id).expect("the query was inserted when it was read").slot = Some(slot);
+            state.registry.get_mut(id).expect("the query was inserted when it was read").life.start(slot);
             placed.push((id, slot));
         };
         let slots = paused.running.group.add(&paused.queries, &paused.rows);
@@ -511,7 +517,7 @@ impl State {
     /// Group and slot of a query; one that does not run has none.
     pub(super) fn place(&self, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
         let entry = self.registry.get(id).expect("the query is in the registry");
-        match (self.numbered.get(&entry.application), entry.slot) {
+        match (self.numbered.get(&entry.application), entry.life.slot()) {
             (Some(running), Some(slot)) => Ok((running.clone(), slot)),
             _ => {
                 let name = self.registry.name(id);

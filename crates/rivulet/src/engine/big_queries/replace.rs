@@ -21,11 +21,11 @@ use rivulet_sql::{
 
 use super::saved::Saved;
 use super::settle::Begin;
-use super::{OneQuery, STOP_MAX, Started, close};
+use super::{Life, OneQuery, STOP_MAX, close};
 use crate::engine::Engine;
 use crate::engine::outside::OPEN_MAX;
 use crate::run;
-use crate::service::{ErrorKind, QueryReplacement, QueryState, ServiceError};
+use crate::service::{ErrorKind, QueryReplacement, ServiceError};
 
 /// How long results of the last checkpoint may take to become final.
 const FINAL_MAX: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ impl Engine {
         }
         let declarations = self.declarations();
         let plan = Arc::new(plan_query(&create.query, &self.scope())?);
-        if one.state().0 == QueryState::Ended || one.ends() {
+        if matches!(one.life, Life::Ending(_) | Life::Ended(_)) {
             return Err(has_ended(&name));
         }
         let Some(before) = one.plan.clone() else {
@@ -135,7 +135,7 @@ impl Engine {
                 .with_hint("DESCRIBE QUERY says why; declare what it lacks, or drop it and create it anew"));
         };
         let mut succession = query_succession(&before, &plan);
-        let has_checkpoints = one.running.as_ref().is_none_or(|running| running.has_checkpoints());
+        let has_checkpoints = one.life.flow().is_none_or(|running| running.has_checkpoints());
         let saved = self.saved_of(&name).map_err(|error| stays(&name, error))?.filter(|_| has_checkpoints);
         if wish == StateWish::Keep {
             if saved.is_none() {
@@ -174,16 +174,17 @@ impl Engine {
         saved: &Arc<Mutex<Saved>>,
         next: Next,
     ) -> Result<QueryReplacement, ServiceError> {
-        let handed = self.hand_over(name, &one, before, saved, &next)?;
+        let handed = self.hand_over(name, &mut one, before, saved, &next)?;
         // From here on the version before is not there any more: whatever fails has it started again.
-        let is_undone = one.running.as_ref().is_some_and(|running| running.flow().is_undone());
-        let failure = match one.state() {
-            // Of such it would be started again by itself.
-            (QueryState::Failed, reason) if !is_undone => reason,
+        one.look();
+        let failure = match &one.life {
+            // One whose results were taken back would be started again by itself.
+            Life::Failed { failure, .. } if !one.is_undone() => Some(failure.reason.clone()),
             _ => None,
         };
-        self.big_queries.known.lock().change(name, |one| one.running = None);
-        if let Some(running) = one.running.take() {
+        let is_paused = one.life.is_paused();
+        self.big_queries.known.lock().change(name, |one| one.life.replace());
+        if let Some(running) = one.life.into_flow() {
             running.cancel();
             close(running);
         }
@@ -197,7 +198,7 @@ impl Engine {
             _ => Ok(()),
         };
         let after = handed.as_ref().map(|handed| handed.after.clone());
-        let started = started.and_then(|()| match one.is_paused {
+        let started = started.and_then(|()| match is_paused {
             true => Ok(None),
             false => self.start_flow(&next.plan, name, after).map(Some),
         });
@@ -210,12 +211,12 @@ impl Engine {
         });
         match stored {
             Ok(running) => {
-                let replaced = replacement(&next, handed.as_ref(), one.is_paused);
+                let replaced = replacement(&next, handed.as_ref(), is_paused);
                 self.enter_version(name, one.number, next, Some(saved.clone()), running);
                 Ok(replaced)
             }
             Err(error) => {
-                self.take_back(name, &one, before, saved, failure);
+                self.take_back(name, (one.number, &one.query.text), Life::stored(is_paused, failure), before, saved);
                 Err(stays(name, error))
             }
         }
@@ -226,18 +227,19 @@ impl Engine {
     fn hand_over(
         &self,
         name: &str,
-        one: &OneQuery,
+        one: &mut OneQuery,
         before: &Arc<QueryPlan>,
         saved: &Arc<Mutex<Saved>>,
         next: &Next,
     ) -> Result<Option<Handed>, ServiceError> {
         let mut saved = saved.lock();
         // It may have come to its end since that was looked at. What it has written since its last checkpoint would come twice.
-        if saved.has_ended() || one.ends() {
+        one.look();
+        if saved.has_ended() || matches!(one.life, Life::Ending(_)) {
             return Err(has_ended(name));
         }
         // One that has failed has nothing left that could be saved.
-        let running = one.running.as_deref().filter(|running| running.flow().ended().is_none());
+        let running = one.life.flow().filter(|running| running.flow().ended().is_none()).map(|running| &**running);
         let mut closing = running.map(|running| Closing::new(running, &self.is_stopped));
         let unavailable = |why: &str| stays(name, ServiceError::from_text(ErrorKind::Unavailable, why));
         if let Some(running) = running {
@@ -266,7 +268,7 @@ impl Engine {
                 return Ok(None);
             }
             Begin::HasEnded => {
-                self.big_queries.known.lock().change(name, OneQuery::end);
+                self.big_queries.known.lock().change(name, |one| one.life.end());
                 return Err(has_ended(name));
             }
         };
@@ -282,44 +284,43 @@ impl Engine {
         Ok(Some(Handed { epoch, before: snapshot, after }))
     }
 
-    /// The version before goes on from its last checkpoint, if it did before.
+    /// The version before goes on from its last checkpoint, if it ran: `life` is what it has without its flow.
     fn take_back(
         &self,
         name: &str,
-        one: &OneQuery,
+        (number, text): (u64, &str),
+        mut life: Life,
         before: &Arc<QueryPlan>,
         saved: &Arc<Mutex<Saved>>,
-        failure: Option<String>,
     ) {
-        saved.lock().rename(&one.query.text);
-        let started = match !one.is_paused && failure.is_none() {
-            true => self.start_saved(name, &one.query.text, before, Some(saved)).map(Some),
-            false => Ok(None),
-        };
+        saved.lock().rename(text);
         // It may have failed so lately that nobody has said so.
-        if let Some(Err(error)) =
-            failure.as_deref().map(|why| self.catalog.set_statement_failure(one.number, Some(why)))
+        if matches!(life, Life::Failed { .. })
+            && let Err(error) = self.catalog.set_statement_failure(number, Some(life.problem()))
         {
             tracing::warn!(query = name, "after a restart the query will run again: {error}");
         }
-        let mut known = self.big_queries.known.lock();
-        match started {
-            Ok(None) => known.change(name, |one| (one.has_failed, one.problem) = (failure.is_some(), failure)),
-            Ok(Some(Started::HasEnded)) => known.change(name, OneQuery::end),
-            Ok(Some(Started::Runs(_, running))) => known.change(name, |one| {
-                (one.running, one.problem) = (Some(Arc::new(running)), None);
-            }),
-            Err(error) => {
-                tracing::error!(query = name, "the version before cannot go on either, and is tried again: {error}");
-                known.change(name, |one| one.problem = Some(error.message));
+        if life.waits_to_start() {
+            match self.start_saved(name, text, before, Some(saved)) {
+                Ok(started) => started.enter(&mut life),
+                Err(error) => {
+                    tracing::error!(
+                        query = name,
+                        "the version before cannot go on either, and is tried again: {error}"
+                    );
+                    life.hinder(error.message);
+                }
             }
         }
+        self.big_queries.known.lock().change(name, |one| one.life = life);
     }
 
     /// Has the next version begin as a new query: nothing is known of where the one before was.
-    fn begin_anew(&self, name: &str, mut one: OneQuery, next: Next) -> Result<QueryReplacement, ServiceError> {
-        self.big_queries.known.lock().change(name, |one| one.running = None);
-        if let Some(running) = one.running.take() {
+    fn begin_anew(&self, name: &str, one: OneQuery, next: Next) -> Result<QueryReplacement, ServiceError> {
+        let is_paused = one.life.is_paused();
+        let failure = matches!(one.life, Life::Failed { .. }).then(|| one.life.problem().to_owned());
+        self.big_queries.known.lock().change(name, |one| one.life.replace());
+        if let Some(running) = one.life.into_flow() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
                 tracing::warn!(query = name, "replaced before all of it was written");
@@ -327,7 +328,7 @@ impl Engine {
             }
             close(running);
         }
-        let started = match one.is_paused {
+        let started = match is_paused {
             true => Ok(None),
             false => self.start_flow(&next.plan, name, None).map(Some),
         };
@@ -340,14 +341,16 @@ impl Engine {
         });
         match stored {
             Ok((saved, running)) => {
-                let mut replaced = replacement(&next, None, one.is_paused);
+                let mut replaced = replacement(&next, None, is_paused);
                 replaced.state_discarded.insert(0, "where its sources were: no checkpoints are made of it".into());
                 self.enter_version(name, one.number, next, saved, running);
                 Ok(replaced)
             }
             Err(error) => {
                 let why = format!("it was stopped to be replaced, and begins anew: {}", error.message);
-                self.big_queries.known.lock().change(name, |one| one.problem = Some(why));
+                let mut life = Life::stored(is_paused, failure);
+                life.hinder(why);
+                self.big_queries.known.lock().change(name, |one| one.life = life);
                 Err(stays(name, error))
             }
         }
@@ -403,8 +406,10 @@ impl Engine {
         known.change(name, |one| {
             one.query = next.create.query.clone();
             (one.plan, one.saved) = (Some(next.plan), saved);
-            (one.running, one.problem) = (running.map(Arc::new), None);
-            (one.has_failed, one.has_ended) = (false, false);
+            match running {
+                Some(running) => one.life.start(Arc::new(running)),
+                None => one.life = Life::stored(one.life.is_paused(), None),
+            }
         });
         known.remembered.insert(number, Statement::CreateBigQuery(Box::new(next.create)));
     }

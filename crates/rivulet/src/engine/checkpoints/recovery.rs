@@ -190,7 +190,7 @@ impl Engine {
             for _ in 0..self.config.workers.threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
                     while let Some(&(running, saved, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.slot);
+                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.life.slot());
                         results.lock().push((running, running.group.restore_from(saved, map, &slot_of)));
                     }
                 });
