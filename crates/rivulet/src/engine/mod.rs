@@ -78,9 +78,9 @@ use topics::Topics;
 
 pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
+pub(crate) use checkpoints::applications as saved;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
-pub(crate) use checkpoints::line as saved;
 pub(crate) use statements::literal_text;
 pub(crate) use tables::read_table;
 

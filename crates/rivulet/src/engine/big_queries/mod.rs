@@ -32,6 +32,7 @@ use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, Stored,
 use rivulet_storage::Store;
 
 use super::Engine;
+use super::checkpoints::line::LineStatus;
 use super::outside::{OPEN_MAX, START_MAX, START_MIN};
 use super::submit::check_free;
 use crate::run::{self, RunOptions};
@@ -45,7 +46,6 @@ pub(crate) use crash::note_crashes;
 pub(super) use declared::Declared;
 use declared::{Absence, title};
 pub(super) use info::BigQuerySnapshot;
-pub(super) use saved::LineStatus;
 pub(super) use watch::start as watch;
 
 /// How long a dropped query may take to write what it has in hand.
@@ -192,6 +192,17 @@ impl BigQueries {
         Self { starts: Starts::open(folder, Path::new("/")), ..Self::default() }
     }
 
+    /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not started.
+    fn save(&self, name: &str, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
+        let (plan, running) = (one.plan.as_ref()?, one.life.flow()?);
+        // Its failure is in the status and the log.
+        let committed = saved.save(plan, running, is_asked).ok().flatten();
+        if saved.has_ended() {
+            self.known.lock().note_end(name, one.number);
+        }
+        Some(saved.status(committed.as_ref()))
+    }
+
     /// The server stops: what ends it now is no query.
     pub(super) fn begin_to_stop(&self) {
         self.starts.close();
@@ -275,7 +286,7 @@ impl Engine {
         let remembered = Statement::CreateBigQuery(Box::new(create.clone()));
         self.big_queries.known.lock().remembered.insert(number, remembered);
         drop(changing);
-        let saved = match self.new_line(number, &query.text) {
+        let saved = match self.new_line(&name.text, number, &query.text) {
             Ok(saved) => saved,
             Err(error) => {
                 running.stop();
@@ -306,17 +317,17 @@ impl Engine {
     ///
     /// # Errors
     /// There can be none: a query that would be lost with the process is not taken for one that is not.
-    fn new_line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn new_line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, _)) = self.store() else { return Ok(None) };
         // Of a catalog that was restored, which gives numbers out again.
         saved::forget(store, number)?;
-        self.line(number, text)
+        self.line(name, number, text)
     }
 
     /// The line of checkpoints of a query, if any are made.
-    fn line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, retained)) = self.store() else { return Ok(None) };
-        Saved::open(store, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+        Saved::open(store, name, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
     }
 
     /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server started, perhaps: without it the query would begin
@@ -326,34 +337,20 @@ impl Engine {
         if one.saved.is_some() {
             return Ok(one.saved);
         }
-        let saved = self.line(one.number, &one.query.text)?;
+        let saved = self.line(name, one.number, &one.query.text)?;
         self.big_queries.known.lock().change(name, |one| one.saved.clone_from(&saved));
         Ok(saved)
     }
 
-    /// Saves where each big query is, and how their checkpoints stand. What fails is said, and is tried again the next time; whoever asks has
-    /// it tried at once.
-    pub(super) fn save_big_queries(&self, is_asked: bool) -> Vec<LineStatus> {
-        let mut statuses = Vec::new();
-        for (name, one) in self.big_queries.that(|_| true) {
-            let (Some(plan), Some(saved), Some(running)) = (&one.plan, &one.saved, one.life.flow()) else { continue };
-            let mut saved = saved.lock();
-            let written = match saved.save(plan, running, is_asked) {
-                Ok(written) => written,
-                Err(error) => {
-                    tracing::warn!(query = name, "no checkpoint was made, and it is tried again: {error}");
-                    None
-                }
-            };
-            if let Some(written) = written {
-                tracing::debug!(query = name, epoch = written.epoch, bytes = written.written_bytes, "checkpoint");
-            }
-            statuses.push(saved.status(&name, written.map(|written| written.written_bytes)));
-            if saved.has_ended() {
-                self.big_queries.known.lock().note_end(&name, one.number);
-            }
-        }
-        statuses
+    /// Saves where each big query is. Returns how their lines stand, by name.
+    pub(super) fn save_big_queries(&self, is_asked: bool) -> Vec<(String, LineStatus)> {
+        let all = self.big_queries.that(|_| true).into_iter();
+        all.filter_map(|(name, one)| {
+            let mut saved = one.saved.as_ref()?.lock();
+            let line = self.big_queries.save(&name, &one, &mut saved, is_asked)?;
+            Some((name, line))
+        })
+        .collect()
     }
 
     /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned; another version may have taken over since.
@@ -682,7 +679,7 @@ impl Engine {
         let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
         let loaded = planned.and_then(|plan| {
             let plan = one.plan.insert(Arc::new(plan)).clone();
-            one.saved = self.line(number, &one.query.text)?;
+            one.saved = self.line(name, number, &one.query.text)?;
             if one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended()) {
                 one.life.end();
             }

@@ -243,7 +243,7 @@ impl Engine {
         let mut closing = running.map(|running| Closing::new(running, &self.is_stopped));
         let unavailable = |why: &str| stays(name, ServiceError::from_text(ErrorKind::Unavailable, why));
         if let Some(running) = running {
-            let made = saved.save(before, running, true).map_err(|error| unavailable(&error))?;
+            let made = saved.save(before, running, true).map_err(|failure| unavailable(&failure.text))?;
             if saved.has_ended() {
                 self.big_queries.known.lock().note_end(name, one.number);
                 return Err(has_ended(name));
@@ -361,7 +361,7 @@ impl Engine {
     fn store_anew(&self, number: u64, before: &str, next: &Next) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let known_before = self.big_queries.known.lock().remembered.get(&number).cloned();
         self.store_version(number, next)?;
-        self.new_line(number, &next.create.query.text).inspect_err(|_| {
+        self.new_line(&next.create.name.text, number, &next.create.query.text).inspect_err(|_| {
             if let Some(statement) = known_before {
                 self.big_queries.known.lock().remembered.insert(number, statement);
             }

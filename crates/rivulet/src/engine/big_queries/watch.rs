@@ -82,8 +82,6 @@ impl Attempts {
 struct Watch {
     /// By the number of the query's statement.
     queries: HashMap<u64, Attempts>,
-    /// The same, of those whose end cannot be saved.
-    ends: HashMap<u64, Attempts>,
     /// The same, of sources, sinks and views that are absent.
     declared: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
@@ -104,7 +102,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
         loop {
             thread::sleep(END_LOOK_PERIOD);
             let Some(big_queries) = big_queries.upgrade() else { return };
-            big_queries.save_ends(&mut watch.ends);
+            big_queries.save_ends();
             drop(big_queries);
             if looked.elapsed() < LOOK_PERIOD {
                 continue;
@@ -172,24 +170,11 @@ impl BigQueries {
     }
 
     /// Saves of each query that has come to the end of its input that it has.
-    fn save_ends(&self, vain: &mut HashMap<u64, Attempts>) {
-        let queries = self.that(|one| matches!(one.life, Life::Ending(_)));
-        vain.retain(|number, _| queries.iter().any(|(_, one)| one.number == *number));
-        for (name, one) in queries {
-            let (Some(plan), Some(saved)) = (&one.plan, &one.saved) else { continue };
+    fn save_ends(&self) {
+        for (name, one) in self.that(|one| matches!(one.life, Life::Ending(_))) {
             // Whoever makes a checkpoint of it now notes the end as well.
-            let Some(mut saved) = saved.try_lock() else { continue };
-            if vain.get(&one.number).is_some_and(|attempts| !attempts.is_due()) {
-                continue;
-            }
-            // A checkpoint was faster.
-            let ended = if saved.has_ended() { Ok(()) } else { saved.end(plan) };
-            match ended {
-                Ok(()) => self.known.lock().note_end(&name, one.number),
-                Err(error) if vain.entry(one.number).or_insert_with(Attempts::new).put_off(&error) => {
-                    tracing::warn!(query = name, "{}, and it is tried again", error.message);
-                }
-                Err(_) => {}
+            if let Some(mut saved) = one.saved.as_ref().and_then(|saved| saved.try_lock()) {
+                self.save(&name, &one, &mut saved, false);
             }
         }
     }
