@@ -1,16 +1,14 @@
 //! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values, topics and,
 //! as far as it can use it, their state ([`rivulet_operators::application::succession`]).
 //!
-//! Everything that can be refused is refused before anything changes: state that would be lost, queries that do not fit the new version.
-//! Then the version before is [held back](rivulet_runtime::Group::hold_back); what it has done is saved, when its results have left, for which the
-//! state of the engine is let go of; it [stands still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state; the catalog is
-//! told, and that is the moment from which on the new version counts, also after a crash. Behind it nothing can fail: waiting events go over, then
-//! inboxes and routes.
+//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::hold_back) while its
+//! results leave and what it has done is saved, for which the state of the engine is let go of; then it
+//! [stands still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state. Waiting events go over
+//! first, then inboxes and routes.
 //!
-//! What must hold: every event is processed by one of the two versions, those of a query in their order, first by the one and then by
-//! the other. Where queries read something else from then on, what comes while results leave is for the version before if that goes on, and
-//! for nobody otherwise. Until the catalog has the new version, an error leaves the old one as it was. Nobody is refused input while results
-//! leave: their acknowledgements may come behind it.
+//! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
+//! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input while
+//! results leave: their acknowledgements may come behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,14 +19,17 @@ use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
+use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{Application, Input, succession};
+use rivulet_operators::application::{self, Application, Input, succession};
 use rivulet_runtime::{Group, Succession};
 use rivulet_sql::{ParameterRows, StateWish};
 
+use super::checkpoints::Paused;
 use super::lifecycle::Lifecycle;
 use super::registry::Entry;
 use super::submit::{LOAD_BATCH, bind_error, param_value, topics_of};
+use super::upgrade::{Upgrade, state_would_be_lost, stays};
 use super::{Engine, Prepared, Running, State, inbox_of};
 use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
@@ -39,8 +40,9 @@ const REST_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked whether they are.
 const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
-/// How many differences or losses an error names.
-const NAMED_MAX: usize = 3;
+const IS_NEW: &str = "the new version is made once";
+const IS_STARTED: &str = "the new version was made before";
+const IS_LOCKED: &str = "the state of the engine is locked but while results leave";
 
 /// The queries of an application, bound to the parameters of another version.
 struct Bound {
@@ -68,6 +70,26 @@ impl Drop for Resting {
     }
 }
 
+/// A version of an application that is to take over from the one that runs.
+struct Version<'e> {
+    engine: &'e Engine,
+    before: Arc<Running>,
+    prepared: Option<Prepared>,
+    wish: StateWish,
+    /// What becomes of the state.
+    succession: application::Succession,
+    bound: Bound,
+    /// Whether queries go on reading the same topics, by the same inboxes.
+    inputs_stay: bool,
+    /// What was made of it.
+    after: Option<Running>,
+    // In the order in which they are let go of.
+    resting: Resting,
+    /// The state of the engine; let go of while results leave.
+    state: Option<MutexGuard<'e, State>>,
+    paused: Option<Paused<'e>>,
+}
+
 impl Engine {
     /// Registers an application, or lets it take over the queries of the one of its name.
     ///
@@ -91,133 +113,40 @@ impl Engine {
         if let Some(before) = known {
             self.wait_for_results_of(&before)?;
         }
-        let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let mut guard = self.state.lock();
-        let mut state = &mut *guard;
+        let paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        let state = self.state.lock();
         let before = match state.applications.get(&name) {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before.clone(), Replacement::default()));
             }
             Some(before) => before.clone(),
             None => {
-                drop(guard);
+                drop(state);
                 drop(paused);
                 let (running, is_new) = self.register(prepared.application)?;
                 return Ok((running, Replacement { is_new, ..Replacement::default() }));
             }
         };
-        self.check_replaceable(state, &prepared.application)?;
+        self.check_replaceable(&state, &prepared.application)?;
         let succession = succession(&before.application, &prepared.application);
-        let bind = |state: &State| {
-            let bound = self.bind_again(state, &before, &prepared)?;
-            match wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
-                true => Err(state_would_be_lost(&name, &succession.lost)),
-                false => Ok(bound),
-            }
-        };
-        let mut bound = bind(state)?;
-
+        let bound = self.bind_again(&state, &before, &prepared, wish, &succession)?;
         let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
             && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
-        let unequal = bound.unequal(state, &before, &prepared.application);
-        let mut resting = Resting(vec![before.group.clone()]);
-        if !inputs_stay || !unequal.is_empty() {
-            self.let_rest(state, &before, &mut resting)?;
-        }
-        self.part(state, &before, &unequal)?;
-        // What came until now is not for queries that read something else from now on.
-        let passed = |group: &Group| {
-            if !inputs_stay {
-                group.pass(self.event_log.next().saturating_sub(1));
-            }
-        };
-        if let Some(paused) = paused.as_mut().filter(|_| before.group.is_captured()) {
-            // Nothing may come in between what has passed and what waits.
-            before.group.stand_still();
-            passed(&before.group);
-            // What is on its way out may have to pass through this very application, and its acknowledgements come behind events for it.
-            before.group.hold_back();
-            resting.let_shared_go_on();
-            drop(guard);
-            paused.save(self, &before)?;
-            guard = self.state.lock();
-            state = &mut *guard;
-            self.check_unchanged(state, &before, &prepared.application)?;
-            bound = bind(state)?;
-            if !bound.unequal(state, &before, &prepared.application).is_empty() {
-                return Err(changed_meanwhile(&name));
-            }
-        }
-        before.group.stand_still();
-        state.settle_shared(&before);
-
-        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } = prepared;
-        let group = self.workers.create_group(parts);
-        // Its timers too have to wait until the version counts.
-        group.stand_still();
-        let parameters = |queries: &[QueryId]| bound.rows(queries);
-        let taken = group.take_over(&before.group, &Succession { state: &succession.map, parameters: &parameters });
-        passed(&group);
-        let dropped: Vec<&str> = bound.dropped.iter().map(String::as_str).collect();
-        let queries = bound.places.iter().map(|(query, ..)| *query);
-        let stored = match taken {
-            Ok(()) => self
-                .catalog
-                .replace_application(NewApplication::of(&application), &dropped, queries)
-                .map_err(ServiceError::from),
-            Err(error) => {
-                Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {error}")))
-            }
-        };
-        if let Err(error) = stored {
-            self.workers.remove_group(group.id());
-            return Err(error);
-        }
-
-        let inboxes = match inputs_stay {
-            true => before.inboxes.clone(),
-            false => {
-                self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
-                self.register_inboxes(&group, &application)
-            }
-        };
-        let of = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
-        let after = Arc::new(Running {
-            number: before.number,
-            application,
-            group,
-            inboxes,
-            topics,
-            outputs,
-            shape,
-            queries_running: of(&before.queries_running),
-            queries_paused: of(&before.queries_paused),
-            last_refusal,
-            warnings,
-        });
-        after.log_warnings();
-        self.switch(state, &before, &after, inputs_stay);
-        before.group.retire();
-        self.workers.remove_group(before.group.id());
-        if let Some(paused) = &mut paused {
-            paused.outdated(before.number);
-        }
-        drop(resting);
-        drop(guard);
-        drop(paused);
-        let replaced = Replacement {
-            is_new: false,
-            is_changed: true,
-            queries: bound.places.len() as u64,
-            parameters_dropped: bound.dropped.into_iter().collect(),
-            state_discarded: succession.lost,
-        };
-        tracing::info!(application = name, queries = replaced.queries, "a new version has taken over");
-        if after.group.is_captured() {
-            // If that fails it is in the log and the status, and what was saved of the version before can be read all the same.
-            let _ = self.checkpoint_now();
-        }
-        Ok((after, replaced))
+        let (told, after) = self.upgrade(Version {
+            engine: self,
+            resting: Resting(vec![before.group.clone()]),
+            before,
+            prepared: Some(prepared),
+            wish,
+            succession,
+            bound,
+            inputs_stay,
+            after: None,
+            state: Some(state),
+            paused,
+        })?;
+        tracing::info!(application = name, queries = told.queries, "a new version has taken over");
+        Ok((after, told))
     }
 
     /// Whether an application may be replaced now by this one.
@@ -260,7 +189,17 @@ impl Engine {
     }
 
     /// Binds the queries of an application, as they were given, to the parameters of its new version.
-    fn bind_again(&self, state: &State, before: &Running, prepared: &Prepared) -> Result<Bound, ServiceError> {
+    ///
+    /// # Errors
+    /// They do not fit it, or would lose state without a wish for that.
+    fn bind_again(
+        &self,
+        state: &State,
+        before: &Running,
+        prepared: &Prepared,
+        wish: StateWish,
+        succession: &application::Succession,
+    ) -> Result<Bound, ServiceError> {
         let application = &prepared.application;
         let gone = |name: &str| before.application.parameter(name).is_some() && application.parameter(name).is_none();
         let mut rows = ParameterRows::new(application);
@@ -294,6 +233,9 @@ impl Engine {
         let count = refused.len();
         match refused.into_iter().next() {
             Some((query, error)) => Err(do_not_fit(&application.name, count, &state.registry.name(query), error)),
+            None if wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() => Err(
+                state_would_be_lost(&application.name, "its queries", &succession.lost, &discarding(&application.name)),
+            ),
             None => Ok(bound),
         }
     }
@@ -393,6 +335,120 @@ impl Engine {
     }
 }
 
+impl Version<'_> {
+    /// What came until now is not for queries that read something else from now on.
+    fn pass(&self, group: &Group) {
+        if !self.inputs_stay {
+            group.pass(self.engine.event_log.next().saturating_sub(1));
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.before.application.name
+    }
+}
+
+impl Upgrade for Version<'_> {
+    type Told = (Replacement, Arc<Running>);
+
+    fn quiesce(&mut self) -> Result<(), ServiceError> {
+        let (engine, before) = (self.engine, self.before.clone());
+        let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
+        let unequal = self.bound.unequal(state, &before, &prepared.application);
+        if !self.inputs_stay || !unequal.is_empty() {
+            engine.let_rest(state, &before, &mut self.resting)?;
+        }
+        engine.part(state, &before, &unequal)?;
+        if self.paused.is_some() && before.group.is_captured() {
+            // Nothing may come in between what has passed and what waits.
+            before.group.stand_still();
+            self.pass(&before.group);
+            // What is on its way out may have to pass through this very application, and its acknowledgements come behind events for it.
+            before.group.hold_back();
+            self.resting.let_shared_go_on();
+            self.state = None;
+            self.paused.as_mut().map_or(Ok(()), |paused| paused.save(engine, &before))?;
+            let state = self.state.insert(engine.state.lock());
+            let prepared = self.prepared.as_ref().expect(IS_NEW);
+            engine.check_unchanged(state, &before, &prepared.application)?;
+            self.bound = engine.bind_again(state, &before, prepared, self.wish, &self.succession)?;
+            if !self.bound.unequal(state, &before, &prepared.application).is_empty() {
+                return Err(changed_meanwhile(self.name()));
+            }
+        }
+        before.group.stand_still();
+        self.state.as_mut().expect(IS_LOCKED).settle_shared(&before);
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), ServiceError> {
+        let Prepared { application, topics, outputs, shape, parts, last_refusal, warnings } =
+            self.prepared.take().expect(IS_NEW);
+        let group = self.engine.workers.create_group(parts);
+        // Its timers too have to wait until the version counts.
+        group.stand_still();
+        let after = self.after.insert(Running {
+            number: self.before.number,
+            application,
+            group: group.clone(),
+            inboxes: self.before.inboxes.clone(),
+            topics,
+            outputs,
+            shape,
+            queries_running: AtomicU64::new(self.before.queries_running.load(Ordering::Relaxed)),
+            queries_paused: AtomicU64::new(self.before.queries_paused.load(Ordering::Relaxed)),
+            last_refusal,
+            warnings,
+        });
+        let parameters = |queries: &[QueryId]| self.bound.rows(queries);
+        let succession = Succession { state: &self.succession.map, parameters: &parameters };
+        let taken = after.group.take_over(&self.before.group, &succession);
+        self.pass(&group);
+        taken.map_err(|error| stays(self.name(), ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())))
+    }
+
+    fn store(&mut self) -> Result<(), ServiceError> {
+        let dropped: Vec<&str> = self.bound.dropped.iter().map(String::as_str).collect();
+        let queries = self.bound.places.iter().map(|(query, ..)| *query);
+        let application = &self.after.as_ref().expect(IS_STARTED).application;
+        Ok(self.engine.catalog.replace_application(NewApplication::of(application), &dropped, queries)?)
+    }
+
+    fn switch(mut self) -> (Self::Told, bool) {
+        let (engine, before) = (self.engine, &self.before);
+        let mut after = self.after.take().expect(IS_STARTED);
+        if !self.inputs_stay {
+            let filters = after.topics.inputs.iter().filter_map(|input| input.filter.as_deref());
+            engine.messaging.subscribe(filters);
+            after.inboxes = engine.register_inboxes(&after.group, &after.application);
+        }
+        let after = Arc::new(after);
+        after.log_warnings();
+        engine.switch(self.state.as_mut().expect(IS_LOCKED), before, &after, self.inputs_stay);
+        before.group.retire();
+        engine.workers.remove_group(before.group.id());
+        if let Some(paused) = &mut self.paused {
+            paused.outdated(before.number);
+        }
+        let replaced = Replacement {
+            is_new: false,
+            is_changed: true,
+            queries: self.bound.places.len() as u64,
+            parameters_dropped: std::mem::take(&mut self.bound.dropped).into_iter().collect(),
+            state_discarded: std::mem::take(&mut self.succession.lost),
+        };
+        let is_saved = after.group.is_captured();
+        ((replaced, after), is_saved)
+    }
+
+    fn roll_back(self, error: ServiceError) -> ServiceError {
+        if let Some(after) = &self.after {
+            self.engine.workers.remove_group(after.group.id());
+        }
+        error
+    }
+}
+
 impl State {
     /// The slots of an application's queries that get events, each once.
     fn running_slots(&self, running: &Running) -> Vec<Slot> {
@@ -485,13 +541,8 @@ fn changed_meanwhile(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint("try again")
 }
 
-fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {
-    let shown = lost.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
-    ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for its queries would lose state: {shown}"))
-        .with_hint(format!(
-            "leave these parts as they are, or let them begin anew: CREATE OR REPLACE APPLICATION {} WITH (state => 'discard') ...",
-            rivulet_sql::name_in_sql(name)
-        ))
+fn discarding(name: &str) -> String {
+    format!("CREATE OR REPLACE APPLICATION {} WITH (state => 'discard') ...", rivulet_sql::name_in_sql(name))
 }
 
 fn do_not_fit(name: &str, count: usize, query: &str, error: ServiceError) -> ServiceError {

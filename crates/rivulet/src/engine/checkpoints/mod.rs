@@ -39,6 +39,7 @@ use catalog::CatalogLine;
 use line::LineStatus;
 
 pub(super) use recovery::{Loading, SavedStates, Unrestored};
+pub(super) use replacement::Paused;
 
 /// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those who work.
 const RESTS: u32 = 4;
