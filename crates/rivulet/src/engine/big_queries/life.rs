@@ -183,3 +183,39 @@ impl Life {
         *self = Self::Ended(End { result_is_elsewhere: None, flow: self.flow().cloned() });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::QueryState::{Ended, Failed, NotRunning, Paused};
+
+    /// State, reason, whether it is paused, and whether it is tried again.
+    fn told(life: &Life) -> (crate::service::QueryState, Option<String>, bool, bool) {
+        (life.state(), life.reason(), life.is_paused(), life.waits_to_start())
+    }
+
+    #[test]
+    fn what_happens_to_a_query_that_has_nothing_open_is_told_in_these_words() {
+        let why = |text: &str| Some(text.to_owned());
+        for is_paused in [false, true] {
+            let mut life = Life::stored(is_paused, why("no disk"));
+            life.hinder("no broker".into());
+            assert_eq!(told(&life), (Failed, why("no disk"), is_paused, false), "the first reason stays");
+            life.retry();
+            let reason = if is_paused { "no disk" } else { "no disk; it is tried again until it starts" };
+            assert_eq!(told(&life), (NotRunning, why(reason), is_paused, !is_paused));
+            life.replace();
+            assert_eq!(told(&life), (NotRunning, why(IS_REPLACED), is_paused, false), "by nobody else meanwhile");
+            assert_eq!(life.problem(), "", "nothing is wrong");
+            life.fail("no memory".into());
+            assert_eq!(told(&life), (Failed, why("no memory"), is_paused, false));
+            life.end();
+            assert_eq!(told(&life), (Ended, None, false, false));
+        }
+        let mut life = Life::stored(true, None);
+        assert_eq!(told(&life), (Paused, None, true, false));
+        life.hinder("no broker".into());
+        assert_eq!(told(&life), (NotRunning, why("no broker"), true, false), "until somebody resumes it");
+        assert!(Life::stored(false, None).waits_to_start());
+    }
+}
