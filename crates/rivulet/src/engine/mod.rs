@@ -7,9 +7,12 @@
 //!   takes neither of the others.
 //!
 //! In reading order: this file (opening, applications), `not_running` (what an upgrade has left behind), `warnings` (what is probably a mistake), `submit`
-//! (queries), `lifecycle` (whether one runs), `upgrade` (how a new version takes over), `replace` (that of an application), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` (SQL),
-//! `output` (the sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client) and `own_connections`, `memory` (how much there may be),
-//! `checkpoints`, `event_log` and `attendance` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
+//! (queries), `lifecycle` (whether one runs), `upgrade` (how a new version takes over), `replace` (that of an
+//! application), `room`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait)
+//! and `statements` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other servers),
+//! `messaging` (broker or client) and `own_connections`, `memory` (how much there may be), `checkpoints`, `event_log`
+//! and `attendance` (what outlives the process), `reserve` (a start on a full disk), `status` and `exposition` (what is
+//! counted), [`by_hand`] (for simulations).
 
 mod broker_journal;
 mod messaging;

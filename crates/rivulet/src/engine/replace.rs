@@ -1,14 +1,14 @@
-//! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values, topics and,
-//! as far as it can use it, their state ([`rivulet_operators::application::succession`]).
+//! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values,
+//! topics and, as far as it can use it, their state ([`rivulet_operators::application::succession`]).
 //!
-//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::hold_back) while its
-//! results leave and what it has done is saved, for which the state of the engine is let go of; then it
-//! [stands still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state. Waiting events go over
-//! first, then inboxes and routes.
+//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::hold_back) while
+//! its results leave and what it has done is saved, for which the state of the engine is let go of; then it [stands
+//! still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state. Waiting events go over first,
+//! then inboxes and routes.
 //!
 //! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
-//! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input while
-//! results leave: their acknowledgements may come behind it.
+//! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input
+//! while results leave: their acknowledgements may come behind it.
 
 mod bound;
 
@@ -32,7 +32,8 @@ use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
 use bound::Bound;
 
-/// How long events that wait may take to be processed by the version before, where the new one could not take them over.
+/// How long events that wait may take to be processed by the version before, where the new one could not take them
+/// over.
 const REST_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether they are.
@@ -82,8 +83,8 @@ impl Engine {
     /// Registers an application, or lets it take over the queries of the one of its name.
     ///
     /// # Errors
-    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk that does not take what
-    /// is to be saved. The version before goes on then.
+    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk
+    /// that does not take what is to be saved. The version before goes on then.
     pub(super) fn replace(
         &self,
         application: Application,
@@ -299,7 +300,8 @@ impl Upgrade for Version<'_> {
             // Nothing may come in between what has passed and what waits.
             before.group.stand_still();
             self.pass(&before.group);
-            // What is on its way out may have to pass through this very application, and its acknowledgements come behind events for it.
+            // What is on its way out may have to pass through this very application, and its acknowledgements come
+            // behind events for it.
             before.group.hold_back();
             self.resting.let_shared_go_on();
             self.state = None;

@@ -1,8 +1,8 @@
 //! `CREATE OR REPLACE`: a new version of an application, or of a big query, takes over from the version that runs. Both
 //! go through the same steps:
 //!
-//! 1. **Check.** Everything that can be refused is, while the version before goes on: a text that cannot be planned, state
-//!    that would be lost. What was checked is an [`Upgrade`].
+//! 1. **Check.** Everything that can be refused is, while the version before goes on: a text that cannot be planned,
+//!    state that would be lost. What was checked is an [`Upgrade`].
 //! 2. **Quiesce.** The version before processes nothing more, and what it has done is saved.
 //! 3. **Start.** The new version is made, with the state that it can use.
 //! 4. **Store.** The catalog is told. From here on the new version counts, also after a crash.
@@ -61,7 +61,8 @@ impl Engine {
         }
         let (told, is_saved) = upgrade.switch();
         if is_saved && self.checkpoints.is_some() {
-            // If that fails it is in the log and the status, and what was saved of the version before can be read all the same.
+            // If that fails it is in the log and the status, and what was saved of the version before can be read all
+            // the same.
             let _ = self.checkpoint_of_most();
         }
         Ok(told)

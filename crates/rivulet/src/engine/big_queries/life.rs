@@ -13,8 +13,8 @@ const ENDS: &str = "it has come to the end of its input, and that is being saved
 const IS_REPLACED: &str = "another version of it is being started";
 
 /// The reason given for a query whose source has no room, because its sink takes nothing or it is too slow.
-const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at its sink, pause it, or \
-                        declare its source with the option overflow";
+const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at \
+                        its sink, pause it, or declare its source with the option overflow";
 
 /// What a flow of its own runs.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,8 @@ impl Life {
         }
     }
 
-    /// The error that has ended it took back what was written since the last checkpoint: it is started again from there.
+    /// The error that has ended it took back what was written since the last checkpoint: it is started again from
+    /// there.
     pub(super) fn retry(&mut self) {
         if let Self::Failed { failure, is_paused } = self {
             let why = Hindrance::Problem(std::mem::take(&mut failure.reason));

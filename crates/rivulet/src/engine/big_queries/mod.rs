@@ -4,8 +4,10 @@
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
 //! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of
-//! them; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
+//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `settle`: where
+//! one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those
+//! that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that
+//! need more than there may be.
 
 mod claim;
 mod crash;
@@ -142,7 +144,8 @@ impl OneQuery {
         self.life.look(self.saved.is_some());
     }
 
-    /// Whether an error has ended it and took back what was written since its last checkpoint: it may go well from there.
+    /// Whether an error has ended it and took back what was written since its last checkpoint: it may go well from
+    /// there.
     fn is_undone(&self) -> bool {
         self.life.flow().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone())
     }
@@ -192,7 +195,8 @@ impl BigQueries {
         Self { starts: Starts::open(folder, Path::new("/")), ..Self::default() }
     }
 
-    /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not started.
+    /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not
+    /// started.
     fn save(&self, name: &str, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
         let (plan, running) = (one.plan.as_ref()?, one.life.flow()?);
         // Its failure is in the status and the log.

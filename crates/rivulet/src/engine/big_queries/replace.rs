@@ -1,12 +1,13 @@
-//! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can ([`rivulet_sql::query_succession`]).
+//! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can
+//! ([`rivulet_sql::query_succession`]).
 //!
-//! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server, and
-//! what of that the new version can use becomes the next epoch of the same line, which says from which one it has taken
-//! over. Only then the version before is closed, and the new one starts from its epoch. Until the catalog has the new
-//! text, a start of the server goes back to the newest epoch that is of the text before ([`Saved::open`]).
+//! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server,
+//! and what of that the new version can use becomes the next epoch of the same line, which says from which one it has
+//! taken over. Only then the version before is closed, and the new one starts from its epoch. Until the catalog has the
+//! new text, a start of the server goes back to the newest epoch that is of the text before ([`Saved::open`]).
 //!
-//! What must hold: rows up to the last checkpoint are processed by the version before, and rows from there on by the new
-//! one; or by the version before, if the new one cannot start.
+//! What must hold: rows up to the last checkpoint are processed by the version before, and rows from there on by the
+//! new one; or by the version before, if the new one cannot start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,8 +99,8 @@ impl Engine {
     /// Creates a big query, or lets it take over from the one of its name.
     ///
     /// # Errors
-    /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of which no checkpoint can be
-    /// made. The version before goes on then.
+    /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of
+    /// which no checkpoint can be made. The version before goes on then.
     pub(in crate::engine) fn replace_big_query(
         &self,
         create: CreateBigQuery,
@@ -195,11 +196,12 @@ impl Version<'_> {
         self.engine.big_queries.known.lock().change(self.name(), change);
     }
 
-    /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with; nothing if there is none yet. The version before
-    /// stands still then.
+    /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with;
+    /// nothing if there is none yet. The version before stands still then.
     fn hand_over(&mut self, saved: &mut Saved) -> Result<Option<Handed>, ServiceError> {
         let engine = self.engine;
-        // It may have come to its end since that was looked at. What it has written since its last checkpoint would come twice.
+        // It may have come to its end since that was looked at. What it has written since its last checkpoint would
+        // come twice.
         self.before.look();
         let name = &self.create.name.text;
         if saved.has_ended() || matches!(self.before.life, Life::Ending(_)) {
@@ -339,8 +341,8 @@ impl Upgrade for Version<'_> {
         Ok(())
     }
 
-    /// Of a version that begins anew what was saved of the one before is forgotten only when the catalog has it. A crash
-    /// between the two leaves checkpoints of another version, and that is said ([`Saved::open`]).
+    /// Of a version that begins anew what was saved of the one before is forgotten only when the catalog has it. A
+    /// crash between the two leaves checkpoints of another version, and that is said ([`Saved::open`]).
     fn store(&mut self) -> Result<(), ServiceError> {
         let (engine, number) = (self.engine, self.before.number);
         let known_before = engine.big_queries.known.lock().remembered.get(&number).cloned();
@@ -436,7 +438,8 @@ fn has_no_checkpoints(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint(hint)
 }
 
-/// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says of all of them.
+/// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says
+/// of all of them.
 fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) -> Result<(), ServiceError> {
     let (one, other) = (&before.output, &after.output);
     let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink, host)) else { return Ok(()) };

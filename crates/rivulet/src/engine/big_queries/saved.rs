@@ -374,8 +374,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Saves where a query is, or that it has come to its end; `None` if there is nothing to save now. One that was slow is
-    /// left alone for a while, unless somebody asks.
+    /// Saves where a query is, or that it has come to its end; `None` if there is nothing to save now. One that was
+    /// slow is left alone for a while, unless somebody asks.
     ///
     /// # Errors
     /// The query goes on, and what was saved before counts.

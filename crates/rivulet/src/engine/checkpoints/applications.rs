@@ -1,7 +1,8 @@
 //! The line of epochs in which the state of all applications is saved.
 //!
-//! An application has one name in it, and under that a piece with everything and behind it pieces with what changed. Before those get more, or larger, than what they
-//! stand behind, everything is taken once more, so that a restart reads little that does not count.
+//! An application has one name in it, and under that a piece with everything and behind it pieces with what changed.
+//! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
+//! reads little that does not count.
 //!
 //! A piece begins with a mark and the identity of the application's text; behind them stands what [`Captured`] has.
 
@@ -25,7 +26,8 @@ pub(crate) const LINE: &str = "applications";
 /// The most pieces that stand behind one with everything.
 const CHANGES_MAX: usize = 8;
 
-/// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event that is in it.
+/// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event
+/// that is in it.
 pub(crate) const POSITION: &str = "position";
 pub(super) const APPLIED: &str = "applied";
 
@@ -77,7 +79,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// What was captured of the application with this text, whose results until then have numbers below `results_to`; nothing if nothing changed.
+    /// What was captured of the application with this text, whose results until then have numbers below `results_to`;
+    /// nothing if nothing changed.
     pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured, results_to: u64) -> Option<Self> {
         if captured.bytes.is_empty() && captured.failures.0 == 0 {
             return None;
@@ -195,7 +198,8 @@ impl Known {
         self.position
     }
 
-    /// The highest position of an event that may be in any of its states, or from where on the log is replayed: those below may be given to nothing else.
+    /// The highest position of an event that may be in any of its states, or from where on the log is replayed: those
+    /// below may be given to nothing else.
     pub(super) fn reached(&self) -> LogPosition {
         self.applied.max(self.position.saturating_sub(1))
     }
@@ -219,15 +223,15 @@ impl Known {
         }
     }
 
-    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which is saved there; unless that
-    /// is of another text, for then it could not be read together with this.
+    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which
+    /// is saved there; unless that is of another text, for then it could not be read together with this.
     fn replaces(&self, taken: &Taken) -> bool {
         let is_whole = self.wants_everything(taken.number, &taken.id) && taken.failures.0 == 0;
         is_whole || self.written.get(&taken.number).is_none_or(|one| one.id != taken.id)
     }
 
-    /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so nothing is deleted before
-    /// there are enough of its own.
+    /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so
+    /// nothing is deleted before there are enough of its own.
     pub(super) fn needed_from(&self) -> LogPosition {
         match self.positions.front() {
             Some(&position) if self.positions.len() >= self.retained => position,
@@ -240,8 +244,8 @@ impl Known {
         self.written.keys().copied()
     }
 
-    /// Writes what was taken, behind which the log is replayed from `position`, and drops what was written of applications
-    /// that are not among `all`; nothing if nothing has changed.
+    /// Writes what was taken, behind which the log is replayed from `position`, and drops what was written of
+    /// applications that are not among `all`; nothing if nothing has changed.
     pub(super) fn commit(
         &mut self,
         line: &mut Line,
@@ -255,7 +259,8 @@ impl Known {
             }
         }
         let gone: Vec<String> = self.applications().filter(|one| !all.contains(one)).map(name_of).collect();
-        // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing before that.
+        // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing
+        // before that.
         let is_new = position > 1
             && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
         if taken.is_empty() && gone.is_empty() && !is_new {

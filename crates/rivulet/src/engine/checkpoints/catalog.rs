@@ -1,9 +1,10 @@
 //! The catalog in the object store, beside the state: for the case that the machine is lost with its data folder.
 //!
-//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here only with every checkpoint.
+//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here
+//! only with every checkpoint.
 //!
-//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before anything is written to the store; and no
-//! number is given out again under which something is saved there.
+//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before
+//! anything is written to the store; and no number is given out again under which something is saved there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ impl CatalogLine {
         }
         let parts: BTreeMap<String, Vec<u8>> =
             restored.pieces.into_iter().map(|(name, pieces)| (name, pieces.concat())).collect();
-        // It is older than the state: what was created between has checkpoints under a number that this catalog would give out again.
+        // It is older than the state: what was created between has checkpoints under a number that this catalog would
+        // give out again.
         let statement =
             numbers(store).map_err(|error| refused("the saved big queries cannot be listed", &error))?.pop_last();
         catalog.fill(&parts, Used { statement, ..Used::default() })?;

@@ -1,8 +1,9 @@
-//! A line of epochs: all applications have one together, each big query has one, and so has the catalog where it is saved.
-//! When an attempt to add an epoch is due, what becomes of one that fails, and what is told is the same for all of them.
+//! A line of epochs: all applications have one together, each big query has one, and so has the catalog where it is
+//! saved. When an attempt to add an epoch is due, what becomes of one that fails, and what is told is the same for all
+//! of them.
 //!
-//! What must hold: an attempt that fails leaves the epoch before in force. It is said once, not at every attempt, and the
-//! line tells why it has no newer epoch until it has one.
+//! What must hold: an attempt that fails leaves the epoch before in force. It is said once, not at every attempt, and
+//! the line tells why it has no newer epoch until it has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -74,8 +75,8 @@ impl Line {
         Self { epochs, of: of.into(), made: None, failure: None, rests_until: None }
     }
 
-    /// Makes an `attempt` to add an epoch with [`Line::commit`], unless the line is left alone and nobody `is_asked`. The
-    /// attempt returns `None` if there is nothing to save now.
+    /// Makes an `attempt` to add an epoch with [`Line::commit`], unless the line is left alone and nobody `is_asked`.
+    /// The attempt returns `None` if there is nothing to save now.
     ///
     /// # Errors
     /// Nothing was saved, or not all of it.

@@ -1,17 +1,18 @@
 //! Checkpoints: the state of queries is saved while they run, and comes back at the next start.
 //!
 //! One thread makes them, on a timer; so does whoever asks, and the end of the server. A checkpoint goes through all
-//! lines of epochs, each by the same steps ([`line`]): that of all applications, that of each big query, and that of the
-//! catalog where it is saved too. Groups of applications are captured one after the other, each what changed since the
-//! last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time, so that
-//! events are not late for it. They give one epoch ([`applications`]), written as a whole or not at all. At the start
-//! [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the checkpoints of this
-//! catalog.
+//! lines of epochs, each by the same steps ([`line`]): that of all applications, that of each big query, and that of
+//! the catalog where it is saved too. Groups of applications are captured one after the other, each what changed since
+//! the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time,
+//! so that events are not late for it. They give one epoch ([`applications`]), written as a whole or not at all. At the
+//! start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
+//! checkpoints of this catalog.
 //!
-//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one takes along
-//! what this one would have saved.
+//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one
+//! takes along what this one would have saved.
 //!
-//! Locks: the lines, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other way round.
+//! Locks: the lines, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other
+//! way round.
 
 pub(crate) mod applications;
 pub(crate) mod catalog;
@@ -41,7 +42,8 @@ use line::LineStatus;
 pub(super) use recovery::{Loading, SavedStates, Unrestored};
 pub(super) use replacement::Paused;
 
-/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those who work.
+/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
+/// who work.
 const RESTS: u32 = 4;
 
 /// What an engine has for making checkpoints.
@@ -50,7 +52,8 @@ pub(super) struct Checkpoints {
     store: Arc<Store>,
     /// Held by who makes a checkpoint, or keeps others from making one. None once the engine has stopped.
     lines: Mutex<Option<Lines>>,
-    /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of them.
+    /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of
+    /// them.
     unfit: Mutex<Vec<ApplicationNumber>>,
     report: Mutex<Report>,
     /// Whether the engine runs: what failed half way at its start must not be saved.
@@ -190,7 +193,8 @@ impl Checkpoints {
         }
     }
 
-    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as [`home::find`] has them.
+    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as
+    /// [`home::find`] has them.
     pub(super) fn settle(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
         home::find((Some(&*self.store), &self.settings.place), catalog, usual, accepts_empty)?
             .note(&self.store, catalog)
@@ -261,8 +265,8 @@ fn of_query((query, line): &(String, LineStatus)) -> QueryCheckpoint {
 }
 
 impl Report {
-    /// Enters a checkpoint that has gone through the lines `of_server` and those of `big_queries`. Returns what it says, and
-    /// why there is none of some big queries.
+    /// Enters a checkpoint that has gone through the lines `of_server` and those of `big_queries`. Returns what it
+    /// says, and why there is none of some big queries.
     ///
     /// # Errors
     /// One of the server's lines has failed.
@@ -319,8 +323,8 @@ impl Engine {
         }
     }
 
-    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous runtime, in which nobody may
-    /// wait for the disk.
+    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous
+    /// runtime, in which nobody may wait for the disk.
     pub(super) fn end_checkpoints(&self) {
         let Some(checkpoints) = &self.checkpoints else { return };
         checkpoints.end();
@@ -347,8 +351,8 @@ impl Engine {
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in it; says of which big queries none could be
-    /// made.
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in
+    /// it; says of which big queries none could be made.
     fn make_checkpoint(
         &self,
         checkpoints: &Checkpoints,

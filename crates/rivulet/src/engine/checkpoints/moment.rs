@@ -55,7 +55,8 @@ impl Engine {
             match self.wait_for_both_ends(&taken, position) {
                 Ok(()) => known.commit(line, taken, &all, position),
                 Err(not_ready) => {
-                    // What gave nothing behind durable events, and what was captured before anything got stuck, is saved. The others lack what they lacked before: the log is replayed from there.
+                    // What gave nothing behind durable events, and what was captured before anything got stuck, is
+                    // saved. The others lack what they lacked before: the log is replayed from there.
                     let (ready, waiting) = self.divide(taken);
                     known.give_up(&waiting);
                     known.commit(line, ready, &all, known.position()).and(Err(not_ready.into()))
@@ -80,9 +81,9 @@ impl Engine {
         Taken::new(running.number, &running.application.id, captured, results_to)
     }
 
-    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know of events that
-    /// the log could still lose and would give their positions to others, nor have given results that nobody would compute again and that are still
-    /// on their way.
+    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know
+    /// of events that the log could still lose and would give their positions to others, nor have given results that
+    /// nobody would compute again and that are still on their way.
     pub(super) fn wait_for_both_ends(&self, taken: &[Taken], position: LogPosition) -> Result<(), NotReady> {
         let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
         if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {

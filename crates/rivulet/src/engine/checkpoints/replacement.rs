@@ -1,8 +1,8 @@
 //! Checkpoints while a new version of an application takes over its queries.
 //!
-//! Just before that, all that the version before has done is saved; only then the catalog is told of the new one. So after a crash at
-//! any moment the log is replayed from where the one ended and the other began: what comes before was processed by the version
-//! before, and is not processed once more.
+//! Just before that, all that the version before has done is saved; only then the catalog is told of the new one. So
+//! after a crash at any moment the log is replayed from where the one ended and the other began: what comes before was
+//! processed by the version before, and is not processed once more.
 
 use std::sync::atomic::Ordering;
 
@@ -32,8 +32,8 @@ impl Checkpoints {
 }
 
 impl Engine {
-    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on meanwhile: where there is
-    /// no way out, nobody is held up to find that out.
+    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on
+    /// meanwhile: where there is no way out, nobody is held up to find that out.
     ///
     /// # Errors
     /// There is no way out.
@@ -49,8 +49,9 @@ impl Engine {
 }
 
 impl Paused<'_> {
-    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time. Waits for the disk, and for its
-    /// results to leave: nobody else may have to wait for that, so the state of the engine must not be locked.
+    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time.
+    /// Waits for the disk, and for its results to leave: nobody else may have to wait for that, so the state of the
+    /// engine must not be locked.
     ///
     /// # Errors
     /// The disk, the way out, or the server stops; the checkpoint before stays in force.
