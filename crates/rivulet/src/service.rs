@@ -297,6 +297,12 @@ impl ServiceError {
         }
     }
 
+    /// The message, with the hint behind `\nhint: `.
+    pub fn text(&self) -> String {
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+        format!("{}{hint}", self.message)
+    }
+
     /// The error with a position in the SQL text, both from 1.
     #[must_use]
     pub fn at(mut self, line: u32, column: u32) -> Self {

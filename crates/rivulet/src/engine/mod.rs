@@ -19,8 +19,8 @@
 //!   sink runs under its group's lock and takes none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
-//! and `not_running` (what an upgrade has left behind), `queries`, `replace` (a new version of an application takes
-//! over its queries), `routing`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
+//! and `not_running` (what an upgrade has left behind), `queries`, `lifecycle` (whether one runs), `upgrade` (how a new
+//! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
 //! (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits
 //! for files, brokers and other servers), `messaging` (broker or client), `memory`
 //! (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a full
@@ -37,6 +37,7 @@ mod event_log;
 mod exposition;
 mod routing;
 mod languages;
+mod lifecycle;
 mod memory;
 mod messaging;
 mod not_running;
@@ -56,6 +57,7 @@ mod tables;
 mod taps;
 mod texts;
 mod topics;
+mod upgrade;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -91,9 +93,9 @@ pub(crate) use taps::Waiting;
 
 pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
+pub(crate) use checkpoints::applications as saved;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
-pub(crate) use checkpoints::line as saved;
 pub(crate) use tables::read_table;
 pub(crate) use texts::literal_text;
 

@@ -8,8 +8,9 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use rivulet_dataflow::{QueryId, Slot};
+use rivulet_dataflow::QueryId;
 
+use super::lifecycle::{Lifecycle, Slotted};
 use crate::catalog::ApplicationNumber;
 use crate::service::{generated_name, is_generated_name};
 
@@ -21,10 +22,8 @@ pub(super) struct Entry {
     name: Box<str>,
     /// Its application; [`GONE`] once the query is.
     pub(super) application: ApplicationNumber,
-    /// Its row in the application's group; `None` if it cannot run.
-    pub(super) slot: Option<Slot>,
-    /// Whether it gets events.
-    pub(super) is_paused: bool,
+    /// Whether it runs, and in which row of the application's group.
+    pub(super) life: Lifecycle<Slotted>,
 }
 
 /// The application of a query that is gone.
@@ -96,15 +95,14 @@ impl Registry {
         id: QueryId,
         name: Option<&str>,
         application: ApplicationNumber,
-        slot: Option<Slot>,
-        is_paused: bool,
+        life: Lifecycle<Slotted>,
     ) {
         assert!(self.entries.last().is_none_or(|last| last.id < id), "query number {id} is new and the highest");
         if self.entries.len() == self.entries.capacity() {
             // Half at a time: what is not yet written to takes no memory, and each growth copies everything.
             self.entries.reserve_exact(self.entries.len() / 2 + 1024);
         }
-        self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, slot, is_paused });
+        self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, life });
         if let Some(name) = name {
             let Self { entries, named, hasher, .. } = self;
             named.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(name_of(entries, id)));
@@ -118,7 +116,8 @@ impl Registry {
         if let Ok(found) = self.named.find_entry(hash, |&named| named == id) {
             found.remove();
         }
-        let mark = Entry { id, name: Box::default(), application: GONE, slot: None, is_paused: true };
+        let life = Lifecycle::without_slot(true);
+        let mark = Entry { id, name: Box::default(), application: GONE, life };
         let removed = std::mem::replace(&mut self.entries[place], mark);
         self.gone += 1;
         if self.gone > self.entries.len() / 4 {
@@ -232,9 +231,9 @@ mod tests {
     #[test]
     fn queries_are_found_by_number_and_name() {
         let mut registry = Registry::default();
-        registry.insert(1, Some("kims_ac"), 0, Some(0), false);
-        registry.insert(2, None, 0, Some(1), false);
-        registry.insert(3, Some("anna"), 1, Some(0), true);
+        registry.insert(1, Some("kims_ac"), 0, Lifecycle::Running(0));
+        registry.insert(2, None, 0, Lifecycle::Running(1));
+        registry.insert(3, Some("anna"), 1, Lifecycle::Paused(0));
         assert_eq!(registry.id_of("kims_ac"), Some(1));
         assert_eq!(registry.id_of("query_2"), Some(2));
         assert_eq!(registry.id_of("query_1"), None, "a named query has no other name");
@@ -253,7 +252,7 @@ mod tests {
     fn numbers_may_be_missing() {
         let mut registry = Registry::default();
         for id in [3, 4, 9, 12, 13] {
-            registry.insert(id, None, 0, Some(0), false);
+            registry.insert(id, None, 0, Lifecycle::Running(0));
         }
         let found: Vec<QueryId> = (0..20).filter(|&id| registry.get(id).is_some()).collect();
         assert_eq!(found, [3, 4, 9, 12, 13]);
@@ -264,7 +263,7 @@ mod tests {
     fn queries_that_went_leave_nothing_behind() {
         let mut registry = Registry::default();
         for id in 0..10_000 {
-            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, Some(0), false);
+            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, Lifecycle::Running(0));
             if id >= 100 {
                 registry.remove(id - 100);
             }

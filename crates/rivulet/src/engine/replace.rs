@@ -1,56 +1,49 @@
-//! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values, topics and,
-//! as far as it can use it, their state ([`rivulet_operators::application::succession`]).
+//! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values,
+//! topics and, as far as it can use it, their state ([`rivulet_operators::application::succession`]).
 //!
-//! Everything that can be refused is refused before anything changes: state that would be lost, queries that do not fit the new version.
-//! Then the version before is [held back](rivulet_runtime::Group::hold_back); what it has done is saved, when its results have left, for which the
-//! state of the engine is let go of; it [stands still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state; the catalog is
-//! told, and that is the moment from which on the new version counts, also after a crash. Behind it nothing can fail: waiting events go over, then
-//! inboxes and routes.
+//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::hold_back) while
+//! its results leave and what it has done is saved, for which the state of the engine is let go of; then it [stands
+//! still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state. Waiting events go over first,
+//! then inboxes and routes.
 //!
-//! What must hold: every event is processed by one of the two versions, those of a query in their order, first by the one and then by
-//! the other. Where queries read something else from then on, what comes while results leave is for the version before if that goes on, and
-//! for nobody otherwise. Until the catalog has the new version, an error leaves the old one as it was. Nobody is refused input while results
-//! leave: their acknowledgements may come behind it.
+//! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
+//! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input
+//! while results leave: their acknowledgements may come behind it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod bound;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::compute::interleave_record_batch;
-use arrow::datatypes::SchemaRef;
-use arrow::row::{RowConverter, SortField};
+use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{Application, Durability, Input, succession};
+use rivulet_operators::application::{self, Application, Durability, Input, succession};
 use rivulet_runtime::{Group, Succession};
-use rivulet_sql::{ParameterRows, StateWish};
+use rivulet_sql::StateWish;
 
 use super::Engine;
+use super::checkpoints::Paused;
+use super::lifecycle::Lifecycle;
 use super::queries::State;
-use super::queries::submit::{LOAD_BATCH, bind_error, param_value};
+use super::queries::submit::LOAD_BATCH;
+use super::registry::Entry;
 use super::running::{Prepared, Running, topics_of};
+use super::upgrade::{Upgrade, stays};
 use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
+use bound::Bound;
 
-/// How long events that wait may take to be processed by the version before, where the new one could not take them over.
+/// How long events that wait may take to be processed by the version before, where the new one could not take them
+/// over.
 const REST_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether they are.
 const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
-/// How many differences or losses an error names.
-const NAMED_MAX: usize = 3;
-
-/// The queries of an application, bound to the parameters of another version.
-struct Bound {
-    schema: SchemaRef,
-    batches: Vec<RecordBatch>,
-    /// In ascending order: each query with its batch and row.
-    places: Vec<(QueryId, usize, usize)>,
-    /// Parameters that queries have given and that are no more.
-    dropped: BTreeSet<String>,
-}
+const IS_NEW: &str = "the new version is made once";
+const IS_STARTED: &str = "the new version was made before";
+const IS_LOCKED: &str = "the state of the engine is locked but while results leave";
 
 /// What stands still, to go on when this is dropped: the version before, and behind it what it has part in.
 struct Resting(Vec<Arc<Group>>);
@@ -68,12 +61,32 @@ impl Drop for Resting {
     }
 }
 
+/// A version of an application that is to take over from the one that runs.
+struct Version<'e> {
+    engine: &'e Engine,
+    before: Arc<Running>,
+    prepared: Option<Prepared>,
+    wish: StateWish,
+    /// What becomes of the state.
+    succession: application::Succession,
+    bound: Bound,
+    /// Whether queries go on reading the same topics, by the same inboxes.
+    inputs_stay: bool,
+    /// What was made of it.
+    after: Option<Running>,
+    // In the order in which they are let go of.
+    resting: Resting,
+    /// The state of the engine; let go of while results leave.
+    state: Option<MutexGuard<'e, State>>,
+    paused: Option<Paused<'e>>,
+}
+
 impl Engine {
     /// Registers an application, or lets it take over the queries of the one of its name.
     ///
     /// # Errors
-    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk that does not take what
-    /// is to be saved. The version before goes on then.
+    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk
+    /// that does not take what is to be saved. The version before goes on then.
     pub(super) fn replace(
         &self,
         application: Application,
@@ -91,16 +104,15 @@ impl Engine {
         if let Some(before) = known {
             self.wait_for_results_of(&before)?;
         }
-        let mut paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let mut guard = self.queries.state.lock();
-        let mut state = &mut *guard;
+        let paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        let state = self.queries.state.lock();
         let before = match self.applications.named(&name) {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before, Replacement::default()));
             }
             Some(before) => before,
             None => {
-                drop(guard);
+                drop(state);
                 drop(paused);
                 let (running, is_new) = self.applications.register(prepared.application)?;
                 return Ok((running, Replacement { is_new, ..Replacement::default() }));
@@ -108,113 +120,24 @@ impl Engine {
         };
         self.check_replaceable(&prepared.application)?;
         let succession = succession(&before.application, &prepared.application);
-        let bind = |state: &State| {
-            let bound = self.bind_again(state, &before, &prepared)?;
-            match wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() {
-                true => Err(state_would_be_lost(&name, &succession.lost)),
-                false => Ok(bound),
-            }
-        };
-        let mut bound = bind(state)?;
-
+        let bound = self.bind_again(&state, &before, &prepared, wish, &succession)?;
         let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
             && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
-        let unequal = bound.unequal(state, &before, &prepared.application);
-        let mut resting = Resting(vec![before.group.clone()]);
-        if !inputs_stay || !unequal.is_empty() {
-            self.let_rest(&before, &mut resting)?;
-        }
-        self.part(state, &before, &unequal)?;
-        // What came until now is not for queries that read something else from now on.
-        let passed = |group: &Group| {
-            if !inputs_stay {
-                group.pass(self.event_log.next().saturating_sub(1));
-            }
-        };
-        if let Some(paused) = paused.as_mut().filter(|_| before.group.is_captured()) {
-            // Nothing may come in between what has passed and what waits.
-            before.group.stand_still();
-            passed(&before.group);
-            // What is on its way out may have to pass through this very application, and its acknowledgements come behind events for it.
-            before.group.hold_back();
-            resting.let_shared_go_on();
-            drop(guard);
-            paused.save(self, &before)?;
-            guard = self.queries.state.lock();
-            state = &mut *guard;
-            self.check_unchanged(&before, &prepared.application)?;
-            bound = bind(state)?;
-            if !bound.unequal(state, &before, &prepared.application).is_empty() {
-                return Err(changed_meanwhile(&name));
-            }
-        }
-        before.group.stand_still();
-        self.routing.settle_shared(&before);
-
-        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
-        let group = self.workers.create_group(parts);
-        // Its timers too have to wait until the version counts.
-        group.stand_still();
-        let parameters = |queries: &[QueryId]| bound.rows(queries);
-        let taken = group.take_over(&before.group, &Succession { state: &succession.map, parameters: &parameters });
-        passed(&group);
-        let dropped: Vec<&str> = bound.dropped.iter().map(String::as_str).collect();
-        let queries = bound.places.iter().map(|(query, ..)| *query);
-        let stored = match taken {
-            Ok(()) => self
-                .catalog
-                .replace_application(NewApplication::of(&application), &dropped, queries)
-                .map_err(ServiceError::from),
-            Err(error) => {
-                Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {error}")))
-            }
-        };
-        if let Err(error) = stored {
-            self.workers.remove_group(group.id());
-            return Err(error);
-        }
-
-        let inboxes = match inputs_stay {
-            true => before.inboxes.clone(),
-            false => self.routing.register_inboxes(&group, &topics),
-        };
-        let of = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
-        let after = Arc::new(Running {
-            number: before.number,
-            application,
-            group,
-            inboxes,
-            topics,
-            outputs,
-            shape,
-            queries_running: of(&before.queries_running),
-            queries_paused: of(&before.queries_paused),
-            queries_not_running: of(&before.queries_not_running),
-            warnings,
-        });
-        after.log_warnings();
-        self.switch(state, &before, &after, inputs_stay);
-        before.group.retire();
-        self.workers.remove_group(before.group.id());
-        if let Some(paused) = &mut paused {
-            paused.outdated(before.number);
-        }
-        drop(resting);
-        drop(guard);
-        drop(paused);
-        let replaced = Replacement {
-            is_new: false,
-            is_changed: true,
-            queries: bound.places.len() as u64,
-            parameters_dropped: bound.dropped.into_iter().collect(),
-            state_discarded: succession.lost,
-        };
-        tracing::info!(application = name, queries = replaced.queries, "a new version has taken over");
-        if after.group.is_captured() {
-            // If that fails it is in the log and the status, and what was saved of the version before can be read all the same.
-            let _ = self.checkpoint_now();
-        }
-        Ok((after, replaced))
+        let (told, after) = self.upgrade(Version {
+            engine: self,
+            resting: Resting(vec![before.group.clone()]),
+            before,
+            prepared: Some(prepared),
+            wish,
+            succession,
+            bound,
+            inputs_stay,
+            after: None,
+            state: Some(state),
+            paused,
+        })?;
+        tracing::info!(application = name, queries = told.queries, "a new version has taken over");
+        Ok((after, told))
     }
 
     /// Whether an application may be replaced now by this one.
@@ -241,45 +164,6 @@ impl Engine {
         match self.applications.numbered(before.number) {
             Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(application),
             _ => Err(changed_meanwhile(&before.application.name)),
-        }
-    }
-
-    /// Binds the queries of an application, as they were given, to the parameters of its new version.
-    fn bind_again(&self, state: &State, before: &Running, prepared: &Prepared) -> Result<Bound, ServiceError> {
-        let application = &prepared.application;
-        let gone = |name: &str| before.application.parameter(name).is_some() && application.parameter(name).is_none();
-        let mut rows = ParameterRows::new(application);
-        let mut bound = Bound {
-            schema: application.parameter_schema.clone(),
-            batches: Vec::new(),
-            places: Vec::new(),
-            dropped: BTreeSet::new(),
-        };
-        let (mut waiting, mut refused) = (Vec::new(), Vec::new());
-        self.catalog.scan_queries(|query| {
-            let runs = state.registry.get(query.id).is_some_and(|entry| entry.slot.is_some());
-            if query.application != before.number || !runs {
-                return;
-            }
-            for (name, _) in query.parameters.iter().filter(|(name, _)| gone(name)) {
-                if !bound.dropped.contains(&**name) {
-                    bound.dropped.insert(name.to_string());
-                }
-            }
-            let values = query.parameters.iter().filter(|(name, _)| !gone(name));
-            match rows.push(values.map(|(name, value)| (name.as_ref(), param_value(value)))) {
-                Ok(()) => waiting.push(query.id),
-                Err(error) => refused.push((query.id, bind_error(error))),
-            }
-            if waiting.len() == LOAD_BATCH {
-                bound.add(prepared, rows.finish(), &mut waiting, &mut refused);
-            }
-        })?;
-        bound.add(prepared, rows.finish(), &mut waiting, &mut refused);
-        let count = refused.len();
-        match refused.into_iter().next() {
-            Some((query, error)) => Err(do_not_fit(&application.name, count, &state.registry.name(query), error)),
-            None => Ok(bound),
         }
     }
 
@@ -328,7 +212,7 @@ impl Engine {
             })?;
             if parted != slot {
                 if let Some(entry) = state.registry.get_mut(query) {
-                    entry.slot = Some(parted);
+                    entry.life.move_to(parted);
                 }
                 let topics = topics_of(before, &[parted]);
                 self.routing.add_routes(before, &[parted], &topics);
@@ -369,82 +253,130 @@ impl Engine {
     }
 }
 
+impl Version<'_> {
+    /// What came until now is not for queries that read something else from now on.
+    fn pass(&self, group: &Group) {
+        if !self.inputs_stay {
+            group.pass(self.engine.event_log.next().saturating_sub(1));
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.before.application.name
+    }
+}
+
+impl Upgrade for Version<'_> {
+    type Told = (Replacement, Arc<Running>);
+
+    fn quiesce(&mut self) -> Result<(), ServiceError> {
+        let (engine, before) = (self.engine, self.before.clone());
+        let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
+        let unequal = self.bound.unequal(state, &before, &prepared.application);
+        if !self.inputs_stay || !unequal.is_empty() {
+            engine.let_rest(&before, &mut self.resting)?;
+        }
+        engine.part(state, &before, &unequal)?;
+        if self.paused.is_some() && before.group.is_captured() {
+            // Nothing may come in between what has passed and what waits.
+            before.group.stand_still();
+            self.pass(&before.group);
+            // What is on its way out may have to pass through this very application, and its acknowledgements come
+            // behind events for it.
+            before.group.hold_back();
+            self.resting.let_shared_go_on();
+            self.state = None;
+            self.paused.as_mut().map_or(Ok(()), |paused| paused.save(engine, &before))?;
+            let state = self.state.insert(engine.queries.state.lock());
+            let prepared = self.prepared.as_ref().expect(IS_NEW);
+            engine.check_unchanged(&before, &prepared.application)?;
+            self.bound = engine.bind_again(state, &before, prepared, self.wish, &self.succession)?;
+            if !self.bound.unequal(state, &before, &prepared.application).is_empty() {
+                return Err(changed_meanwhile(self.name()));
+            }
+        }
+        before.group.stand_still();
+        engine.routing.settle_shared(&before);
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), ServiceError> {
+        let Prepared { application, topics, outputs, shape, parts, warnings } = self.prepared.take().expect(IS_NEW);
+        let group = self.engine.workers.create_group(parts);
+        // Its timers too have to wait until the version counts.
+        group.stand_still();
+        let after = self.after.insert(Running {
+            number: self.before.number,
+            application,
+            group: group.clone(),
+            inboxes: self.before.inboxes.clone(),
+            topics,
+            outputs,
+            shape,
+            queries_running: AtomicU64::new(self.before.queries_running.load(Ordering::Relaxed)),
+            queries_paused: AtomicU64::new(self.before.queries_paused.load(Ordering::Relaxed)),
+            queries_not_running: AtomicU64::new(self.before.queries_not_running.load(Ordering::Relaxed)),
+            warnings,
+        });
+        let parameters = |queries: &[QueryId]| self.bound.rows(queries);
+        let succession = Succession { state: &self.succession.map, parameters: &parameters };
+        let taken = after.group.take_over(&self.before.group, &succession);
+        self.pass(&group);
+        taken.map_err(|error| stays(self.name(), ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())))
+    }
+
+    fn store(&mut self) -> Result<(), ServiceError> {
+        let dropped: Vec<&str> = self.bound.dropped.iter().map(String::as_str).collect();
+        let queries = self.bound.places.iter().map(|(query, ..)| *query);
+        let application = &self.after.as_ref().expect(IS_STARTED).application;
+        Ok(self.engine.catalog.replace_application(NewApplication::of(application), &dropped, queries)?)
+    }
+
+    fn switch(mut self) -> (Self::Told, bool) {
+        let (engine, before) = (self.engine, &self.before);
+        let mut after = self.after.take().expect(IS_STARTED);
+        if !self.inputs_stay {
+            after.inboxes = engine.routing.register_inboxes(&after.group, &after.topics);
+        }
+        let after = Arc::new(after);
+        after.log_warnings();
+        engine.switch(self.state.as_mut().expect(IS_LOCKED), before, &after, self.inputs_stay);
+        before.group.retire();
+        engine.workers.remove_group(before.group.id());
+        if let Some(paused) = &mut self.paused {
+            paused.outdated(before.number);
+        }
+        let replaced = Replacement {
+            is_new: false,
+            is_changed: true,
+            queries: self.bound.places.len() as u64,
+            parameters_dropped: std::mem::take(&mut self.bound.dropped).into_iter().collect(),
+            state_discarded: std::mem::take(&mut self.succession.lost),
+        };
+        let is_saved = after.group.is_captured();
+        ((replaced, after), is_saved)
+    }
+
+    fn roll_back(self, error: ServiceError) -> ServiceError {
+        if let Some(after) = &self.after {
+            self.engine.workers.remove_group(after.group.id());
+        }
+        error
+    }
+}
+
 impl State {
     /// The slots of an application's queries that get events, each once.
     fn running_slots(&self, running: &Running) -> Vec<Slot> {
         let queries = self.registry.of_application(running.number).filter_map(|query| self.registry.get(query));
-        let mut slots: Vec<Slot> = queries.filter(|entry| !entry.is_paused).filter_map(|entry| entry.slot).collect();
+        let slot_of = |entry: &Entry| match entry.life {
+            Lifecycle::Running(slot) => Some(slot),
+            _ => None,
+        };
+        let mut slots: Vec<Slot> = queries.filter_map(slot_of).collect();
         slots.sort_unstable();
         slots.dedup();
         slots
-    }
-}
-
-impl Bound {
-    /// Checks what was bound, a row for each of the queries that wait.
-    fn add(
-        &mut self,
-        prepared: &Prepared,
-        rows: RecordBatch,
-        waiting: &mut Vec<QueryId>,
-        refused: &mut Vec<(QueryId, ServiceError)>,
-    ) {
-        let topics = prepared.topics.bind(&rows);
-        let checked = prepared.application.check(&rows).into_iter().zip(waiting.drain(..)).enumerate();
-        for (row, (checked, query)) in checked {
-            match checked.map_err(bind_error).and_then(|()| topics(row).map(drop)) {
-                Ok(()) => self.places.push((query, self.batches.len(), row)),
-                Err(error) => refused.push((query, error)),
-            }
-        }
-        drop(topics);
-        self.batches.push(rows);
-    }
-
-    /// The parameters of queries, a row for each.
-    fn rows(&self, queries: &[QueryId]) -> RecordBatch {
-        let place = |query: &QueryId| {
-            let found = self.places.binary_search_by_key(query, |(query, ..)| *query);
-            let (_, batch, row) = self.places[found.expect("every query with a slot was bound")];
-            (batch, row)
-        };
-        let places: Vec<(usize, usize)> = queries.iter().map(place).collect();
-        if self.schema.fields().is_empty() || places.is_empty() {
-            let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
-            let columns = self.schema.fields().iter().map(|field| arrow::array::new_empty_array(field.data_type()));
-            return RecordBatch::try_new_with_options(self.schema.clone(), columns.collect(), &options)
-                .expect("as many rows as there are columns for");
-        }
-        let batches: Vec<&RecordBatch> = self.batches.iter().collect();
-        interleave_record_batch(&batches, &places).expect("all batches have the parameters of the application")
-    }
-
-    /// Queries that share a slot with one before them, to which they are not equal in the new version.
-    fn unequal(&self, state: &State, before: &Running, after: &Application) -> Vec<(Slot, QueryId)> {
-        if before.group.further_queries() == 0 {
-            return Vec::new();
-        }
-        let mut by_slot: BTreeMap<Slot, Vec<QueryId>> = BTreeMap::new();
-        for &(query, ..) in &self.places {
-            if let Some(slot) = state.registry.get(query).and_then(|entry| entry.slot) {
-                by_slot.entry(slot).or_default().push(query);
-            }
-        }
-        by_slot.retain(|_, queries| queries.len() > 1);
-        let deciding = &after.deciding_parameters;
-        if by_slot.is_empty() || deciding.is_empty() {
-            return Vec::new();
-        }
-        let fields = deciding.iter().map(|&one| SortField::new(self.schema.field(one).data_type().clone())).collect();
-        let converter = RowConverter::new(fields).expect("parameters have types that can be compared");
-        let mut unequal = Vec::new();
-        for (slot, queries) in by_slot {
-            let rows = self.rows(&queries).project(deciding).expect("the parameters are there");
-            let keys = converter.convert_columns(rows.columns()).expect("they have the types of their declaration");
-            let others = (1..queries.len()).filter(|&other| keys.row(other) != keys.row(0));
-            unequal.extend(others.map(|other| (slot, queries[other])));
-        }
-        unequal
     }
 }
 
@@ -455,27 +387,4 @@ fn shape_of(running: &Running) -> Option<&str> {
 fn changed_meanwhile(name: &str) -> ServiceError {
     let message = format!("'{name}' stays as it was: it was changed while its results were on their way out");
     ServiceError::new(ErrorKind::Conflict, message).with_hint("try again")
-}
-
-fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {
-    let shown = lost.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
-    ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for its queries would lose state: {shown}"))
-        .with_hint(format!(
-            "leave these parts as they are, or let them begin anew: CREATE OR REPLACE APPLICATION {} WITH (state => 'discard') ...",
-            rivulet_sql::name_in_sql(name)
-        ))
-}
-
-fn do_not_fit(name: &str, count: usize, query: &str, error: ServiceError) -> ServiceError {
-    let which = match count {
-        1 => format!("its query '{query}' does not fit"),
-        _ => format!("{count} of its queries do not fit, for example '{query}'"),
-    };
-    let refused =
-        ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for {which}: {}", error.message));
-    let hint = "a new parameter needs a DEFAULT, and one that stays the type of its values";
-    refused.with_hint(match error.hint {
-        Some(of_error) => format!("{of_error}; {hint}"),
-        None => hint.into(),
-    })
 }

@@ -25,7 +25,7 @@ pub(in crate::engine) struct BigQuerySnapshot {
 impl OneQuery {
     /// Where its tasks run, as the end of its plan.
     pub(super) fn placement(&self) -> String {
-        let Some(running) = self.running.as_ref().filter(|_| self.state().0 == QueryState::Running) else {
+        let Some(running) = self.life.flow().filter(|_| self.life.state() == QueryState::Running) else {
             return String::new();
         };
         let tasks = running.report().tasks;
@@ -44,14 +44,14 @@ impl OneQuery {
 
     /// The sources with times that are most likely seconds that were taken for milliseconds.
     pub(super) fn seconds_by_source(&self) -> Vec<(String, Seconds)> {
-        let (Some(plan), Some(running)) = (&self.plan, &self.running) else { return Vec::new() };
+        let (Some(plan), Some(running)) = (&self.plan, self.life.flow()) else { return Vec::new() };
         let names: Vec<String> = plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect();
         named(&names, &running.report().seconds)
     }
 
     fn snapshot(&self, name: &str) -> BigQuerySnapshot {
-        let (state, reason) = self.state();
-        let report = self.running.as_ref().map_or_else(FlowReport::default, |running| running.report());
+        let (state, reason) = (self.life.state(), self.life.reason());
+        let report = self.life.flow().map_or_else(FlowReport::default, |running| running.report());
         let is_open = matches!(state, QueryState::Running | QueryState::Paused);
         let behind_us =
             |watermark_us: i64| u64::try_from(SystemClock.now_us().saturating_sub(watermark_us)).unwrap_or(0);
@@ -117,7 +117,7 @@ impl Engine {
     /// Of each big query that reads this source, what is probably wrong with the times of its rows.
     pub(in crate::engine) fn warnings_of_source(&self, source: &str) -> Vec<String> {
         let reads = |one: &OneQuery| {
-            let plan = one.plan.as_ref().filter(|_| one.running.is_some());
+            let plan = one.plan.as_ref().filter(|_| one.life.flow().is_some());
             plan.is_some_and(|plan| plan.sources.iter().any(|read| read.declaration.name.text == source))
         };
         let found = self.big_queries.that(reads).into_iter().flat_map(|(name, one)| {
@@ -134,12 +134,11 @@ const NAMED_MAX: usize = 16;
 impl Engine {
     /// Which big queries do not run though nobody has paused them, and why.
     pub(in crate::engine) fn failed_big_queries(&self) -> Vec<String> {
-        let does_not_run = |one: &OneQuery| matches!(one.state().0, QueryState::Failed | QueryState::NotRunning);
+        let does_not_run = |one: &OneQuery| !one.life.problem().is_empty();
         let all = self.big_queries.that(does_not_run);
         let more = all.len().saturating_sub(NAMED_MAX);
         let say = |(name, one): &(String, OneQuery)| {
-            let (state, reason) = one.state();
-            format!("the query '{name}' is {}: {}", state.name(), reason.unwrap_or_default())
+            format!("the query '{name}' is {}: {}", one.life.state().name(), one.life.reason().unwrap_or_default())
         };
         let more = (more > 0).then(|| format!("{more} more queries do not run"));
         all.iter().take(NAMED_MAX).map(say).chain(more).collect()
@@ -147,9 +146,7 @@ impl Engine {
 
     /// Every big query, by name.
     pub(in crate::engine) fn big_query_snapshots(&self) -> Vec<BigQuerySnapshot> {
-        let all: Vec<(String, OneQuery)> =
-            self.big_queries.known.lock().queries.iter().map(|(name, one)| (name.clone(), one.clone())).collect();
-        all.iter().map(|(name, one)| one.snapshot(name)).collect()
+        self.big_queries.that(|_| true).iter().map(|(name, one)| one.snapshot(name)).collect()
     }
 
     /// Every big query, by name.
@@ -173,9 +170,10 @@ impl Engine {
                 && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
         };
         let wanted: Vec<(String, OneQuery)> = {
-            let known = self.big_queries.known.lock();
-            let wanted = known.queries.iter().filter(|(name, _)| is_wanted(name)).take(filter.limit);
-            wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
+            let mut known = self.big_queries.known.lock();
+            let names: Vec<String> =
+                known.queries.keys().filter(|name| is_wanted(name)).take(filter.limit).cloned().collect();
+            names.into_iter().filter_map(|name| known.query(&name).map(|one| (name, one))).collect()
         };
         wanted.iter().map(|(name, one)| one.snapshot(name).info.into()).collect()
     }

@@ -27,7 +27,7 @@ impl OneQuery {
     /// Memory of its operators, if it runs or is paused.
     fn state_bytes(&self) -> u64 {
         let running =
-            self.running.as_ref().filter(|_| matches!(self.state().0, QueryState::Running | QueryState::Paused));
+            self.life.flow().filter(|_| matches!(self.life.state(), QueryState::Running | QueryState::Paused));
         running.map_or(0, |running| running.report().state_bytes as u64)
     }
 }
@@ -39,16 +39,16 @@ impl Engine {
         if ended.0.is_some_and(|at| at.elapsed() < GIVEN_BACK_MAX) {
             return;
         }
-        let queries = self.big_queries.that(|one| one.running.is_some());
+        let queries = self.big_queries.that(|one| one.life.flow().is_some());
         let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
         let Some((bytes, name, one)) = largest.filter(|(bytes, ..)| *bytes >= bytes_max / SHARE_MIN) else { return };
         // It may have been dropped meanwhile, or started anew.
         let Some(_claim) = self.big_queries.claim_within(&name, CLAIM_MAX) else { return };
-        if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
+        if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
             return;
         }
         let mib = |bytes: u64| bytes >> 20;
-        let goes_on = match one.running.as_ref().is_some_and(|running| running.has_checkpoints()) {
+        let goes_on = match one.life.flow().is_some_and(|running| running.has_checkpoints()) {
             true => "and resume it",
             false => "and resume it, which begins anew, for it has no checkpoint",
         };
@@ -62,10 +62,8 @@ impl Engine {
         if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
             tracing::warn!(query = name, "after a restart the query will run again: {error}");
         }
-        self.big_queries.known.lock().change(&name, |now| {
-            (now.running, now.problem, now.has_failed) = (None, Some(reason), true);
-        });
-        if let Some(running) = one.running {
+        self.big_queries.known.lock().change(&name, |now| now.life.fail(reason));
+        if let Some(running) = one.life.into_flow() {
             running.cancel();
             close(running);
         }

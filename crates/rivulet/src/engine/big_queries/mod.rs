@@ -4,13 +4,16 @@
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
 //! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `replace`: another version of a query goes on where one was; `settle`: where one goes on whose results are final by themselves; `info`: what is shown of
-//! them; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
+//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `settle`: where
+//! one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those
+//! that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that
+//! need more than there may be.
 
 mod claim;
 mod crash;
 mod declared;
 mod info;
+mod life;
 mod memory;
 mod replace;
 pub(crate) mod saved;
@@ -31,10 +34,12 @@ use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, Stored,
 use rivulet_storage::Store;
 
 use super::Engine;
+use super::checkpoints::line::LineStatus;
 use super::outside::{OPEN_MAX, START_MAX, START_MIN};
 use super::queries::submit::check_free;
 use crate::run::{self, RunOptions};
-use crate::service::{ErrorKind, QueryState, ServiceError};
+use crate::service::{ErrorKind, ServiceError};
+use life::Life;
 use saved::Saved;
 use settle::{Begin, settle};
 use starts::{Starts, Verdict};
@@ -43,21 +48,13 @@ pub(crate) use crash::note_crashes;
 pub(super) use declared::Declared;
 use declared::{Absence, title};
 pub(super) use info::BigQuerySnapshot;
-pub(super) use saved::LineStatus;
 pub(super) use watch::start as watch;
-
-/// What is said of a query that has come to the end of its input.
-const ENDS: &str = "it has come to the end of its input, and that is being saved";
 
 /// How long a dropped query may take to write what it has in hand.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// How long whoever looks at the figures of a query may keep what it has opened from being closed.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
-
-/// What is said of a query whose source has no room, because its sink takes nothing or it is too slow.
-const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at its sink, pause it, or \
-                        declare its source with the option overflow";
 
 /// What is said of a query that waits because the server died.
 const WAITS: &str = "the server died twice in a row soon after it was started with this query and others, so they are started one after \
@@ -105,22 +102,12 @@ struct Known {
 struct OneQuery {
     number: u64,
     query: BigQuery,
-    /// Whether the catalog has it as paused.
-    is_paused: bool,
     /// How it is computed, where it could be planned.
     plan: Option<Arc<QueryPlan>>,
     /// Its checkpoints, where any are made.
     saved: Option<Arc<Mutex<Saved>>>,
-    /// It has come to the end of its input, and a restart will know.
-    has_ended: bool,
-    /// Its result is not on this machine, though it was written.
-    result_is_elsewhere: Option<String>,
-    /// What was started. Neither this nor a problem: it was paused when the server started, and has nothing open.
-    running: Option<Arc<run::Running>>,
-    /// Why nothing could be started, or what has ended it before the server started.
-    problem: Option<String>,
-    /// Whether an error has ended it, and that was said and is remembered.
-    has_failed: bool,
+    /// Whether it runs, and if not, why.
+    life: Life,
 }
 
 /// What resuming a query came to.
@@ -136,53 +123,38 @@ pub(super) enum Resumed {
 
 /// What starting a query came to.
 enum Started {
-    Runs(Resumed, run::Running),
+    Runs(Resumed, Arc<run::Running>),
     /// It has come to the end of its input, which was not known.
     HasEnded,
 }
 
-impl OneQuery {
-    /// Whether it runs, and if not, why.
-    fn state(&self) -> (QueryState, Option<String>) {
-        match (&self.running, &self.problem) {
-            _ if self.has_ended => (QueryState::Ended, self.result_is_elsewhere.clone()),
-            (None, Some(problem)) if self.has_failed => (QueryState::Failed, Some(problem.clone())),
-            (None, Some(problem)) if self.waits_to_start() => {
-                (QueryState::NotRunning, Some(format!("{problem}; it is tried again until it starts")))
-            }
-            (None, Some(problem)) => (QueryState::NotRunning, Some(problem.clone())),
-            (None, None) => (QueryState::Paused, None),
-            (Some(running), _) => match running.flow().wait(Duration::ZERO) {
-                Some(Err(error)) => (QueryState::Failed, Some(error.0.replace("\nhint: ", "; "))),
-                Some(Ok(())) if self.ends() => (QueryState::Running, Some(ENDS.to_owned())),
-                Some(Ok(())) => (QueryState::Ended, None),
-                None if self.is_paused => (QueryState::Paused, None),
-                None if running.holds_up_others() => (QueryState::Running, Some(HOLDS_UP.to_owned())),
-                None => (QueryState::Running, None),
-            },
+impl Started {
+    /// Notes it of the query that was started.
+    fn enter(self, life: &mut Life) {
+        match self {
+            Self::Runs(_, running) => life.start(running),
+            Self::HasEnded => life.end(),
         }
     }
 }
 
 impl OneQuery {
-    /// Whether it is what it was, and nobody has started it anew meanwhile.
-    fn is_the_same(&self, then: &Self) -> bool {
-        match (&self.running, &then.running) {
-            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
-            _ => false,
-        }
+    /// Takes note of what has become of it by itself.
+    fn look(&mut self) {
+        self.life.look(self.saved.is_some());
     }
 
-    /// It turned out to have come to the end of its input.
-    fn end(&mut self) {
-        (self.has_ended, self.has_failed) = (true, false);
-        (self.running, self.problem) = (None, None);
+    /// Whether an error has ended it and took back what was written since its last checkpoint: it may go well from
+    /// there.
+    fn is_undone(&self) -> bool {
+        self.life.flow().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone())
     }
 
     /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does not run again by itself, for what it has written
     /// elsewhere would be there twice.
     fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
-        let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref()).filter(|_| self.has_ended);
+        let Life::Ended(end) = &mut self.life else { return };
+        let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref());
         let Some(file) = sink.and_then(|sink| run::CONNECTORS.path_of(&sink.address)) else { return };
         if is_there(file.to_owned()) {
             return;
@@ -191,21 +163,16 @@ impl OneQuery {
             "its result was written to {file}, which is not there: it is where the query ran before, or was taken away; to compute it once more, drop the query and create it again"
         );
         tracing::warn!(query = name, "a query has come to its end, and {text}");
-        self.result_is_elsewhere = Some(text);
-    }
-
-    /// Whether it has come to the end of its input, and a restart would not know.
-    fn ends(&self) -> bool {
-        let has_come = |running: &Arc<run::Running>| {
-            !running.was_stopped() && matches!(running.flow().wait(Duration::ZERO), Some(Ok(())))
-        };
-        !self.has_ended && self.saved.is_some() && self.running.as_ref().is_some_and(has_come)
+        end.result_is_elsewhere = Some(text);
     }
 }
 
 impl Known {
-    fn query(&self, name: &str) -> Option<OneQuery> {
-        self.queries.get(name).cloned()
+    /// A query, and what has become of it by now.
+    fn query(&mut self, name: &str) -> Option<OneQuery> {
+        let one = self.queries.get_mut(name)?;
+        one.look();
+        Some(one.clone())
     }
 
     fn change(&mut self, name: &str, change: impl FnOnce(&mut OneQuery)) {
@@ -217,7 +184,7 @@ impl Known {
     /// A restart will know that this query has come to its end, unless it was dropped meanwhile.
     fn note_end(&mut self, name: &str, number: u64) {
         if let Some(one) = self.queries.get_mut(name).filter(|one| one.number == number) {
-            one.has_ended = true;
+            one.life.end();
         }
     }
 }
@@ -226,6 +193,18 @@ impl BigQueries {
     /// Before anything runs: with what the last server on this data folder has left of its starts.
     pub(super) fn open(folder: &Path) -> Self {
         Self { starts: Starts::open(folder, Path::new("/")), ..Self::default() }
+    }
+
+    /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not
+    /// started.
+    fn save(&self, name: &str, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
+        let (plan, running) = (one.plan.as_ref()?, one.life.flow()?);
+        // Its failure is in the status and the log.
+        let committed = saved.save(plan, running, is_asked).ok().flatten();
+        if saved.has_ended() {
+            self.known.lock().note_end(name, one.number);
+        }
+        Some(saved.status(committed.as_ref()))
     }
 
     /// The server stops: what ends it now is no query.
@@ -301,7 +280,7 @@ impl Engine {
         let remembered = Statement::CreateBigQuery(Box::new(create.clone()));
         self.big_queries.known.lock().remembered.insert(number, remembered);
         drop(changing);
-        let saved = match self.new_line(number, &query.text) {
+        let saved = match self.new_line(&name.text, number, &query.text) {
             Ok(saved) => saved,
             Err(error) => {
                 running.stop();
@@ -312,19 +291,8 @@ impl Engine {
         };
         self.big_queries.starts.begin(number);
         let (name, query) = (name.text.clone(), query.clone());
-        let (plan, running) = (Some(plan), Some(Arc::new(running)));
-        let one = OneQuery {
-            number,
-            query,
-            is_paused: false,
-            plan,
-            saved,
-            has_ended: false,
-            result_is_elsewhere: None,
-            running,
-            problem: None,
-            has_failed: false,
-        };
+        let (plan, life) = (Some(plan), Life::Running(Arc::new(running)));
+        let one = OneQuery { number, query, plan, saved, life };
         self.big_queries.known.lock().queries.insert(name, one);
         Ok(())
     }
@@ -343,17 +311,17 @@ impl Engine {
     ///
     /// # Errors
     /// There can be none: a query that would be lost with the process is not taken for one that is not.
-    fn new_line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn new_line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, _)) = self.store() else { return Ok(None) };
         // Of a catalog that was restored, which gives numbers out again.
         saved::forget(store, number)?;
-        self.line(number, text)
+        self.line(name, number, text)
     }
 
     /// The line of checkpoints of a query, if any are made.
-    fn line(&self, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, retained)) = self.store() else { return Ok(None) };
-        Saved::open(store, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+        Saved::open(store, name, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
     }
 
     /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server started, perhaps: without it the query would begin
@@ -363,38 +331,20 @@ impl Engine {
         if one.saved.is_some() {
             return Ok(one.saved);
         }
-        let saved = self.line(one.number, &one.query.text)?;
+        let saved = self.line(name, one.number, &one.query.text)?;
         self.big_queries.known.lock().change(name, |one| one.saved.clone_from(&saved));
         Ok(saved)
     }
 
-    /// Saves where each big query is, and how their checkpoints stand. What fails is said, and is tried again the next time; whoever asks has
-    /// it tried at once.
-    pub(super) fn save_big_queries(&self, is_asked: bool) -> Vec<LineStatus> {
-        let all: Vec<(String, OneQuery)> = {
-            let known = self.big_queries.known.lock();
-            known.queries.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
-        };
-        let mut statuses = Vec::with_capacity(all.len());
-        for (name, one) in all {
-            let (Some(plan), Some(saved), Some(running)) = (&one.plan, &one.saved, &one.running) else { continue };
-            let mut saved = saved.lock();
-            let written = match saved.save(plan, running, is_asked) {
-                Ok(written) => written,
-                Err(error) => {
-                    tracing::warn!(query = name, "no checkpoint was made, and it is tried again: {error}");
-                    None
-                }
-            };
-            if let Some(written) = written {
-                tracing::debug!(query = name, epoch = written.epoch, bytes = written.written_bytes, "checkpoint");
-            }
-            statuses.push(saved.status(&name, written.map(|written| written.written_bytes)));
-            if saved.has_ended() {
-                self.big_queries.known.lock().note_end(&name, one.number);
-            }
-        }
-        statuses
+    /// Saves where each big query is. Returns how their lines stand, by name.
+    pub(super) fn save_big_queries(&self, is_asked: bool) -> Vec<(String, LineStatus)> {
+        let all = self.big_queries.that(|_| true).into_iter();
+        all.filter_map(|(name, one)| {
+            let mut saved = one.saved.as_ref()?.lock();
+            let line = self.big_queries.save(&name, &one, &mut saved, is_asked)?;
+            Some((name, line))
+        })
+        .collect()
     }
 
     /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned; another version may have taken over since.
@@ -424,7 +374,7 @@ impl Engine {
             Some((epoch, snapshot)) => (Resumed::FromCheckpoint(epoch), Some(snapshot)),
             None => (Resumed::FromTheStart, None),
         };
-        let running = self.start_flow(plan, name, snapshot)?;
+        let running = Arc::new(self.start_flow(plan, name, snapshot)?);
         if let Resumed::FromCheckpoint(epoch) = resumed {
             tracing::info!(query = name, epoch, "goes on from its checkpoint");
         }
@@ -514,19 +464,20 @@ impl Engine {
     pub(super) fn pause_big_query(&self, name: &str) -> Result<bool, ServiceError> {
         let _claim = self.big_queries.claim(name)?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(false) };
-        match (one.state().0, &one.running) {
-            (QueryState::Paused, _) => return Ok(true),
-            (QueryState::Running, Some(running)) => {
+        match &one.life {
+            Life::Paused(_) => return Ok(true),
+            Life::Running(running) => {
                 self.catalog.set_statement_paused(one.number, true)?;
                 running.flow().pause();
             }
-            (state, _) => {
-                let message = format!("the query '{name}' is {}, so there is nothing to pause", state.name());
+            Life::Ending(_) => return Err(has_come_to_its_end(name)),
+            other => {
+                let message = format!("the query '{name}' is {}, so there is nothing to pause", other.state().name());
                 return Err(ServiceError::new(ErrorKind::Conflict, message)
                     .with_hint(format!("DESCRIBE QUERY {} shows more", rivulet_sql::name_in_sql(name))));
             }
         }
-        self.big_queries.known.lock().change(name, |one| one.is_paused = true);
+        self.big_queries.known.lock().change(name, |one| one.life.pause());
         tracing::info!(query = name, "paused");
         Ok(true)
     }
@@ -545,16 +496,17 @@ impl Engine {
         let _claim = self.big_queries.claim(name)?;
         self.check_not_stopping()?;
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
-        let resumed = match (one.state().0, &one.running) {
-            (QueryState::Running, _) => return Ok(Some(Resumed::GoesOn)),
-            (QueryState::Ended, _) => return Err(has_come_to_its_end(name)),
-            (QueryState::Paused, Some(running)) => {
+        let resumed = match &one.life {
+            Life::Running(_) | Life::Ending(_) => return Ok(Some(Resumed::GoesOn)),
+            Life::Ended(_) => return Err(has_come_to_its_end(name)),
+            Life::Paused(Some(running)) => {
                 self.catalog.set_statement_paused(one.number, false)?;
                 running.flow().resume();
+                self.big_queries.known.lock().change(name, |one| one.life.resume());
                 Resumed::GoesOn
             }
-            _ => {
-                let (number, had_failed) = (one.number, one.state().0 == QueryState::Failed);
+            Life::Paused(None) | Life::NotRunning { .. } | Life::Failed { .. } => {
+                let (number, had_failed) = (one.number, matches!(one.life, Life::Failed { .. }));
                 let resumed = self.start_once_more(name, one)?;
                 self.catalog.set_statement_paused(number, false)?;
                 if had_failed {
@@ -563,47 +515,33 @@ impl Engine {
                 resumed
             }
         };
-        self.big_queries.known.lock().change(name, |one| one.is_paused = false);
         tracing::info!(query = name, "runs again");
         Ok(Some(resumed))
     }
 
     fn start_once_more(&self, name: &str, one: OneQuery) -> Result<Resumed, ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope())?);
-        let failure = match one.state() {
-            (QueryState::Failed, reason) => reason,
-            _ => None,
-        };
-        if let Some(running) = one.running {
+        if let Some(running) = one.life.into_flow() {
             // What it has opened is closed first: a port that it listens on is free then.
-            self.big_queries.known.lock().change(name, |one| {
-                one.running = None;
-                one.problem.clone_from(&failure);
-                one.has_failed = failure.is_some();
-            });
+            self.big_queries.known.lock().change(name, |one| one.life.forget_flow());
             close(running);
         }
         let saved = self.saved_of(name)?;
         self.big_queries.starts.begin(one.number);
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
-        self.big_queries.known.lock().change(name, |one| one.plan = Some(plan));
+        let mut known = self.big_queries.known.lock();
+        known.change(name, |one| one.plan = Some(plan));
         match started {
             Ok(Started::Runs(resumed, running)) => {
-                self.big_queries.known.lock().change(name, |one| {
-                    one.running = Some(Arc::new(running));
-                    one.problem = None;
-                    one.has_failed = false;
-                });
+                known.change(name, |one| one.life = Life::Running(running));
                 Ok(resumed)
             }
             Ok(Started::HasEnded) => {
-                self.big_queries.known.lock().change(name, OneQuery::end);
+                known.change(name, |one| one.life.end());
                 Err(has_come_to_its_end(name))
             }
             Err(error) => {
-                // Of one that has failed the reason for that stays.
-                let problem = failure.unwrap_or_else(|| error.message.clone());
-                self.big_queries.known.lock().change(name, |one| one.problem = Some(problem));
+                known.change(name, |one| one.life.hinder(error.message.clone()));
                 Err(error)
             }
         }
@@ -621,7 +559,7 @@ impl Engine {
             known.queries.remove(name);
         }
         self.queries.state.lock().big_query_names.remove(name);
-        if let Some(running) = one.running {
+        if let Some(running) = one.life.into_flow() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
                 tracing::warn!(query = name, "dropped before all of it was written");
@@ -644,7 +582,7 @@ impl Engine {
         Some(match &one.plan {
             Some(plan) => Ok(explain_query(plan) + &one.placement()),
             None => {
-                let message = format!("'{name}' is not running: {}", one.problem.as_deref().unwrap_or_default());
+                let message = format!("'{name}' is not running: {}", one.life.problem());
                 Err(ServiceError::new(ErrorKind::Unavailable, message))
             }
         })
@@ -711,7 +649,7 @@ impl Engine {
         self.has_started.store(true, Ordering::Release);
         let known = self.big_queries.known.lock();
         if !known.queries.is_empty() {
-            let running = known.queries.values().filter(|one| one.running.is_some()).count();
+            let running = known.queries.values().filter(|one| one.life.flow().is_some()).count();
             tracing::info!(
                 queries = known.queries.len(),
                 running,
@@ -730,50 +668,33 @@ impl Engine {
         is_paused: bool,
         failure: Option<String>,
     ) -> OneQuery {
-        let (query, has_failed) = (query.clone(), failure.is_some());
-        let mut one = OneQuery {
-            number,
-            query,
-            is_paused,
-            plan: None,
-            saved: None,
-            has_ended: false,
-            result_is_elsewhere: None,
-            running: None,
-            problem: failure,
-            has_failed,
-        };
+        let (query, life) = (query.clone(), Life::stored(is_paused, failure));
+        let mut one = OneQuery { number, query, plan: None, saved: None, life };
         let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
         let loaded = planned.and_then(|plan| {
             let plan = one.plan.insert(Arc::new(plan)).clone();
-            one.saved = self.line(number, &one.query.text)?;
-            one.has_ended = one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended());
-            if is_paused || has_failed || one.has_ended || self.may_end_the_server(name, &mut one) {
-                return Ok(None);
+            one.saved = self.line(name, number, &one.query.text)?;
+            if one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended()) {
+                one.life.end();
+            }
+            if !one.life.waits_to_start() || self.may_end_the_server(name, &mut one) {
+                return Ok(());
             }
             self.big_queries.starts.begin(number);
-            Ok(match self.start_saved(name, &one.query.text, &plan, one.saved.as_ref())? {
-                Started::Runs(_, running) => Some(running),
-                Started::HasEnded => {
-                    one.has_ended = true;
-                    None
-                }
-            })
+            let started = self.start_saved(name, &one.query.text, &plan, one.saved.as_ref());
+            started.map(|started| started.enter(&mut one.life))
         });
         match loaded {
-            Ok(running) => {
-                one.running = running.map(Arc::new);
-                one.look_for_result(name, |file| {
-                    let files = self.files.clone();
-                    let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
-                    // A file system that does not answer may well have it.
-                    let looked = self.outside.call("looking for a result", self.open_limit(), &self.is_stopped, look);
-                    looked.unwrap_or(true)
-                });
-            }
+            Ok(()) => one.look_for_result(name, |file| {
+                let files = self.files.clone();
+                let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
+                // A file system that does not answer may well have it.
+                let looked = self.outside.call("looking for a result", self.open_limit(), &self.is_stopped, look);
+                looked.unwrap_or(true)
+            }),
             Err(error) => {
                 tracing::error!(query = name, "a registered query is not running: {error}");
-                one.problem.get_or_insert(error.message);
+                one.life.hinder(error.message);
             }
         }
         one
@@ -783,9 +704,12 @@ impl Engine {
     fn may_end_the_server(&self, name: &str, one: &mut OneQuery) -> bool {
         let problem = match self.big_queries.starts.verdict(one.number) {
             Verdict::Starts => return false,
-            Verdict::Waits => WAITS,
+            Verdict::Waits => {
+                one.life.hinder(WAITS.to_owned());
+                WAITS
+            }
             Verdict::IsHeld => {
-                one.has_failed = true;
+                one.life.fail(IS_HELD.to_owned());
                 if let Err(error) = self.catalog.set_statement_failure(one.number, Some(IS_HELD)) {
                     tracing::warn!(query = name, "after a restart the query will run again: {error}");
                 }
@@ -793,7 +717,6 @@ impl Engine {
             }
         };
         tracing::error!(query = name, "a query is not running: {problem}");
-        one.problem = Some(problem.to_owned());
         true
     }
 
@@ -804,7 +727,7 @@ impl Engine {
             // Whoever puts one in the place of another is to have come to an end of it.
             self.big_queries.wait_unclaimed(STOP_MAX);
             let known = self.big_queries.known.lock();
-            known.queries.values().filter_map(|one| one.running.clone()).collect()
+            known.queries.values().filter_map(|one| one.life.flow().cloned()).collect()
         };
         // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was written after it would come
         // twice, so nothing is.

@@ -1,12 +1,13 @@
-//! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can ([`rivulet_sql::query_succession`]).
+//! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can
+//! ([`rivulet_sql::query_succession`]).
 //!
-//! What can be refused is refused while the version before still runs: state that would be lost, a plan that cannot be made. It makes its last checkpoint as at the
-//! end of the server, and what of that the new version can use becomes the next epoch of the same line, which says from which one it has taken over. Only
-//! then the version before is closed. The new one starts from its epoch, and the catalog is told: from that moment on the new version counts, also after a crash. Until then a
-//! start finds the text of the version before, and goes back to the newest epoch that is of it ([`Saved::open`]).
+//! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server,
+//! and what of that the new version can use becomes the next epoch of the same line, which says from which one it has
+//! taken over. Only then the version before is closed, and the new one starts from its epoch. Until the catalog has the
+//! new text, a start of the server goes back to the newest epoch that is of the text before ([`Saved::open`]).
 //!
-//! What must hold: each row is processed by one of the two versions, up to the last checkpoint by the one and from there on by the other. If the new one
-//! cannot start, the version before goes on from that checkpoint.
+//! What must hold: rows up to the last checkpoint are processed by the version before, and rows from there on by the
+//! new one; or by the version before, if the new one cannot start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,27 +20,41 @@ use rivulet_sql::{
     CreateBigQuery, QueryPlan, QuerySuccession, StateWish, Statement, name_in_sql, plan_query, query_succession,
 };
 
+use super::claim::Claim;
 use super::saved::Saved;
 use super::settle::Begin;
-use super::{OneQuery, STOP_MAX, Started, close};
+use super::{Life, OneQuery, STOP_MAX, close};
 use crate::engine::Engine;
+use crate::engine::checkpoints::Paused;
 use crate::engine::outside::OPEN_MAX;
+use crate::engine::upgrade::{Upgrade, state_would_be_lost, stays};
 use crate::run;
-use crate::service::{ErrorKind, QueryReplacement, QueryState, ServiceError};
+use crate::service::{ErrorKind, QueryReplacement, ServiceError};
 
 /// How long results of the last checkpoint may take to become final.
 const FINAL_MAX: Duration = Duration::from_secs(10);
 
-/// How many losses an error names.
-const NAMED_MAX: usize = 3;
-
-/// A version of a query that is to take over.
-struct Next {
+/// A version of a query that is to take over from the one that is known.
+struct Version<'e> {
+    engine: &'e Engine,
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
     succession: QuerySuccession,
     /// What was declared when it was planned ([`Engine::declarations`]).
     declarations: u64,
+    /// The version before.
+    before: OneQuery,
+    of_before: Arc<QueryPlan>,
+    /// Its checkpoints, if any are made: without them the new version begins anew.
+    saved: Option<Arc<Mutex<Saved>>>,
+    /// Where the version before was, and where this one begins; nothing if that had no checkpoint yet.
+    handed: Option<Handed>,
+    /// Whether the version before is closed. Its state is that of a query that was not started then.
+    is_closed: bool,
+    /// What was started.
+    running: Option<run::Running>,
+    _no_checkpoint: Option<Paused<'e>>,
+    _claim: Claim,
 }
 
 /// Where the version before was, and where the new one begins.
@@ -84,166 +99,122 @@ impl Engine {
     /// Creates a big query, or lets it take over from the one of its name.
     ///
     /// # Errors
-    /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of which no checkpoint can be
-    /// made. The version before goes on then.
+    /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of
+    /// which no checkpoint can be made. The version before goes on then.
     pub(in crate::engine) fn replace_big_query(
         &self,
         create: CreateBigQuery,
         wish: StateWish,
     ) -> Result<QueryReplacement, ServiceError> {
-        let replaced = {
-            let _claim = self.big_queries.claim(&create.name.text)?;
-            // No backup sees the catalog of the one version with the checkpoint of the other.
-            let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-            self.check_not_stopping()?;
-            let known = self.big_queries.known.lock().query(&create.name.text);
-            match known {
-                Some(one) => self.replace_one(one, create, wish)?,
-                None => {
-                    drop(no_checkpoint);
-                    QueryReplacement { is_new: self.create_one(create)?, ..QueryReplacement::default() }
-                }
-            }
+        let name = create.name.text.clone();
+        let claim = self.big_queries.claim(&name)?;
+        // No backup sees the catalog of the one version with the checkpoint of the other.
+        let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        self.check_not_stopping()?;
+        let Some(before) = self.big_queries.known.lock().query(&name) else {
+            drop(no_checkpoint);
+            return Ok(QueryReplacement { is_new: self.create_one(create)?, ..QueryReplacement::default() });
         };
-        if replaced.is_changed && self.checkpoints.is_some() {
-            // If that fails it is in the log and the status, and the epoch with which it began is there.
-            let _ = self.checkpoint_of_most();
+        let is_same =
+            |statement: &Statement| matches!(statement, Statement::CreateBigQuery(one) if one.id == create.id);
+        if self.big_queries.known.lock().remembered.get(&before.number).is_some_and(is_same) {
+            return Ok(QueryReplacement::default());
         }
+        let version = self.check_version(before, create, wish, claim, no_checkpoint)?;
+        let replaced = self.upgrade(version)?;
+        tracing::info!(query = name, "{}", replaced.text(&name));
         Ok(replaced)
     }
 
-    fn replace_one(
-        &self,
-        one: OneQuery,
+    /// Looks for what can be refused.
+    fn check_version<'e>(
+        &'e self,
+        before: OneQuery,
         create: CreateBigQuery,
         wish: StateWish,
-    ) -> Result<QueryReplacement, ServiceError> {
-        let name = create.name.text.clone();
-        let is_same =
-            |statement: &Statement| matches!(statement, Statement::CreateBigQuery(one) if one.id == create.id);
-        if self.big_queries.known.lock().remembered.get(&one.number).is_some_and(is_same) {
-            return Ok(QueryReplacement::default());
-        }
+        claim: Claim,
+        no_checkpoint: Option<Paused<'e>>,
+    ) -> Result<Version<'e>, ServiceError> {
+        let name = &create.name.text;
         let declarations = self.declarations();
         let plan = Arc::new(plan_query(&create.query, &self.scope())?);
-        if one.state().0 == QueryState::Ended || one.ends() {
-            return Err(has_ended(&name));
+        if matches!(before.life, Life::Ending(_) | Life::Ended(_)) {
+            return Err(has_ended(name));
         }
-        let Some(before) = one.plan.clone() else {
+        let Some(of_before) = before.plan.clone() else {
             let message = format!("'{name}' is not replaced, for its own text cannot be planned any more");
             return Err(ServiceError::new(ErrorKind::Conflict, message)
                 .with_hint("DESCRIBE QUERY says why; declare what it lacks, or drop it and create it anew"));
         };
-        let mut succession = query_succession(&before, &plan);
-        let has_checkpoints = one.running.as_ref().is_none_or(|running| running.has_checkpoints());
-        let saved = self.saved_of(&name).map_err(|error| stays(&name, error))?.filter(|_| has_checkpoints);
+        let mut succession = query_succession(&of_before, &plan);
+        let has_checkpoints = before.life.flow().is_none_or(|running| running.has_checkpoints());
+        let saved = self.saved_of(name).map_err(|error| stays(name, error))?.filter(|_| has_checkpoints);
         if wish == StateWish::Keep {
             if saved.is_none() {
-                return Err(has_no_checkpoints(&name));
+                return Err(has_no_checkpoints(name));
             }
             if !succession.lost.is_empty() {
-                return Err(state_would_be_lost(&name, &succession.lost));
+                return Err(state_would_be_lost(name, "it", &succession.lost, &discarding(name)));
             }
             if succession.takes_back_others {
-                return Err(takes_back_others(&name));
+                return Err(takes_back_others(name));
             }
         }
         if succession.takes_back_others {
             succession.discard_state();
         }
         if saved.is_some() && succession.keeps_sink() {
-            let (name, before, plan, host) = (name.clone(), before.clone(), plan.clone(), self.host_of(&name));
+            let (name, before, plan, host) = (name.clone(), of_before.clone(), plan.clone(), self.host_of(name));
             let check = move || check_file(&name, &before, &plan, &host);
             self.outside.call("looking at the file of the result", OPEN_MAX, &self.is_stopped, check)?;
         }
-        let next = Next { create, plan, succession, declarations };
-        let replaced = match saved {
-            Some(saved) => self.take_over(&name, one, &before, &saved, next)?,
-            None => self.begin_anew(&name, one, next)?,
-        };
-        tracing::info!(query = name, "{}", replaced.text(&name));
-        Ok(replaced)
+        Ok(Version {
+            engine: self,
+            create,
+            plan,
+            succession,
+            declarations,
+            before,
+            of_before,
+            saved,
+            handed: None,
+            is_closed: false,
+            running: None,
+            _no_checkpoint: no_checkpoint,
+            _claim: claim,
+        })
+    }
+}
+
+impl Version<'_> {
+    fn name(&self) -> &str {
+        &self.create.name.text
     }
 
-    /// Has the next version go on where the last checkpoint of the one before is made.
-    fn take_over(
-        &self,
-        name: &str,
-        mut one: OneQuery,
-        before: &Arc<QueryPlan>,
-        saved: &Arc<Mutex<Saved>>,
-        next: Next,
-    ) -> Result<QueryReplacement, ServiceError> {
-        let handed = self.hand_over(name, &one, before, saved, &next)?;
-        // From here on the version before is not there any more: whatever fails has it started again.
-        let is_undone = one.running.as_ref().is_some_and(|running| running.flow().is_undone());
-        let failure = match one.state() {
-            // Of such it would be started again by itself.
-            (QueryState::Failed, reason) if !is_undone => reason,
-            _ => None,
-        };
-        self.big_queries.known.lock().change(name, |one| one.running = None);
-        if let Some(running) = one.running.take() {
-            running.cancel();
-            close(running);
-        }
-        let started = match &handed {
-            Some(handed) if !next.succession.keeps_sink() => {
-                let (before, host, at) = (before.clone(), self.host_of(name), handed.before.clone());
-                let what = format!("making final what '{name}' has written");
-                let finish = move || run::finish_sink(&before, &host, &at);
-                self.outside.call(&what, OPEN_MAX, &self.is_stopped, finish)
-            }
-            _ => Ok(()),
-        };
-        let after = handed.as_ref().map(|handed| handed.after.clone());
-        let started = started.and_then(|()| match one.is_paused {
-            true => Ok(None),
-            false => self.start_flow(&next.plan, name, after).map(Some),
-        });
-        let stored = started.and_then(|running| match self.store_version(one.number, &next) {
-            Ok(()) => Ok(running),
-            Err(error) => {
-                give_up(running);
-                Err(error)
-            }
-        });
-        match stored {
-            Ok(running) => {
-                let replaced = replacement(&next, handed.as_ref(), one.is_paused);
-                self.enter_version(name, one.number, next, Some(saved.clone()), running);
-                Ok(replaced)
-            }
-            Err(error) => {
-                self.take_back(name, &one, before, saved, failure);
-                Err(stays(name, error))
-            }
-        }
+    /// Changes what is known of the query.
+    fn change(&self, change: impl FnOnce(&mut OneQuery)) {
+        self.engine.big_queries.known.lock().change(self.name(), change);
     }
 
-    /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with; nothing if there is none yet. The version before
-    /// stands still then.
-    fn hand_over(
-        &self,
-        name: &str,
-        one: &OneQuery,
-        before: &Arc<QueryPlan>,
-        saved: &Arc<Mutex<Saved>>,
-        next: &Next,
-    ) -> Result<Option<Handed>, ServiceError> {
-        let mut saved = saved.lock();
-        // It may have come to its end since that was looked at. What it has written since its last checkpoint would come twice.
-        if saved.has_ended() || one.ends() {
+    /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with;
+    /// nothing if there is none yet. The version before stands still then.
+    fn hand_over(&mut self, saved: &mut Saved) -> Result<Option<Handed>, ServiceError> {
+        let engine = self.engine;
+        // It may have come to its end since that was looked at. What it has written since its last checkpoint would
+        // come twice.
+        self.before.look();
+        let name = &self.create.name.text;
+        if saved.has_ended() || matches!(self.before.life, Life::Ending(_)) {
             return Err(has_ended(name));
         }
         // One that has failed has nothing left that could be saved.
-        let running = one.running.as_deref().filter(|running| running.flow().ended().is_none());
-        let mut closing = running.map(|running| Closing::new(running, &self.is_stopped));
+        let running = self.before.life.flow().filter(|running| running.flow().ended().is_none());
+        let mut closing = running.map(|running| Closing::new(running, &engine.is_stopped));
         let unavailable = |why: &str| stays(name, ServiceError::from_text(ErrorKind::Unavailable, why));
         if let Some(running) = running {
-            let made = saved.save(before, running, true).map_err(|error| unavailable(&error))?;
+            let made = saved.save(&self.of_before, running, true).map_err(|failure| unavailable(&failure.text))?;
             if saved.has_ended() {
-                self.big_queries.known.lock().note_end(name, one.number);
+                engine.big_queries.known.lock().note_end(name, self.before.number);
                 return Err(has_ended(name));
             }
             if made.is_none() {
@@ -253,194 +224,201 @@ impl Engine {
                 return Err(unavailable("the results of its last checkpoint are not final yet"));
             }
         }
-        let (found, problems) = saved.restore(before).map_err(|error| stays(name, error))?;
+        let (found, problems) = saved.restore(&self.of_before).map_err(|error| stays(name, error))?;
         let begin = match running {
             Some(_) => Ok(Begin::At(found)),
-            None => self.settle(before, name, &mut saved, found),
+            None => engine.settle(&self.of_before, name, saved, found),
         };
-        self.note_damage(name, &problems, &begin);
+        engine.note_damage(name, &problems, &begin);
         let (epoch, snapshot) = match begin.map_err(|error| stays(name, error))? {
             Begin::At(Some(found)) => found,
             Begin::At(None) => {
-                saved.rename(&next.create.query.text);
+                saved.rename(&self.create.query.text);
                 return Ok(None);
             }
             Begin::HasEnded => {
-                self.big_queries.known.lock().change(name, OneQuery::end);
+                self.change(|one| one.life.end());
                 return Err(has_ended(name));
             }
         };
-        let after = snapshot.succeed(&before.dataflow, &next.plan.dataflow, &next.succession.map);
+        let after = snapshot.succeed(&self.of_before.dataflow, &self.plan.dataflow, &self.succession.map);
         let after = after.map_err(|error| {
             let message = format!("'{name}' is not replaced: {error}");
             ServiceError::new(ErrorKind::Conflict, message).with_hint("create another query for what is new")
         })?;
-        saved.take_over(&next.plan, &next.create.query.text, epoch, &after).map_err(|error| stays(name, error))?;
+        saved.take_over(&self.plan, &self.create.query.text, epoch, &after).map_err(|error| stays(name, error))?;
         if let Some(closing) = &mut closing {
             closing.is_final = true;
         }
         Ok(Some(Handed { epoch, before: snapshot, after }))
     }
-
-    /// The version before goes on from its last checkpoint, if it did before.
-    fn take_back(
-        &self,
-        name: &str,
-        one: &OneQuery,
-        before: &Arc<QueryPlan>,
-        saved: &Arc<Mutex<Saved>>,
-        failure: Option<String>,
-    ) {
-        saved.lock().rename(&one.query.text);
-        let started = match !one.is_paused && failure.is_none() {
-            true => self.start_saved(name, &one.query.text, before, Some(saved)).map(Some),
-            false => Ok(None),
+    /// Closes the version before. Whatever fails from here on has it started again, unless an error has ended it.
+    fn close_before(&mut self) {
+        self.before.look();
+        let failure = match &self.before.life {
+            // One whose results were taken back would be started again by itself.
+            Life::Failed { failure, .. } if !self.before.is_undone() => Some(failure.reason.clone()),
+            _ => None,
         };
-        // It may have failed so lately that nobody has said so.
-        if let Some(Err(error)) =
-            failure.as_deref().map(|why| self.catalog.set_statement_failure(one.number, Some(why)))
-        {
-            tracing::warn!(query = name, "after a restart the query will run again: {error}");
-        }
-        let mut known = self.big_queries.known.lock();
-        match started {
-            Ok(None) => known.change(name, |one| (one.has_failed, one.problem) = (failure.is_some(), failure)),
-            Ok(Some(Started::HasEnded)) => known.change(name, OneQuery::end),
-            Ok(Some(Started::Runs(_, running))) => known.change(name, |one| {
-                (one.running, one.problem) = (Some(Arc::new(running)), None);
-            }),
-            Err(error) => {
-                tracing::error!(query = name, "the version before cannot go on either, and is tried again: {error}");
-                known.change(name, |one| one.problem = Some(error.message));
-            }
-        }
-    }
-
-    /// Has the next version begin as a new query: nothing is known of where the one before was.
-    fn begin_anew(&self, name: &str, mut one: OneQuery, next: Next) -> Result<QueryReplacement, ServiceError> {
-        self.big_queries.known.lock().change(name, |one| one.running = None);
-        if let Some(running) = one.running.take() {
+        let without_flow = Life::stored(self.before.life.is_paused(), failure);
+        self.change(|one| one.life.replace());
+        self.is_closed = true;
+        let Some(running) = std::mem::replace(&mut self.before.life, without_flow).into_flow() else { return };
+        if self.saved.is_none() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
-                tracing::warn!(query = name, "replaced before all of it was written");
-                running.cancel();
-            }
-            close(running);
-        }
-        let started = match one.is_paused {
-            true => Ok(None),
-            false => self.start_flow(&next.plan, name, None).map(Some),
-        };
-        let stored = started.and_then(|running| match self.store_anew(one.number, &one.query.text, &next) {
-            Ok(saved) => Ok((saved, running)),
-            Err(error) => {
-                give_up(running);
-                Err(error)
-            }
-        });
-        match stored {
-            Ok((saved, running)) => {
-                let mut replaced = replacement(&next, None, one.is_paused);
-                replaced.state_discarded.insert(0, "where its sources were: no checkpoints are made of it".into());
-                self.enter_version(name, one.number, next, saved, running);
-                Ok(replaced)
-            }
-            Err(error) => {
-                let why = format!("it was stopped to be replaced, and begins anew: {}", error.message);
-                self.big_queries.known.lock().change(name, |one| one.problem = Some(why));
-                Err(stays(name, error))
+                tracing::warn!(query = self.name(), "replaced before all of it was written");
             }
         }
-    }
-
-    /// Has the catalog have another text, and only then forgets what was saved of the one before. A crash between the two leaves checkpoints of another version, and that is said
-    /// ([`Saved::open`]).
-    fn store_anew(&self, number: u64, before: &str, next: &Next) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
-        let known_before = self.big_queries.known.lock().remembered.get(&number).cloned();
-        self.store_version(number, next)?;
-        self.new_line(number, &next.create.query.text).inspect_err(|_| {
-            if let Some(statement) = known_before {
-                self.big_queries.known.lock().remembered.insert(number, statement);
-            }
-            if let Err(error) = self.catalog.replace_statement(number, before) {
-                tracing::error!(number, "after a restart the version of a query counts that could not begin: {error}");
-            }
-        })
+        running.cancel();
+        close(running);
     }
 
     /// Has the catalog have the new version, unless what that reads or writes was declared anew since it was planned.
-    fn store_version(&self, number: u64, next: &Next) -> Result<(), ServiceError> {
-        let _changing = self.big_queries.changing.lock();
-        if self.declarations() != next.declarations {
+    fn store_text(&self) -> Result<(), ServiceError> {
+        let (engine, number) = (self.engine, self.before.number);
+        let _changing = engine.big_queries.changing.lock();
+        if engine.declarations() != self.declarations {
             let message = "what it reads or writes was declared anew meanwhile";
             return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("replace it once more"));
         }
-        self.catalog.replace_statement(number, &next.create.query.text)?;
+        engine.catalog.replace_statement(number, &self.create.query.text)?;
         // At once, so that nothing is dropped that the new version needs.
-        let statement = Statement::CreateBigQuery(Box::new(next.create.clone()));
-        self.big_queries.known.lock().remembered.insert(number, statement);
+        let statement = Statement::CreateBigQuery(Box::new(self.create.clone()));
+        engine.big_queries.known.lock().remembered.insert(number, statement);
         Ok(())
     }
 
-    /// The new version is that which is known from now on.
-    fn enter_version(
-        &self,
-        name: &str,
-        number: u64,
-        next: Next,
-        saved: Option<Arc<Mutex<Saved>>>,
-        running: Option<run::Running>,
-    ) {
-        // Whoever stops the server may not have waited for this one: nothing is written after its last checkpoint.
-        let running = match self.is_stopped.load(Ordering::Acquire) {
-            true => {
-                give_up(running);
-                None
-            }
-            false => running,
+    /// What is told of it.
+    fn told(&self) -> QueryReplacement {
+        let Self { plan, succession, handed, .. } = self;
+        let is_lost = |place: &usize| {
+            let Some(Handed { after, .. }) = handed else { return false };
+            !after.begins.contains(place) && after.sources[*place].iter().any(|partition| partition.position.is_none())
         };
-        let mut known = self.big_queries.known.lock();
-        known.change(name, |one| {
-            one.query = next.create.query.clone();
-            (one.plan, one.saved) = (Some(next.plan), saved);
-            (one.running, one.problem) = (running.map(Arc::new), None);
-            (one.has_failed, one.has_ended) = (false, false);
+        let name = |place: usize| plan.sources[place].declaration.name.text.clone();
+        let mut state_discarded = succession.lost.clone();
+        if self.saved.is_none() {
+            state_discarded.insert(0, "where its sources were: no checkpoints are made of it".into());
+        }
+        QueryReplacement {
+            is_new: false,
+            is_changed: true,
+            epoch: handed.as_ref().map(|handed| handed.epoch),
+            is_paused: self.before.life.is_paused(),
+            state_kept: if handed.is_some() { succession.kept.clone() } else { Vec::new() },
+            state_discarded,
+            sources_new: succession.sources_new.clone(),
+            sources_gone: succession.sources_gone.clone(),
+            sources_not_repeated: (0..plan.sources.len()).filter(is_lost).map(name).collect(),
+        }
+    }
+}
+
+impl Upgrade for Version<'_> {
+    type Told = QueryReplacement;
+
+    fn quiesce(&mut self) -> Result<(), ServiceError> {
+        if let Some(saved) = self.saved.clone() {
+            self.handed = self.hand_over(&mut saved.lock())?;
+        }
+        self.close_before();
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), ServiceError> {
+        let engine = self.engine;
+        if let Some(handed) = self.handed.as_ref().filter(|_| !self.succession.keeps_sink()) {
+            let (before, host) = (self.of_before.clone(), engine.host_of(self.name()));
+            let (what, at) = (format!("making final what '{}' has written", self.name()), handed.before.clone());
+            let finish = move || run::finish_sink(&before, &host, &at);
+            engine.outside.call(&what, OPEN_MAX, &engine.is_stopped, finish)?;
+        }
+        if !self.before.life.is_paused() {
+            let after = self.handed.as_ref().map(|handed| handed.after.clone());
+            self.running = Some(engine.start_flow(&self.plan, self.name(), after)?);
+        }
+        Ok(())
+    }
+
+    /// Of a version that begins anew what was saved of the one before is forgotten only when the catalog has it. A
+    /// crash between the two leaves checkpoints of another version, and that is said ([`Saved::open`]).
+    fn store(&mut self) -> Result<(), ServiceError> {
+        let (engine, number) = (self.engine, self.before.number);
+        let known_before = engine.big_queries.known.lock().remembered.get(&number).cloned();
+        self.store_text()?;
+        if self.saved.is_some() {
+            return Ok(());
+        }
+        let line = engine.new_line(self.name(), number, &self.create.query.text).inspect_err(|_| {
+            if let Some(statement) = known_before {
+                engine.big_queries.known.lock().remembered.insert(number, statement);
+            }
+            if let Err(error) = engine.catalog.replace_statement(number, &self.before.query.text) {
+                tracing::error!(number, "after a restart the version of a query counts that could not begin: {error}");
+            }
+        })?;
+        self.change(|one| one.saved = line);
+        Ok(())
+    }
+
+    fn switch(mut self) -> (QueryReplacement, bool) {
+        let told = self.told();
+        let mut life = Life::stored(self.before.life.is_paused(), None);
+        match self.running.take() {
+            // Whoever stops the server may not have waited for this one: nothing is written after its last checkpoint.
+            Some(running) if self.engine.is_stopped.load(Ordering::Acquire) => give_up(running),
+            Some(running) => life.start(Arc::new(running)),
+            None => {}
+        }
+        self.change(|one| {
+            one.query = self.create.query.clone();
+            (one.plan, one.life) = (Some(self.plan.clone()), life);
         });
-        known.remembered.insert(number, Statement::CreateBigQuery(Box::new(next.create)));
+        (told, true)
+    }
+
+    /// The version before goes on from its last checkpoint, if it ran.
+    fn roll_back(mut self, error: ServiceError) -> ServiceError {
+        if let Some(running) = self.running.take() {
+            give_up(running);
+        }
+        if !self.is_closed {
+            return error;
+        }
+        let (engine, OneQuery { number, query, mut life, .. }) = (self.engine, self.before.clone());
+        let name = self.name();
+        match &self.saved {
+            None => life.hinder(format!("it was stopped to be replaced, and begins anew: {}", error.message)),
+            Some(saved) => saved.lock().rename(&query.text),
+        }
+        // It may have failed so lately that nobody has said so.
+        if matches!(life, Life::Failed { .. })
+            && let Err(error) = engine.catalog.set_statement_failure(number, Some(life.problem()))
+        {
+            tracing::warn!(query = name, "after a restart the query will run again: {error}");
+        }
+        if life.waits_to_start() && self.saved.is_some() {
+            match engine.start_saved(name, &query.text, &self.of_before, self.saved.as_ref()) {
+                Ok(started) => started.enter(&mut life),
+                Err(error) => {
+                    tracing::error!(
+                        query = name,
+                        "the version before cannot go on either, and is tried again: {error}"
+                    );
+                    life.hinder(error.message);
+                }
+            }
+        }
+        self.change(|one| one.life = life);
+        stays(name, error)
     }
 }
 
 /// Closes a flow that is not to be after all.
-fn give_up(running: Option<run::Running>) {
-    if let Some(running) = running {
-        running.cancel();
-        close(Arc::new(running));
-    }
-}
-
-/// What is told of a version that has taken over.
-fn replacement(next: &Next, handed: Option<&Handed>, is_paused: bool) -> QueryReplacement {
-    let Next { plan, succession, .. } = next;
-    let is_lost = |place: &usize| {
-        let Some(Handed { after, .. }) = handed else { return false };
-        !after.begins.contains(place) && after.sources[*place].iter().any(|partition| partition.position.is_none())
-    };
-    let name = |place: usize| plan.sources[place].declaration.name.text.clone();
-    QueryReplacement {
-        is_new: false,
-        is_changed: true,
-        epoch: handed.map(|handed| handed.epoch),
-        is_paused,
-        state_kept: if handed.is_some() { succession.kept.clone() } else { Vec::new() },
-        state_discarded: succession.lost.clone(),
-        sources_new: succession.sources_new.clone(),
-        sources_gone: succession.sources_gone.clone(),
-        sources_not_repeated: (0..plan.sources.len()).filter(is_lost).map(name).collect(),
-    }
-}
-
-fn stays(name: &str, error: ServiceError) -> ServiceError {
-    ServiceError { message: format!("'{name}' stays as it was: {}", error.message), ..error }
+fn give_up(running: run::Running) {
+    running.cancel();
+    close(Arc::new(running));
 }
 
 fn has_ended(name: &str) -> ServiceError {
@@ -460,7 +438,8 @@ fn has_no_checkpoints(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint(hint)
 }
 
-/// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says of all of them.
+/// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says
+/// of all of them.
 fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) -> Result<(), ServiceError> {
     let (one, other) = (&before.output, &after.output);
     let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink, host)) else { return Ok(()) };
@@ -488,10 +467,4 @@ fn takes_back_others(name: &str) -> ServiceError {
         discarding(name)
     );
     ServiceError::new(ErrorKind::Conflict, message).with_hint(hint)
-}
-
-fn state_would_be_lost(name: &str, lost: &[String]) -> ServiceError {
-    let shown = lost.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
-    ServiceError::new(ErrorKind::Conflict, format!("'{name}' is not replaced, for it would lose state: {shown}"))
-        .with_hint(format!("leave these parts as they are, or let them begin anew: {}", discarding(name)))
 }

@@ -17,6 +17,7 @@ use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -27,7 +28,10 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const FINAL_MAX: Duration = Duration::from_secs(5);
 
 /// A query that did not come to rest is not asked again before this is over: it holds up the checkpoints of others, and its own rows.
-const SLOW_PAUSE: Duration = Duration::from_secs(60);
+const SLOW_REST: Duration = Duration::from_secs(60);
+
+/// The end of a query that could not be saved is tried again after this: it is asked for all the time.
+const END_REST: Duration = Duration::from_secs(1);
 
 /// The state of an operator is cut into so many pieces, if it has many rows.
 const PIECES: usize = 16;
@@ -38,28 +42,10 @@ const LINES: &str = "queries";
 
 /// The checkpoints of one big query.
 pub(super) struct Saved {
-    epochs: Epochs,
+    line: Line,
     /// The checksum of the text of the query, which its epochs have too. A version before had another.
     query: u64,
     has_ended: bool,
-    /// Until when it is left alone, unless somebody asks.
-    asked_again: Option<Instant>,
-    /// When the newest was made by this process.
-    made: Option<Instant>,
-    /// Why there is none that is newer.
-    problem: Option<String>,
-}
-
-/// How the checkpoints of a query stand.
-pub(in crate::engine) struct LineStatus {
-    pub(in crate::engine) query: String,
-    /// The newest one.
-    pub(in crate::engine) epoch: Option<u64>,
-    pub(in crate::engine) made: Option<Instant>,
-    /// Bytes that a restart would read, and those that were written just now, if any were.
-    pub(in crate::engine) live_bytes: u64,
-    pub(in crate::engine) written_bytes: Option<u64>,
-    pub(in crate::engine) problem: Option<String>,
 }
 
 /// The number of an epoch and what it says, if there is one to go on from; and what was wrong with newer ones.
@@ -212,8 +198,14 @@ pub(super) fn forget(store: &Arc<Store>, number: u64) -> Result<(), ServiceError
 }
 
 impl Saved {
-    /// What there is of the query with this number and text in the catalog.
-    pub(super) fn open(store: &Arc<Store>, number: u64, text: &str, retained: usize) -> Result<Self, ServiceError> {
+    /// What there is of the query with this name, and with this number and text in the catalog.
+    pub(super) fn open(
+        store: &Arc<Store>,
+        name: &str,
+        number: u64,
+        text: &str,
+        retained: usize,
+    ) -> Result<Self, ServiceError> {
         // Of the newest the results may not be final when a crash comes: the one before is needed.
         let settings = EpochSettings { retained: retained.max(2) };
         let failed = |error| refused("its checkpoints cannot be opened", &error);
@@ -237,24 +229,17 @@ impl Saved {
             _ => {}
         }
         let has_ended = epochs.note().is_some_and(|note| note["has_ended"] == true);
-        Ok(Self { epochs, query, has_ended, asked_again: None, made: None, problem: None })
+        Ok(Self { line: Line::new(epochs, format!("the query '{name}'")), query, has_ended })
     }
 
-    /// How they stand, and what was `written` just now.
-    pub(super) fn status(&self, query: &str, written: Option<u64>) -> LineStatus {
-        LineStatus {
-            query: query.to_owned(),
-            epoch: self.epochs.newest(),
-            made: self.made,
-            live_bytes: self.epochs.live_bytes(),
-            written_bytes: written,
-            problem: self.problem.clone(),
-        }
+    /// How they stand, and what was written just now.
+    pub(super) fn status(&self, committed: Option<&Committed>) -> LineStatus {
+        self.line.status(committed)
     }
 
     /// When this process has made the newest one.
     pub(super) fn made(&self) -> Option<Instant> {
-        self.made
+        self.line.made()
     }
 
     /// Whether this is of the query as it has this text, and not of a version that has taken over from it.
@@ -270,8 +255,8 @@ impl Saved {
     /// Where the query was, and the number of that epoch, unless it begins; and what was wrong with newer epochs.
     pub(super) fn restore(&mut self, plan: &QueryPlan) -> Result<Found, ServiceError> {
         self.go_back_to_own()?;
-        let problems = self.epochs.problems().to_vec();
-        let restored = self.epochs.restore().map_err(|error| refused("its checkpoint cannot be read", &error))?;
+        let problems = self.line.epochs.problems().to_vec();
+        let restored = self.line.epochs.restore().map_err(|error| refused("its checkpoint cannot be read", &error))?;
         let Some(Restored { epoch, note, pieces, .. }) = restored else { return Ok((None, problems)) };
         let not_this = |problem: String| {
             ServiceError::new(ErrorKind::Unavailable, format!("it cannot go on from its checkpoint {epoch}: {problem}"))
@@ -317,7 +302,7 @@ impl Saved {
 
     /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take over after all.
     fn go_back_to_own(&mut self) -> Result<(), ServiceError> {
-        let (own, newest) = (newest_of(&self.epochs, self.query), self.epochs.newest());
+        let (own, newest) = (newest_of(&self.line.epochs, self.query), self.line.epochs.newest());
         match (own, newest) {
             (None, Some(newest)) => Err(of_another_version(newest)),
             (own, newest) if own != newest => self.go_back(own).map(drop),
@@ -329,12 +314,12 @@ impl Saved {
     pub(super) fn taken_over(&self, epoch: u64) -> Option<u64> {
         let first = self.first_of(epoch);
         let takes_over = |note: &serde_json::Value| note["takes_over"].as_u64() == Some(first);
-        self.epochs.kept().filter(|(_, note)| takes_over(note)).map(|(next, _)| next).max()
+        self.line.epochs.kept().filter(|(_, note)| takes_over(note)).map(|(next, _)| next).max()
     }
 
     /// The epoch up to which rows were processed when `epoch` was made.
     fn first_of(&self, epoch: u64) -> u64 {
-        let note = self.epochs.kept().find(|(kept, _)| *kept == epoch).map(|(_, note)| note);
+        let note = self.line.epochs.kept().find(|(kept, _)| *kept == epoch).map(|(_, note)| note);
         note.and_then(|note| note["takes_over"].as_u64()).unwrap_or(epoch)
     }
 
@@ -343,7 +328,7 @@ impl Saved {
         let is_empty = |sink: &serde_json::Value| sink.as_array().is_some_and(Vec::is_empty);
         let has_said = |note: &serde_json::Value| !note["sinks"].as_array().is_some_and(|all| all.iter().all(is_empty));
         let begins = |note: &serde_json::Value| !note["takes_over"].is_null() && !has_said(note);
-        self.epochs.kept().filter(|(_, note)| begins(note)).map(|(epoch, _)| epoch).max()
+        self.line.epochs.kept().filter(|(_, note)| begins(note)).map(|(epoch, _)| epoch).max()
     }
 
     /// Makes the epoch with which another version of the query goes on, behind `epoch`. From now on the line is its own.
@@ -358,7 +343,8 @@ impl Saved {
         let pieces = pieces_of(plan, &snapshot.state).map_err(|error| failed(error.to_string()))?;
         let query = checksum(text);
         let note = Note { takes_over: Some(self.first_of(epoch)), ..Note::of(query, plan, snapshot.clone()) };
-        let committed = self.commit(&note, pieces);
+        let epoch = note.epoch(&self.line.epochs, pieces);
+        let committed = self.line.commit(epoch);
         let committed =
             committed.map_err(|error| refused("its checkpoint for the new version cannot be written", &error))?;
         self.query = query;
@@ -373,94 +359,85 @@ impl Saved {
     /// Goes back to a checkpoint, or to before all of them; whether it is there, and is not of another version.
     pub(super) fn go_back(&mut self, to: Option<u64>) -> Result<bool, ServiceError> {
         let is_to = |epoch: u64, note| Some(epoch) == to && is_of(note, self.query);
-        if to.is_some() && !self.epochs.kept().any(|(epoch, note)| is_to(epoch, note)) {
+        if to.is_some() && !self.line.epochs.kept().any(|(epoch, note)| is_to(epoch, note)) {
             return Ok(false);
         }
-        self.epochs.go_back(to).map_err(|error| refused("its checkpoints cannot be changed", &error))
+        self.line.epochs.go_back(to).map_err(|error| refused("its checkpoints cannot be changed", &error))
     }
 
     /// Notes that the query has come to the end of its input.
     pub(super) fn end(&mut self, plan: &QueryPlan) -> Result<(), ServiceError> {
-        let ended = self.commit_end(plan).map(drop);
-        ended.map_err(|error| refused("that it has come to its end cannot be written", &error))
-    }
-
-    fn commit_end(&mut self, plan: &QueryPlan) -> Result<Committed, StorageError> {
-        let note = Note { has_ended: true, ..Note::of(self.query, plan, Snapshot::default()) };
-        let committed = self.commit(&note, Vec::new())?;
+        let epoch = Note::end(self.query, plan).epoch(&self.line.epochs, Vec::new());
+        let ended = self.line.commit(epoch);
+        ended.map_err(|error| refused("that it has come to its end cannot be written", &error))?;
         self.has_ended = true;
-        Ok(committed)
+        Ok(())
     }
 
-    /// Saves where a query is; `None` if there is nothing to save now. One that was slow is left alone for a while, unless somebody asks.
+    /// Saves where a query is, or that it has come to its end; `None` if there is nothing to save now. One that was
+    /// slow is left alone for a while, unless somebody asks.
     ///
     /// # Errors
-    /// In words. The query goes on, and what was saved before counts.
+    /// The query goes on, and what was saved before counts.
     pub(super) fn save(
         &mut self,
         plan: &QueryPlan,
         running: &Running,
         is_asked: bool,
-    ) -> Result<Option<Committed>, String> {
-        if !is_asked && self.asked_again.is_some_and(|at| Instant::now() < at) {
-            return Ok(None);
-        }
-        let saved = self.save_now(plan, running, is_asked);
-        self.problem = saved.as_ref().err().cloned();
-        saved
-    }
-
-    fn save_now(&mut self, plan: &QueryPlan, running: &Running, is_asked: bool) -> Result<Option<Committed>, String> {
+    ) -> Result<Option<Committed>, Failure> {
+        let Self { line, query, has_ended } = self;
         let flow = running.flow();
-        match flow.wait(Duration::ZERO) {
-            Some(Ok(())) if !self.has_ended && !running.was_stopped() => {
-                return self.commit_end(plan).map(Some).map_err(|error| error.to_string());
+        line.save(is_asked, |line| {
+            match flow.wait(Duration::ZERO) {
+                Some(Ok(())) if !*has_ended && !running.was_stopped() => {
+                    let ended = line.commit(Note::end(*query, plan).epoch(&line.epochs, Vec::new()));
+                    let ended = ended.map_err(|error| Failure { text: error.to_string(), rest: END_REST })?;
+                    *has_ended = true;
+                    return Ok(Some(ended));
+                }
+                Some(_) => return Ok(None),
+                None if !running.has_checkpoints() => return Ok(None),
+                // It would not come to rest. Whoever asks may do so just behind another one.
+                None if !flow.wait_committed(if is_asked { FINAL_MAX } else { Duration::ZERO }) => {
+                    return Err("the results of the last one are not final yet".to_owned().into());
+                }
+                None => {}
             }
-            Some(_) => return Ok(None),
-            None if !running.has_checkpoints() => return Ok(None),
-            // It would not come to rest. Whoever asks may do so just behind another one.
-            None if !flow.wait_committed(if is_asked { FINAL_MAX } else { Duration::ZERO }) => {
-                return Err("the results of the last one are not final yet".into());
+            let number = line.epochs.next();
+            let snapshot = match flow.checkpoint(number, REST_MAX) {
+                Ok(snapshot) => snapshot,
+                Err(CheckpointError::Ending) => return Ok(None),
+                Err(error) => {
+                    let rest = if matches!(error, CheckpointError::Slow(..)) { SLOW_REST } else { Duration::ZERO };
+                    return Err(Failure { text: error.to_string(), rest });
+                }
+            };
+            let written = pieces_of(plan, &snapshot.state).map_err(|error| error.to_string()).and_then(|pieces| {
+                let epoch = Note::of(*query, plan, snapshot).epoch(&line.epochs, pieces);
+                line.commit(epoch).map_err(|error| error.to_string())
+            });
+            match &written {
+                Ok(_) => flow.committed(number),
+                Err(_) => flow.give_up(),
             }
-            None => {}
-        }
-        let number = self.epochs.next();
-        let snapshot = match flow.checkpoint(number, REST_MAX) {
-            Ok(snapshot) => snapshot,
-            Err(CheckpointError::Ending) => return Ok(None),
-            Err(error) => {
-                self.asked_again = matches!(error, CheckpointError::Slow(..)).then(|| Instant::now() + SLOW_PAUSE);
-                return Err(error.to_string());
-            }
-        };
-        let written = match pieces_of(plan, &snapshot.state) {
-            Ok(pieces) => {
-                let note = Note::of(self.query, plan, snapshot);
-                self.commit(&note, pieces).map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        match &written {
-            Ok(_) => flow.committed(number),
-            Err(_) => flow.give_up(),
-        }
-        written.map(Some)
-    }
-
-    fn commit(&mut self, note: &Note, pieces: Vec<Piece>) -> Result<Committed, StorageError> {
-        let note = serde_json::to_value(note).expect("numbers and texts are always JSON");
-        let written = self.epochs.checksums();
-        let named: BTreeSet<&str> = pieces.iter().map(Piece::name).collect();
-        let dropped = written.keys().filter(|name| !named.contains(*name)).map(|&name| name.to_owned()).collect();
-        let is_new = |piece: &Piece| written.get(piece.name()) != Some(&piece.checksum());
-        let epoch = Epoch { note, dropped, pieces: pieces.into_iter().filter(is_new).collect() };
-        let committed = self.epochs.commit(epoch)?;
-        self.made = Some(Instant::now());
-        Ok(committed)
+            Ok(Some(written?))
+        })
     }
 }
 
 impl Note {
+    /// What the epoch says with which a query ends.
+    fn end(query: u64, plan: &QueryPlan) -> Self {
+        Self { has_ended: true, ..Self::of(query, plan, Snapshot::default()) }
+    }
+
+    /// The next epoch of a line, which says this and has these pieces.
+    fn epoch(&self, epochs: &Epochs, pieces: Vec<Piece>) -> Epoch {
+        let mut differences = Differences::new(epochs);
+        pieces.into_iter().for_each(|piece| differences.add(piece));
+        differences.epoch(serde_json::to_value(self).expect("numbers and texts are always JSON"))
+    }
+
     fn of(query: u64, plan: &QueryPlan, snapshot: Snapshot) -> Self {
         let partition = |state: PartitionState| (state.position, state.newest_us);
         let sources = snapshot.sources.into_iter().enumerate().map(|(place, partitions)| {
@@ -567,20 +544,25 @@ mod tests {
         Snapshot { sources: vec![vec![partition]], sinks: vec![vec![sink.into()]], ..Snapshot::default() }
     }
 
-    struct Line {
+    fn commit(saved: &mut Saved, note: &Note) {
+        let epoch = note.epoch(&saved.line.epochs, Vec::new());
+        saved.line.commit(epoch).unwrap();
+    }
+
+    struct Query {
         folder: TempDir,
         plan: QueryPlan,
     }
 
-    impl Line {
+    impl Query {
         fn open(&self, text: &str) -> Result<Saved, ServiceError> {
             let store = Store::folder(self.folder.path()).unwrap();
-            Saved::open(&Arc::new(store), 7, text, 2)
+            Saved::open(&Arc::new(store), "q", 7, text, 2)
         }
 
         fn save(&self, saved: &mut Saved, snapshot: Snapshot) {
             let note = Note::of(saved.query, &self.plan, snapshot);
-            saved.commit(&note, Vec::new()).unwrap();
+            commit(saved, &note);
         }
 
         /// The epoch that a text goes on from, and its position.
@@ -592,7 +574,7 @@ mod tests {
 
     #[test]
     fn each_text_goes_on_from_its_own_newest_epoch() {
-        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let line = Query { folder: TempDir::new().unwrap(), plan: plan() };
         let mut saved = line.open("old").unwrap();
         line.save(&mut saved, at("1", "a"));
         line.save(&mut saved, at("2", "b"));
@@ -617,11 +599,11 @@ mod tests {
 
     #[test]
     fn state_with_other_key_groups_is_not_taken_over_and_older_notes_have_256() {
-        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let line = Query { folder: TempDir::new().unwrap(), plan: plan() };
         let mut saved = line.open("text").unwrap();
         let mut note = Note::of(saved.query, &line.plan, at("1", ""));
         note.key_groups.count = 128;
-        saved.commit(&note, Vec::new()).unwrap();
+        commit(&mut saved, &note);
         let error = saved.restore(&line.plan).unwrap_err();
         assert!(error.message.contains("divided into 128 groups by xxh3") && error.hint.is_some(), "{error:?}");
         let mut older = serde_json::to_value(Note::of(saved.query, &line.plan, at("2", ""))).unwrap();
@@ -632,7 +614,7 @@ mod tests {
 
     #[test]
     fn versions_that_processed_nothing_go_on_where_the_first_one_was() {
-        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let line = Query { folder: TempDir::new().unwrap(), plan: plan() };
         let mut saved = line.open("first").unwrap();
         line.save(&mut saved, at("1", ""));
         line.save(&mut saved, at("2", ""));
@@ -655,20 +637,20 @@ mod tests {
 
     #[test]
     fn a_version_that_could_not_start_gives_back_what_it_was_given() {
-        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let line = Query { folder: TempDir::new().unwrap(), plan: plan() };
         let mut saved = line.open("old").unwrap();
         line.save(&mut saved, at("1", ""));
         let taken = saved.take_over(&line.plan, "new", 1, &at("1", "")).unwrap().epoch;
         saved.rename("old");
         assert_eq!(line.found(&mut saved), Some((1, Some("1".into()))));
         line.save(&mut saved, at("2", ""));
-        assert!(saved.epochs.newest() > Some(taken), "no number is used twice");
+        assert!(saved.line.epochs.newest() > Some(taken), "no number is used twice");
         assert_eq!(line.found(&mut line.open("old").unwrap()), Some((3, Some("2".into()))));
     }
 
     #[test]
     fn behind_a_damaged_beginning_nothing_begins_anew_by_itself() {
-        let line = Line { folder: TempDir::new().unwrap(), plan: plan() };
+        let line = Query { folder: TempDir::new().unwrap(), plan: plan() };
         let mut saved = line.open("old").unwrap();
         line.save(&mut saved, at("1", ""));
         saved.take_over(&line.plan, "new", 1, &at("1", "")).unwrap();

@@ -16,10 +16,10 @@ use rivulet_sql::{Statement, plan_query};
 
 use super::declared::title;
 use super::memory::Ended;
-use super::{BigQueries, OneQuery, Started, close};
+use super::{BigQueries, Life, OneQuery, Started, close};
 use crate::engine::outside::OPEN_MAX;
 use crate::engine::{Engine, reserve};
-use crate::service::{QueryState, ServiceError};
+use crate::service::ServiceError;
 
 /// How often all of them are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
@@ -81,8 +81,6 @@ impl Attempts {
 /// What is tried again without waiting for the world outside.
 #[derive(Default)]
 struct Watch {
-    /// By the number of the query's statement, of those whose end cannot be saved.
-    ends: HashMap<u64, Attempts>,
     catalog: Option<Attempts>,
     /// When it was last seen to what need not be seen to often.
     seen_to: Option<Instant>,
@@ -103,7 +101,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
         loop {
             thread::sleep(END_LOOK_PERIOD);
             let Some(big_queries) = big_queries.upgrade() else { return };
-            big_queries.save_ends(&mut watch.ends);
+            big_queries.save_ends();
             drop(big_queries);
             if looked.elapsed() < LOOK_PERIOD {
                 continue;
@@ -144,16 +142,10 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
     thread::Builder::new().name("rivulet-attempts".into()).spawn(attempt).map(drop)
 }
 
-impl OneQuery {
-    /// Whether it ought to run and could not be started, for a reason that may pass.
-    pub(super) fn waits_to_start(&self) -> bool {
-        self.running.is_none() && self.problem.is_some() && !self.is_paused && !self.has_failed
-    }
-}
-
 impl BigQueries {
     pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
-        let known = self.known.lock();
+        let mut known = self.known.lock();
+        known.queries.values_mut().for_each(OneQuery::look);
         let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
         wanted.map(|(name, one)| (name.clone(), one.clone())).collect()
     }
@@ -174,13 +166,13 @@ impl BigQueries {
         let claimed = self.claimed.lock().clone();
         // One that is being changed may be about to run.
         let begun =
-            self.that(|_| true).into_iter().filter(|(name, one)| one.running.is_some() || claimed.contains(name));
+            self.that(|_| true).into_iter().filter(|(name, one)| one.life.flow().is_some() || claimed.contains(name));
         self.starts.keep(&begun.map(|(_, one)| (one.number, made(&one))).collect());
     }
 
     /// Says once of each query whose rows have times that are probably of another unit.
     fn warn_of_seconds(&self, warned: &mut HashSet<u64>) {
-        for (name, one) in self.that(|one| one.running.is_some()) {
+        for (name, one) in self.that(|one| one.life.flow().is_some()) {
             let found = one.seconds_by_source();
             if !found.is_empty() && warned.insert(one.number) {
                 found.iter().for_each(|(source, seconds)| tracing::warn!(query = name, source, "{seconds}"));
@@ -189,24 +181,11 @@ impl BigQueries {
     }
 
     /// Saves of each query that has come to the end of its input that it has.
-    fn save_ends(&self, vain: &mut HashMap<u64, Attempts>) {
-        let queries = self.that(OneQuery::ends);
-        vain.retain(|number, _| queries.iter().any(|(_, one)| one.number == *number));
-        for (name, one) in queries {
-            let (Some(plan), Some(saved)) = (&one.plan, &one.saved) else { continue };
+    fn save_ends(&self) {
+        for (name, one) in self.that(|one| matches!(one.life, Life::Ending(_))) {
             // Whoever makes a checkpoint of it now notes the end as well.
-            let Some(mut saved) = saved.try_lock() else { continue };
-            if vain.get(&one.number).is_some_and(|attempts| !attempts.is_due()) {
-                continue;
-            }
-            // A checkpoint was faster.
-            let ended = if saved.has_ended() { Ok(()) } else { saved.end(plan) };
-            match ended {
-                Ok(()) => self.known.lock().note_end(&name, one.number),
-                Err(error) if vain.entry(one.number).or_insert_with(Attempts::new).put_off(&error) => {
-                    tracing::warn!(query = name, "{}, and it is tried again", error.message);
-                }
-                Err(_) => {}
+            if let Some(mut saved) = one.saved.as_ref().and_then(|saved| saved.try_lock()) {
+                self.save(&name, &one, &mut saved, false);
             }
         }
     }
@@ -215,30 +194,29 @@ impl BigQueries {
 impl Engine {
     /// Says of each query that an error has ended since the last call that it has, and has the catalog remember it.
     pub(super) fn note_failures(&self) {
-        for (name, one) in self.big_queries.that(|one| one.running.is_some() && !one.has_failed) {
-            let (QueryState::Failed, Some(reason)) = one.state() else { continue };
+        let is_news = |one: &OneQuery| matches!(&one.life, Life::Failed { failure, .. } if !failure.is_noted);
+        for (name, one) in self.big_queries.that(is_news) {
+            let reason = one.life.problem();
             // Whoever changes it now may take long; then it is said the next time.
             let Some(_claim) = self.big_queries.claim_within(&name, Duration::ZERO) else { continue };
             // It may have been resumed or dropped meanwhile.
-            if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.is_the_same(&one)) {
+            if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
                 continue;
             }
-            if one.running.as_ref().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone()) {
+            if one.is_undone() {
                 tracing::warn!(
                     query = name,
                     "a query has failed, and is started again from its last checkpoint: {reason}"
                 );
-                self.big_queries.known.lock().change(&name, |now| {
-                    (now.running, now.problem) = (None, Some(reason));
-                });
-                one.running.into_iter().for_each(close);
+                self.big_queries.known.lock().change(&name, |now| now.life.retry());
+                one.life.into_flow().into_iter().for_each(close);
                 continue;
             }
             tracing::error!(query = name, "a query has failed, and runs again with RESUME QUERY: {reason}");
-            if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
+            if let Err(error) = self.catalog.set_statement_failure(one.number, Some(reason)) {
                 tracing::warn!(query = name, "after a restart the query will run again: {error}");
             }
-            self.big_queries.known.lock().change(&name, |now| now.has_failed = true);
+            self.big_queries.known.lock().change(&name, |now| now.life.note());
         }
     }
 
@@ -279,7 +257,7 @@ impl Engine {
 
     /// Tries again to start what could not be started.
     fn start_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) {
-        let queries = self.big_queries.that(OneQuery::waits_to_start);
+        let queries = self.big_queries.that(|one| one.life.waits_to_start());
         waiting.retain(|number, attempts| !attempts.is_past() || queries.iter().any(|(_, one)| one.number == *number));
         for (name, one) in queries {
             let attempts = waiting.entry(one.number).or_insert_with(Attempts::new);
@@ -303,7 +281,9 @@ impl Engine {
                 return false;
             }
             let now = self.big_queries.known.lock().query(name);
-            now.is_some_and(|now| now.number == one.number && now.query.text == one.query.text && now.waits_to_start())
+            now.is_some_and(|now| {
+                now.number == one.number && now.query.text == one.query.text && now.life.waits_to_start()
+            })
         };
         let saved = {
             let Some(_claim) = self.big_queries.claim_within(name, Duration::ZERO) else { return Ok(()) };
@@ -321,25 +301,24 @@ impl Engine {
             // where it goes on has shut it out.
             if let Ok(Started::Runs(_, running)) = started {
                 running.cancel();
-                close(Arc::new(running));
+                close(running);
             }
             return Ok(());
         }
         let mut known = self.big_queries.known.lock();
         match started {
-            Ok(Started::HasEnded) => {
-                known.change(name, OneQuery::end);
-                Ok(())
-            }
-            Ok(Started::Runs(_, running)) => {
+            Ok(started) => {
+                if matches!(started, Started::Runs(..)) {
+                    tracing::info!(query = name, "runs");
+                }
                 known.change(name, |one| {
-                    (one.plan, one.running, one.problem) = (Some(plan), Some(Arc::new(running)), None);
+                    one.plan = Some(plan);
+                    started.enter(&mut one.life);
                 });
-                tracing::info!(query = name, "runs");
                 Ok(())
             }
             Err(error) => {
-                known.change(name, |one| one.problem = Some(error.message.clone()));
+                known.change(name, |one| one.life.hinder(error.message.clone()));
                 Err(error)
             }
         }

@@ -1,16 +1,18 @@
 //! The catalog in the object store, beside the state: for the case that the machine is lost with its data folder.
 //!
-//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here only with every checkpoint.
+//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here
+//! only with every checkpoint.
 //!
-//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before anything is written to the store; and no
-//! number is given out again under which something is saved there.
+//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before
+//! anything is written to the store; and no number is given out again under which something is saved there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rivulet_storage::{Epoch, EpochSettings, Epochs, Piece, StorageError, Store};
+use rivulet_storage::{EpochSettings, Epochs, Piece, StorageError, Store};
 use serde_json::json;
 
+use super::line::{Differences, Line, LineStatus};
 use super::refused;
 use crate::catalog::{Catalog, Used};
 use crate::engine::big_queries::saved::numbers;
@@ -24,52 +26,49 @@ const FORMAT: &str = "format";
 
 /// The catalog's line of epochs.
 pub(super) struct CatalogLine {
-    epochs: Epochs,
+    line: Line,
     /// How many changes the catalog had when it was saved.
     saved: Option<u64>,
 }
 
 impl CatalogLine {
     pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
-        Ok(Self { epochs: Epochs::open(store, LINE, EpochSettings { retained })?, saved: None })
+        let epochs = Epochs::open(store, LINE, EpochSettings { retained })?;
+        Ok(Self { line: Line::new(epochs, "the catalog"), saved: None })
     }
 
-    /// Saves what has changed; returns how many bytes were written, and how many a restart would read.
-    pub(super) fn save(&mut self, catalog: &Catalog) -> Result<(u64, u64), ServiceError> {
-        // Before it is read: what is changed meanwhile may be in it or not.
-        let changes = catalog.changes();
-        if self.saved == Some(changes) {
-            return Ok((0, 0));
-        }
-        let written = self.epochs.checksums();
-        let (mut pieces, mut names) = (Vec::new(), BTreeSet::new());
-        catalog.parts(&mut |name, bytes| {
-            let piece = Piece::whole(name, bytes);
-            names.insert(piece.name().to_owned());
-            if written.get(piece.name()) != Some(&piece.checksum()) {
-                pieces.push(piece);
+    /// Saves what has changed, and says how the line stands.
+    pub(super) fn save(&mut self, catalog: &Catalog, is_asked: bool) -> LineStatus {
+        let Self { line, saved } = self;
+        let committed = line.save(is_asked, |line| {
+            // Before it is read: what is changed meanwhile may be in it or not.
+            let changes = catalog.changes();
+            if *saved == Some(changes) {
+                return Ok(None);
             }
-        })?;
-        let dropped: Vec<String> =
-            written.keys().filter(|name| !names.contains(**name)).map(|&name| name.to_owned()).collect();
-        let mut bytes = (0, 0);
-        if !pieces.is_empty() || !dropped.is_empty() {
-            let epoch = Epoch { note: json!({ FORMAT: Catalog::FORMAT }), pieces, dropped };
-            let committed = self.epochs.commit(epoch).map_err(|error| refused("the catalog is not saved", &error))?;
-            bytes = (committed.written_bytes, committed.live_bytes);
-        }
-        self.saved = Some(changes);
-        Ok(bytes)
+            let mut parts = Differences::new(&line.epochs);
+            let read = catalog.parts(&mut |name, bytes| parts.add(Piece::whole(name, bytes)));
+            read.map_err(|error| ServiceError::from(error).text())?;
+            let epoch = parts.epoch(json!({ FORMAT: Catalog::FORMAT }));
+            let has_changed = !epoch.pieces.is_empty() || !epoch.dropped.is_empty();
+            let committed = has_changed.then(|| line.commit(epoch)).transpose()?;
+            *saved = Some(changes);
+            Ok(committed)
+        });
+        let status = line.status(committed.ok().flatten().as_ref());
+        let failure = status.failure.map(|failure| format!("the catalog is not saved: {failure}"));
+        LineStatus { failure, ..status }
     }
 
     /// Whether there is one that can be used.
     pub(super) fn has_any(&self) -> bool {
-        self.epochs.newest().is_some()
+        self.line.epochs.newest().is_some()
     }
 
     /// Fills a catalog in which nothing was ever stored with what was saved, if anything was.
     pub(super) fn restore(&self, store: &Store, catalog: &Catalog) -> Result<(), ServiceError> {
-        let restored = self.epochs.restore().map_err(|error| refused("the saved catalog cannot be read", &error))?;
+        let restored =
+            self.line.epochs.restore().map_err(|error| refused("the saved catalog cannot be read", &error))?;
         let Some(restored) = restored else { return Ok(()) };
         let format = restored.note.get(FORMAT).and_then(serde_json::Value::as_u64);
         if format.is_none_or(|format| format > Catalog::FORMAT) {
@@ -79,7 +78,8 @@ impl CatalogLine {
         }
         let parts: BTreeMap<String, Vec<u8>> =
             restored.pieces.into_iter().map(|(name, pieces)| (name, pieces.concat())).collect();
-        // It is older than the state: what was created between has checkpoints under a number that this catalog would give out again.
+        // It is older than the state: what was created between has checkpoints under a number that this catalog would
+        // give out again.
         let statement =
             numbers(store).map_err(|error| refused("the saved big queries cannot be listed", &error))?.pop_last();
         catalog.fill(&parts, Used { statement, ..Used::default() })?;

@@ -11,7 +11,7 @@ use std::path::{self, Path};
 use rivulet_sql::Statement;
 use rivulet_storage::{Epochs, Owner, Place, Store};
 
-use super::{catalog, line, refused};
+use super::{applications, catalog, refused};
 use crate::catalog::{Catalog, CatalogError, CheckpointPlace};
 use crate::engine::big_queries::saved::query_of;
 use crate::service::{ErrorKind, ServiceError};
@@ -118,7 +118,7 @@ fn name_of(place: &Place) -> String {
 /// Whether any checkpoint of a server is there. Only what was committed counts, under the names that a server gives: in the folder there may be files of others.
 pub(super) fn has_epochs(store: &Store) -> Result<bool, ServiceError> {
     let names = store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
-    let is_ours = |line| line == line::LINE || line == catalog::LINE || query_of(line).is_some();
+    let is_ours = |line| line == applications::LINE || line == catalog::LINE || query_of(line).is_some();
     Ok(names.iter().any(|(name, _)| Epochs::line_of(name).is_some_and(is_ours)))
 }
 

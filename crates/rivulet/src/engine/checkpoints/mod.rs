@@ -1,19 +1,24 @@
 //! Checkpoints: the state of queries is saved while they run, and comes back at the next start.
 //!
-//! One thread makes them, on a timer; so does whoever asks, and the end of the server. Groups are captured one after the other, each
-//! what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time, so that
-//! events are not late for it. What they give is one epoch of one line
-//! ([`line`]), written as a whole or not at all. At the start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
+//! One thread makes them, on a timer; so does whoever asks, and the end of the server. A checkpoint goes through all
+//! lines of epochs, each by the same steps ([`line`]): that of all applications, that of each big query, and that of
+//! the catalog where it is saved too. Groups of applications are captured one after the other, each what changed since
+//! the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time,
+//! so that events are not late for it. They give one epoch ([`applications`]), written as a whole or not at all. At the
+//! start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
 //! checkpoints of this catalog.
 //!
-//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one takes along
-//! what this one would have saved.
+//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one
+//! takes along what this one would have saved.
 //!
-//! Locks: the line, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other way round.
+//! Locks: the lines, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other
+//! way round.
 
+pub(crate) mod applications;
 pub(crate) mod catalog;
 pub(crate) mod home;
-pub(crate) mod line;
+pub(in crate::engine) mod line;
+mod moment;
 mod recovery;
 mod replacement;
 
@@ -24,42 +29,31 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::LogPosition;
-use rivulet_runtime::Captured;
 use rivulet_storage::{Place, StorageError, Store};
 
 use super::Engine;
-use super::big_queries::LineStatus;
-use super::running::Running;
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
 use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoint, RecoveryStatus, ServiceError};
+use applications::{Applications, Known};
 use catalog::CatalogLine;
-use line::{Line, NotReady, Taken};
+use line::LineStatus;
 
 pub(super) use recovery::SavedStates;
+pub(super) use replacement::Paused;
 
-/// How long a checkpoint waits for the log to be on disk.
-const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// How long a checkpoint of which a part has to wait looks whether the rest has to wait for the log.
-const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// How long a checkpoint waits for the results of what it has captured to leave.
-const WAY_OUT_MAX: Duration = Duration::from_secs(10);
-
-/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those who work.
+/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
+/// who work.
 const RESTS: u32 = 4;
 
 /// What an engine has for making checkpoints.
 pub(super) struct Checkpoints {
     settings: CheckpointConfig,
     store: Arc<Store>,
-    /// None once the engine has stopped.
-    line: Mutex<Option<Line>>,
-    /// The catalog, where it is saved too. Taken behind the line.
-    catalog: Mutex<Option<CatalogLine>>,
-    /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of them.
+    /// Held by who makes a checkpoint, or keeps others from making one. None once the engine has stopped.
+    lines: Mutex<Option<Lines>>,
+    /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of
+    /// them.
     unfit: Mutex<Vec<ApplicationNumber>>,
     report: Mutex<Report>,
     /// Whether the engine runs: what failed half way at its start must not be saved.
@@ -72,6 +66,13 @@ pub(super) struct Checkpoints {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The lines of epochs beside those of big queries.
+struct Lines {
+    applications: Applications,
+    /// Where the catalog is saved too.
+    catalog: Option<CatalogLine>,
+}
+
 /// What became of checkpoints so far.
 #[derive(Default)]
 struct Report {
@@ -79,8 +80,8 @@ struct Report {
     made: u64,
     failed: u64,
     last_error: Option<String>,
-    /// How those of big queries stood then.
-    big_queries: Vec<LineStatus>,
+    /// How the lines of big queries stood then, by name.
+    big_queries: Vec<(String, LineStatus)>,
     recovered: Option<RecoveryStatus>,
 }
 
@@ -100,20 +101,19 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::open`] has.
     pub(super) fn open_in(store: Arc<Store>, settings: &CheckpointConfig) -> Result<Arc<Self>, ServiceError> {
-        let opened = Line::open(store.clone(), settings.retained).and_then(|line| {
+        let opened = Applications::open(store.clone(), settings.retained).and_then(|applications| {
             // A folder is lost or kept with the data folder, where the catalog is; a bucket outlives the machine.
             let catalog = match &settings.place {
                 Place::S3(_) => Some(CatalogLine::open(store.clone(), settings.retained)?),
                 Place::Folder(_) => None,
             };
-            Ok((line, catalog))
+            Ok(Lines { applications, catalog })
         });
-        let (line, catalog) = opened.map_err(|error| refused("the checkpoints cannot be opened", &error))?;
+        let lines = opened.map_err(|error| refused("the checkpoints cannot be opened", &error))?;
         Ok(Arc::new(Self {
             settings: settings.clone(),
             store,
-            line: Mutex::new(Some(line)),
-            catalog: Mutex::new(catalog),
+            lines: Mutex::new(Some(lines)),
             unfit: Mutex::default(),
             report: Mutex::default(),
             is_active: AtomicBool::new(false),
@@ -178,7 +178,8 @@ impl Checkpoints {
 
     /// Whether there are checkpoints and no catalog saved with them that can be used: they belong to one elsewhere.
     pub(super) fn has_orphans(&self) -> Result<bool, ServiceError> {
-        if self.catalog.lock().as_ref().is_some_and(CatalogLine::has_any) {
+        let lines = self.lines.lock();
+        if lines.as_ref().and_then(|lines| lines.catalog.as_ref()).is_some_and(CatalogLine::has_any) {
             return Ok(false);
         }
         home::has_epochs(&self.store)
@@ -186,13 +187,14 @@ impl Checkpoints {
 
     /// Takes the catalog from the store, if that of the data folder is new and there is one.
     pub(super) fn restore_catalog(&self, catalog: &Catalog) -> Result<(), ServiceError> {
-        match self.catalog.lock().as_ref() {
+        match self.lines.lock().as_ref().and_then(|lines| lines.catalog.as_ref()) {
             Some(line) if catalog.is_new()? => line.restore(&self.store, catalog),
             _ => Ok(()),
         }
     }
 
-    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as [`home::find`] has them.
+    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as
+    /// [`home::find`] has them.
     pub(super) fn settle(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
         home::find((Some(&*self.store), &self.settings.place), catalog, usual, accepts_empty)?
             .note(&self.store, catalog)
@@ -200,7 +202,12 @@ impl Checkpoints {
 
     /// Lets go of the files.
     fn close(&self) {
-        self.line.lock().take();
+        self.lines.lock().take();
+    }
+
+    /// Has everything taken of applications of which what is saved does not fit to what they have.
+    fn take_unfit(&self, known: &mut Known) {
+        self.unfit.lock().drain(..).for_each(|number| known.want_everything(number));
     }
 
     /// Where they lie, and how many are kept.
@@ -218,7 +225,7 @@ impl Checkpoints {
             made: report.made,
             failed: report.failed,
             last_error: report.last_error.clone(),
-            big_queries: report.big_queries.iter().map(QueryCheckpoint::from).collect(),
+            big_queries: report.big_queries.iter().map(of_query).collect(),
             recovered: report.recovered.clone(),
         }
     }
@@ -236,27 +243,57 @@ impl Checkpoints {
     pub(super) fn problems(&self) -> Vec<String> {
         let report = self.report.lock();
         let failing = report.last_error.iter().map(|error| format!("checkpoints fail: {error}"));
-        let failing = failing.chain(report.big_queries.iter().filter_map(LineStatus::failure));
+        let failing = failing.chain(report.big_queries.iter().filter_map(failure_of));
         failing.chain(report.recovered.iter().flat_map(|recovered| recovered.problems.clone())).collect()
     }
 }
 
-impl LineStatus {
-    /// Why there is no newer checkpoint of a big query, if there should be.
-    fn failure(&self) -> Option<String> {
-        self.problem.as_ref().map(|problem| format!("no checkpoint is made of the query '{}': {problem}", self.query))
+/// Why there is no newer checkpoint of a big query, if there should be.
+fn failure_of((query, line): &(String, LineStatus)) -> Option<String> {
+    line.failure.as_ref().map(|failure| format!("no checkpoint is made of the query '{query}': {failure}"))
+}
+
+/// How the checkpoints of a big query stand.
+fn of_query((query, line): &(String, LineStatus)) -> QueryCheckpoint {
+    QueryCheckpoint {
+        query: query.clone(),
+        epoch: line.epoch,
+        age_ms: line.made.map(|made| made.elapsed().as_millis() as u64),
+        live_bytes: line.live_bytes,
+        last_error: line.failure.clone(),
     }
 }
 
-impl From<&LineStatus> for QueryCheckpoint {
-    fn from(status: &LineStatus) -> Self {
-        Self {
-            query: status.query.clone(),
-            epoch: status.epoch,
-            age_ms: status.made.map(|made| made.elapsed().as_millis() as u64),
-            live_bytes: status.live_bytes,
-            last_error: status.problem.clone(),
+impl Report {
+    /// Enters a checkpoint that has gone through the lines `of_server` and those of `big_queries`. Returns what it
+    /// says, and why there is none of some big queries.
+    ///
+    /// # Errors
+    /// One of the server's lines has failed.
+    fn enter(
+        &mut self,
+        info: CheckpointInfo,
+        of_server: &[LineStatus],
+        big_queries: Vec<(String, LineStatus)>,
+    ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
+        let failures: Vec<String> = big_queries.iter().filter_map(failure_of).collect();
+        let lines = || of_server.iter().chain(big_queries.iter().map(|(_, line)| line));
+        let info = CheckpointInfo {
+            big_queries: big_queries.iter().filter(|(_, line)| line.written_bytes.is_some()).count() as u64,
+            written_bytes: lines().filter_map(|line| line.written_bytes).sum(),
+            live_bytes: lines().map(|line| line.live_bytes).sum(),
+            ..info
+        };
+        self.big_queries = big_queries;
+        self.last_error = of_server.iter().find_map(|line| line.failure.clone());
+        if let Some(error) = &self.last_error {
+            self.failed += 1;
+            return Err(ServiceError::from_text(ErrorKind::Unavailable, &format!("the checkpoint failed: {error}")));
         }
+        self.made += 1;
+        self.failed += u64::from(!failures.is_empty());
+        self.last = Some((info.clone(), Instant::now()));
+        Ok((info, failures))
     }
 }
 
@@ -286,8 +323,8 @@ impl Engine {
         }
     }
 
-    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous runtime, in which nobody may
-    /// wait for the disk.
+    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous
+    /// runtime, in which nobody may wait for the disk.
     pub(super) fn end_checkpoints(&self) {
         let Some(checkpoints) = &self.checkpoints else { return };
         checkpoints.end();
@@ -308,180 +345,37 @@ impl Engine {
         let Some(checkpoints) = &self.checkpoints else { return };
         let save = || {
             // One that is being made is waited for.
-            let _line = checkpoints.line.lock();
+            let _lines = checkpoints.lines.lock();
             checkpoints.report.lock().big_queries = self.save_big_queries(true);
         };
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in it; says of which big queries none could be
-    /// made.
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in
+    /// it; says of which big queries none could be made.
     fn make_checkpoint(
         &self,
         checkpoints: &Checkpoints,
         rest: &mut dyn FnMut(Duration),
         is_asked: bool,
     ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
-        let mut line = checkpoints.line.lock();
-        let Some(line) = line.as_mut() else {
+        let mut lines = checkpoints.lines.lock();
+        let Some(Lines { applications, catalog }) = lines.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
         let begun = Instant::now();
-        let catalog = checkpoints.catalog.lock().as_mut().map_or(Ok((0, 0)), |line| line.save(&self.catalog));
-        // First: what comes from now on may be in what is captured, but need not.
-        let position = self.replayed_from();
-        let (running, known) = self.applications.all();
-        // Of those that run it was noted before they did.
-        checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
-        let taken: Vec<Taken> = running
-            .iter()
-            .filter(|running| running.group.is_captured())
-            .filter_map(|running| self.take(running, running.group.capture(line.wants_all_of(running), rest)))
-            .collect();
-        let committed = match self.wait_for_both_ends(&taken, position) {
-            Ok(()) => line.commit(taken, &known, position),
-            Err(not_ready) => {
-                // What gave nothing behind durable events, and what was captured before anything got stuck, is saved. The others lack what they lacked before: the log is replayed from there.
-                let (ready, waiting) = self.divide(taken);
-                let error = line.give_up(&waiting, not_ready);
-                let position = line.position();
-                line.commit(ready, &known, position).and(Err(error))
-            }
-        };
-        if committed.is_ok() {
-            let needed_from = line.needed_from();
-            self.event_log.forget_before(needed_from);
-            self.event_log.forget_repeats_at(position, &self.messaging);
-            if let Err(error) = self.catalog.forget_attendance(needed_from) {
-                tracing::warn!("the catalog keeps what no replay needs any more, and it is tried again: {error}");
-            }
-        }
+        let catalog = catalog.as_mut().map(|line| line.save(&self.catalog, is_asked));
+        let (of_applications, queries) = self.save_applications(checkpoints, applications, rest, is_asked);
         let of_big = self.save_big_queries(is_asked);
-        // What could not be saved of one does not keep the other from being saved.
-        let committed = committed.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()));
-        let committed = committed.and_then(|info| {
-            let (of_catalog, live_of_catalog) = catalog?;
-            let (written_bytes, live_bytes) = (info.written_bytes + of_catalog, info.live_bytes + live_of_catalog);
-            Ok(CheckpointInfo { written_bytes, live_bytes, ..info })
-        });
-        let mut report = checkpoints.report.lock();
-        let failures: Vec<String> = of_big.iter().filter_map(LineStatus::failure).collect();
-        let written: Vec<u64> = of_big.iter().filter_map(|one| one.written_bytes).collect();
-        let live: u64 = of_big.iter().map(|one| one.live_bytes).sum();
-        report.big_queries = of_big;
-        match committed {
-            Ok(info) => {
-                let info = CheckpointInfo {
-                    big_queries: written.len() as u64,
-                    written_bytes: info.written_bytes + written.iter().sum::<u64>(),
-                    live_bytes: info.live_bytes + live,
-                    ..info
-                };
-                let info = CheckpointInfo { duration_ms: begun.elapsed().as_millis() as u64, ..info };
-                tracing::debug!(epoch = info.epoch, queries = info.queries, bytes = info.written_bytes, "checkpoint");
-                if report.last_error.take().is_some() {
-                    tracing::info!(epoch = info.epoch, "checkpoints work again");
-                }
-                report.made += 1;
-                report.failed += u64::from(!failures.is_empty());
-                report.last = Some((info.clone(), Instant::now()));
-                Ok((info, failures))
-            }
-            Err(error) => {
-                let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
-                let text = format!("{}{hint}", error.message);
-                // Said once, not every few seconds with the number of another file.
-                if report.last_error.as_deref().is_none_or(|before| !is_the_same(before, &text)) {
-                    tracing::error!(
-                        "a checkpoint failed; the one before stays in force, and it is tried again: {text}"
-                    );
-                }
-                report.failed += 1;
-                report.last_error = Some(text);
-                Err(ServiceError { message: format!("the checkpoint failed: {}", error.message), ..error })
-            }
-        }
+        let epoch = of_applications.epoch.unwrap_or(0);
+        let of_server: Vec<LineStatus> = [of_applications].into_iter().chain(catalog).collect();
+        let duration_ms = begun.elapsed().as_millis() as u64;
+        let info = CheckpointInfo { epoch, queries, duration_ms, ..CheckpointInfo::default() };
+        checkpoints.report.lock().enter(info, &of_server, of_big)
     }
-
-    /// What was captured of an application just now.
-    fn take(&self, running: &Running, captured: Captured) -> Option<Taken> {
-        // What it has given until then was submitted before it was captured.
-        let results_to = self.messaging.publisher().next();
-        Taken::new(running.number, &running.application.id, captured, results_to)
-    }
-
-    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know of events that
-    /// the log could still lose and would give their positions to others, nor have given results that nobody would compute again and that are still
-    /// on their way.
-    fn wait_for_both_ends(&self, taken: &[Taken], position: LogPosition) -> Result<(), NotReady> {
-        let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
-        if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
-            return Err(NotReady::disk());
-        }
-        self.wait_for_way_out(taken.iter().map(Taken::results_to).max().unwrap_or(0))
-    }
-
-    /// Waits until results with numbers below `until` have left.
-    fn wait_for_way_out(&self, until: u64) -> Result<(), NotReady> {
-        // While the server stops, what could be sent is sent.
-        let is_stopped = || self.is_stopped.load(Ordering::Acquire);
-        if self.messaging.publisher().wait_until_left(until, WAY_OUT_MAX, &is_stopped) {
-            // Where one query's result is another's event, it has left when the log has it.
-            return match until == 0 || self.event_log.wait_all_durable(DISK_WAIT_MAX) {
-                true => Ok(()),
-                false => Err(NotReady::disk()),
-            };
-        }
-        let connection = self.messaging.ready().err().map_or_else(String::new, |error| format!(": {}", error.message));
-        Err(NotReady {
-            what: "results of durable events have not left, and saved state would not give them again",
-            why: format!(
-                "the broker does not take them{connection}\nhint: look whether it is there; the log keeps the events until it does"
-            ),
-        })
-    }
-
-    /// Divides what was taken into what is true after a restart, as things are now, and what is not.
-    fn divide(&self, taken: Vec<Taken>) -> (Vec<Taken>, Vec<Taken>) {
-        let first_left = self.messaging.publisher().first_left();
-        // What has left by then may be an event itself.
-        let is_logged = self.event_log.wait_all_durable(LOGGED_WAIT_MAX);
-        let is_ready = |one: &Taken| one.position() == 0 || (is_logged && one.results_to() <= first_left);
-        taken.into_iter().partition(is_ready)
-    }
-
-    /// From where on the log would be replayed after a restart that finds what is captured from now on.
-    fn replayed_from(&self) -> LogPosition {
-        // In the order in which events go: what has left one place by now is found at the next.
-        let next = self.event_log.next();
-        let (shared, running) = (self.routing.shared_groups(), self.applications.running());
-        let groups = shared.iter().chain(running.iter().map(|running| &running.group));
-        groups.filter_map(|group| group.oldest_position()).fold(next, LogPosition::min)
-    }
-}
-
-/// Whether two texts say the same, but for the numbers in them.
-fn is_the_same(one: &str, other: &str) -> bool {
-    fn words(text: &str) -> impl Iterator<Item = &str> {
-        text.split(|character: char| character.is_ascii_digit()).filter(|part| !part.is_empty())
-    }
-    words(one).eq(words(other))
 }
 
 /// What `error` means to whoever asked; its hint goes along.
 fn refused(what: &str, error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_the_same;
-
-    #[test]
-    fn an_error_that_names_another_file_is_no_news() {
-        let full = "the disk is full: cannot write applications/000000000009.pack in c";
-        assert!(is_the_same(full, &full.replace("09", "10")) && is_the_same(full, full));
-        assert!(!is_the_same(full, "the disk is full: cannot write applications/000000000009.manifest in c"));
-        assert!(!is_the_same(full, ""));
-    }
 }

@@ -14,8 +14,8 @@ use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::succession;
 use rivulet_runtime::{Restored, Saved};
 
-use super::line::{number_of, read_piece};
-use super::{Checkpoints, Engine, refused};
+use super::applications::{number_of, read_piece};
+use super::{Checkpoints, Engine, Lines, refused};
 use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
 use crate::engine::applications::Applications;
@@ -113,9 +113,9 @@ impl Engine {
     pub(in crate::engine) fn read_checkpoint(&self) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
         let mut found = RecoveryStatus::default();
         let Some(checkpoints) = &self.checkpoints else { return Ok((Unrestored::default(), found, 0)) };
-        let mut line = checkpoints.line.lock();
-        let Some(line) = line.as_mut() else { return Ok((Unrestored::default(), found, 0)) };
-        let restored = line.restore();
+        let mut lines = checkpoints.lines.lock();
+        let Some(Lines { applications, .. }) = lines.as_mut() else { return Ok((Unrestored::default(), found, 0)) };
+        let restored = applications.restore();
         let (restored, problems) = restored.map_err(|error| refused("the checkpoints cannot be read", &error))?;
         for problem in &problems {
             tracing::error!("a checkpoint is damaged, and an older one counts if there is any: {problem}");
@@ -126,8 +126,8 @@ impl Engine {
         let pieces = restored.pieces.into_iter();
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
         // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.
-        self.event_log.pass(line.reached());
-        Ok((pieces, found, line.position()))
+        self.event_log.pass(applications.known.reached());
+        Ok((pieces, found, applications.known.position()))
     }
 
     /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was `found`.
@@ -161,7 +161,7 @@ impl Engine {
             for _ in 0..self.config.workers.threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
                     while let Some(&(running, saved, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.slot);
+                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.life.slot());
                         results.lock().push((running, running.group.restore_from(saved, map, &slot_of)));
                     }
                 });

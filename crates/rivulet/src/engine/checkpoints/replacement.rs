@@ -1,15 +1,15 @@
 //! Checkpoints while a new version of an application takes over its queries.
 //!
-//! Just before that, all that the version before has done is saved; only then the catalog is told of the new one. So after a crash at
-//! any moment the log is replayed from where the one ended and the other began: what comes before was processed by the version
-//! before, and is not processed once more.
+//! Just before that, all that the version before has done is saved; only then the catalog is told of the new one. So
+//! after a crash at any moment the log is replayed from where the one ended and the other began: what comes before was
+//! processed by the version before, and is not processed once more.
 
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::line::{Line, NotReady};
-use super::{Checkpoints, refused};
+use super::applications::{Applications, NotReady};
+use super::{Checkpoints, Lines};
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
 use crate::engine::Engine;
@@ -19,7 +19,7 @@ use crate::service::{ErrorKind, ServiceError};
 /// No checkpoint is made by anybody else as long as this is held. Its lock is taken before the state of the engine.
 pub(in crate::engine) struct Paused<'a> {
     checkpoints: &'a Checkpoints,
-    line: MutexGuard<'a, Option<Line>>,
+    lines: MutexGuard<'a, Option<Lines>>,
 }
 
 impl Checkpoints {
@@ -27,15 +27,15 @@ impl Checkpoints {
     pub(in crate::engine) fn pause(&self) -> Paused<'_> {
         // The one under way hurries.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let line = self.line.lock();
+        let lines = self.lines.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Paused { checkpoints: self, line }
+        Paused { checkpoints: self, lines }
     }
 }
 
 impl Engine {
-    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on meanwhile: where there is
-    /// no way out, nobody is held up to find that out.
+    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on
+    /// meanwhile: where there is no way out, nobody is held up to find that out.
     ///
     /// # Errors
     /// There is no way out.
@@ -51,34 +51,42 @@ impl Engine {
 }
 
 impl Paused<'_> {
-    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time. Waits for the disk, and for its
-    /// results to leave: nobody else may have to wait for that, so the state of the engine must not be locked.
+    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time.
+    /// Waits for the disk, and for its results to leave: nobody else may have to wait for that, so the state of the
+    /// engine must not be locked.
     ///
     /// # Errors
     /// The disk, the way out, or the server stops; the checkpoint before stays in force.
     pub(in crate::engine) fn save(&mut self, engine: &Engine, running: &Running) -> Result<(), ServiceError> {
-        let Some(line) = self.line.as_mut() else {
+        let Some(Lines { applications: Applications { line, known }, .. }) = self.lines.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
-        self.checkpoints.unfit.lock().drain(..).for_each(|number| line.want_everything(number));
-        let captured = running.group.capture(line.wants_all_of(running), &mut |_| {});
-        if let (failures @ 1.., Some(error)) = &captured.failures {
-            let why = format!("the state of {} cannot be saved: {error}", counted(*failures as u64, "query"));
-            line.want_everything(running.number);
-            return Err(ServiceError::from_text(ErrorKind::Unavailable, &why));
-        }
-        let Some(taken) = engine.take(running, captured) else { return Ok(()) };
-        let saved = match engine.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
-            Ok(()) => line.commit_one(taken).map(drop),
-            Err(not_ready) => Err(line.give_up(&[taken], not_ready)),
-        };
-        saved.map_err(|error| refused("the state of its queries cannot be saved", &error))
+        self.checkpoints.take_unfit(known);
+        let saved = line.save(true, |line| {
+            let captured = running.group.capture(known.wants_all_of(running), &mut |_| {});
+            if let (failures @ 1.., Some(error)) = &captured.failures {
+                known.want_everything(running.number);
+                return Err(format!("of {}: {error}", counted(*failures as u64, "query")).into());
+            }
+            let Some(taken) = engine.take(running, captured) else { return Ok(None) };
+            if let Err(not_ready) = engine.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
+                known.give_up(&[taken]);
+                return Err(not_ready.into());
+            }
+            // What the others lack is still to be replayed.
+            let (all, position) = (known.applications().chain([running.number]).collect(), known.position());
+            known.commit(line, vec![taken], &all, position)
+        });
+        saved.map(drop).map_err(|failure| {
+            let why = format!("the state of its queries cannot be saved: {}", failure.text);
+            ServiceError::from_text(ErrorKind::Unavailable, &why)
+        })
     }
 
     /// What is saved of an application is that of a version before: everything is taken the next time.
     pub(in crate::engine) fn outdated(&mut self, number: ApplicationNumber) {
-        if let Some(line) = self.line.as_mut() {
-            line.want_everything(number);
+        if let Some(lines) = self.lines.as_mut() {
+            lines.applications.known.want_everything(number);
         }
     }
 }

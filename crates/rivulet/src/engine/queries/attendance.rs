@@ -141,7 +141,8 @@ impl Queries {
         for &(first, last, since) in &attendances.created {
             for query in (first..=last).filter(|query| !attendances.away.contains_key(query)) {
                 let Some(entry) = state.registry.get(query) else { continue };
-                let (Some(slot), Some(running)) = (entry.slot, self.applications.numbered(entry.application)) else {
+                let (Some(slot), Some(running)) = (entry.life.slot(), self.applications.numbered(entry.application))
+                else {
                     continue;
                 };
                 if saved.has(&running, query) {
@@ -157,7 +158,9 @@ impl Queries {
             saved_since.keys().map(|(application, _)| *application).collect();
         for application in applications {
             let mut queries: BTreeMap<Slot, usize> = BTreeMap::new();
-            for slot in state.registry.of_application(application).filter_map(|query| state.registry.get(query)?.slot) {
+            for slot in
+                state.registry.of_application(application).filter_map(|query| state.registry.get(query)?.life.slot())
+            {
                 *queries.entry(slot).or_default() += 1;
             }
             for (&(_, slot), &(since, count)) in saved_since.range((application, Slot::MIN)..=(application, Slot::MAX))
@@ -192,7 +195,7 @@ impl Queries {
         let until = Instant::now() + PASS_WAIT_MAX;
         for query in std::mem::take(&mut state.replayed_paused) {
             // It may have been dropped.
-            if state.registry.get(query).is_some_and(|entry| entry.is_paused)
+            if state.registry.get(query).is_some_and(|entry| entry.life.is_paused())
                 && let Ok((running, slot)) = self.place(&state, query)
             {
                 self.routing.let_pass(&running, until);

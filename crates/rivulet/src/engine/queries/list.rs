@@ -16,7 +16,7 @@ struct Found {
     id: QueryId,
     name: String,
     application: String,
-    is_paused: bool,
+    state: QueryState,
     /// Its group and its slot, if it runs.
     place: Option<(Arc<Running>, Slot)>,
 }
@@ -107,7 +107,7 @@ impl Queries {
             None => self.applications.name_not_running(entry.application).unwrap_or_default(),
         };
         let name = state.registry.name(id);
-        Found { id, name, application, is_paused: entry.is_paused, place: self.place(state, id).ok() }
+        Found { id, name, application, state: entry.life.state(), place: self.place(state, id).ok() }
     }
 
     /// Topics and parameters of queries that were found; `None` for each that was dropped meanwhile.
@@ -117,7 +117,7 @@ impl Queries {
     }
 
     fn complete(&self, found: Found, bound: Bound) -> Result<Option<QueryInfo>, ServiceError> {
-        let Found { id, name, application, is_paused, place } = found;
+        let Found { id, name, application, state, place } = found;
         if place.is_some() && bound.id != Some(id) {
             return Ok(None);
         }
@@ -132,11 +132,6 @@ impl Queries {
             let parameters = parameters.map(|(name, value)| (name.clone().into_owned(), value.to_json())).collect();
             (parameters, stored.label.map(str::to_owned))
         })?;
-        let state = match place {
-            None => QueryState::NotRunning,
-            Some(_) if is_paused => QueryState::Paused,
-            Some(_) => QueryState::Running,
-        };
         Ok(stored.map(|(parameters, label)| QueryInfo {
             id: Some(id),
             name,

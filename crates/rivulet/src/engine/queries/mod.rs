@@ -65,7 +65,7 @@ impl Queries {
     /// Application and slot of a query; one that does not run has none.
     fn place(&self, state: &State, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
         let entry = state.registry.get(id).expect("the query is in the registry");
-        match (self.applications.numbered(entry.application), entry.slot) {
+        match (self.applications.numbered(entry.application), entry.life.slot()) {
             (Some(running), Some(slot)) => Ok((running, slot)),
             _ => {
                 let name = state.registry.name(id);

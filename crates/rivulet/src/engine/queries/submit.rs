@@ -17,6 +17,7 @@ use super::attendance::{Attendances, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::engine::checkpoints::SavedStates;
+use crate::engine::lifecycle::Lifecycle;
 use crate::engine::registry::Entry;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError, is_generated_name};
@@ -174,7 +175,7 @@ impl Queries {
             self.companion_begins(&queries, inputs);
             self.routing.add_routes_of_new(running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
-                state.registry.insert(id, requests[index].name, running.number, Some(joined.slot), false);
+                state.registry.insert(id, requests[index].name, running.number, Lifecycle::Running(joined.slot));
                 answers[index] = Some(Ok(id));
             }
             running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
@@ -206,11 +207,11 @@ impl Queries {
         for &id in queries {
             match state.registry.remove(id) {
                 // Alone in its slot.
-                Some(Entry { slot: Some(slot), is_paused: true, .. }) => {
+                Some(Entry { life: Lifecycle::Paused(slot), .. }) => {
                     paused.push(slot);
                     replayed.extend(state.replayed_paused.contains(&id).then_some(slot));
                 }
-                Some(Entry { slot: Some(slot), .. }) => routed.push((slot, id)),
+                Some(Entry { life: Lifecycle::Running(slot), .. }) => routed.push((slot, id)),
                 Some(_) => not_running += 1,
                 None => {}
             }
@@ -251,7 +252,7 @@ impl Queries {
         let id = state.query(name)?;
         let (running, slot) = self.place(&state, id)?;
         let entry = state.registry.get(id).expect("the query was found by name");
-        if entry.is_paused == is_paused {
+        if entry.life.is_paused() == is_paused {
             return Ok(());
         }
         self.check_replayed(&running)?;
@@ -269,7 +270,7 @@ impl Queries {
             self.companion_ends(&[id]);
             match own == slot {
                 true => self.routing.remove_routes(&running, &[slot]),
-                false => state.registry.get_mut(id).expect("the query was found by name").slot = Some(own),
+                false => state.registry.get_mut(id).expect("the query was found by name").life.move_to(own),
             }
             // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
             if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
@@ -289,7 +290,12 @@ impl Queries {
         };
         from.fetch_sub(1, Ordering::Relaxed);
         to.fetch_add(1, Ordering::Relaxed);
-        state.registry.get_mut(id).expect("the query was found by name").is_paused = is_paused;
+        let life = &mut state.registry.get_mut(id).expect("the query was found by name").life;
+        if is_paused {
+            life.pause()
+        } else {
+            life.resume()
+        }
         Ok(())
     }
 
@@ -302,7 +308,7 @@ impl Queries {
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             // In order of number, as the registry wants it; the slot follows with those of its application.
-            state.registry.insert(query.id, name, query.application, None, query.paused);
+            state.registry.insert(query.id, name, query.application, Lifecycle::without_slot(query.paused));
             loaded += self.load_query(state, &mut waiting, &query, loading);
         })?;
         for chunk in waiting.values_mut() {
@@ -373,7 +379,7 @@ impl Queries {
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
         let application = chunk.running.number;
         let mut checked = chunk.take_checked(|query, error| self.leave_out(application, query, &error));
-        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
         let reads_log = checked.running.reads_log();
@@ -381,11 +387,11 @@ impl Queries {
         let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
         // Nobody shares the slot of a query that gets no events.
         let paused = checked.take_out(|row| is_paused[row] && !replayed[row]);
-        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.is_paused);
+        let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let replayed_paused: BTreeSet<QueryId> = checked.queries.iter().copied().filter(is_paused).collect();
         let mut placed = Vec::with_capacity(checked.queries.len() + paused.queries.len());
         let mut place = |id, slot| {
-            state.registry.get_mut(id).expect("the query was inserted when it was read").slot = Some(slot);
+            state.registry.get_mut(id).expect("the query was inserted when it was read").life.start(slot);
             placed.push((id, slot));
         };
         let slots = paused.running.group.add(&paused.queries, &paused.rows);

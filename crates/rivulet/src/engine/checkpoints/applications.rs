@@ -1,0 +1,432 @@
+//! The line of epochs in which the state of all applications is saved.
+//!
+//! An application has one name in it, and under that a piece with everything and behind it pieces with what changed.
+//! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
+//! reads little that does not count.
+//!
+//! A piece begins with a mark and the identity of the application's text; behind them stands what [`Captured`] has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rivulet_dataflow::{LogPosition, StateError};
+use rivulet_runtime::Captured;
+use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
+use serde_json::json;
+
+use super::line::{Failure, Line};
+use crate::catalog::ApplicationNumber;
+use crate::engine::running::Running;
+
+/// The name of the line.
+pub(crate) const LINE: &str = "applications";
+
+/// The most pieces that stand behind one with everything.
+const CHANGES_MAX: usize = 8;
+
+/// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event
+/// that is in it.
+pub(crate) const POSITION: &str = "position";
+pub(super) const APPLIED: &str = "applied";
+
+/// What a piece begins with; the last two digits are the version of its form.
+const MARK: &[u8; 8] = b"RVAPPL01";
+const VERSION: u32 = 1;
+
+/// What was written of an application and still counts.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    /// The identity of the text for which it was written: only what is of the same text may stand behind it.
+    id: String,
+    whole_bytes: u64,
+    changes_bytes: u64,
+    changes: usize,
+    /// What is saved does not fit to what has changed since: everything is to be taken.
+    must_be_whole: bool,
+}
+
+/// Why what was captured may not be saved yet.
+pub(super) struct NotReady {
+    pub(super) what: &'static str,
+    pub(super) why: String,
+}
+
+impl NotReady {
+    /// State may not know of events that the log could still lose.
+    pub(super) fn disk() -> Self {
+        Self { what: "the log of events cannot be written", why: "the disk takes too long".into() }
+    }
+}
+
+impl From<NotReady> for Failure {
+    fn from(NotReady { what, why }: NotReady) -> Self {
+        let source = io::Error::new(io::ErrorKind::TimedOut, why);
+        StorageError::Io { what: what.into(), source }.into()
+    }
+}
+
+/// What is about to be written of an application.
+pub(super) struct Taken {
+    number: ApplicationNumber,
+    id: String,
+    bytes: Bytes,
+    slots: u64,
+    position: LogPosition,
+    results_to: u64,
+    failures: (usize, Option<String>),
+}
+
+impl Taken {
+    /// What was captured of the application with this text, whose results until then have numbers below `results_to`;
+    /// nothing if nothing changed.
+    pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured, results_to: u64) -> Option<Self> {
+        if captured.bytes.is_empty() && captured.failures.0 == 0 {
+            return None;
+        }
+        let Captured { mut bytes, slots, position, failures } = captured;
+        let head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
+        // In the same memory: this may be all state of an application, and the copy was as large once more.
+        bytes.reserve_exact(head.len());
+        bytes.splice(0..0, head);
+        let (id, slots) = (id.to_owned(), slots as u64);
+        Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, failures })
+    }
+
+    /// How many slots are in it.
+    pub(super) fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// The highest position in the log of an event that is in it.
+    pub(super) fn position(&self) -> LogPosition {
+        self.position
+    }
+
+    /// The number of the message before which its results are that nobody would compute again if this were saved.
+    pub(super) fn results_to(&self) -> u64 {
+        // What is not of durable events does not come again anyway.
+        if self.position > 0 { self.results_to } else { 0 }
+    }
+}
+
+/// The identity of the text that a piece was written for, and what was captured.
+///
+/// # Errors
+/// It is of a later version, or nothing of the kind.
+pub(crate) fn read_piece(piece: &[u8]) -> Result<(&str, &[u8]), StateError> {
+    if let Some(found) = later_version(piece) {
+        return Err(StateError::Version { operator: "an application".into(), found, known: VERSION });
+    }
+    let read = || {
+        let (length, rest) = piece.strip_prefix(MARK)?.split_first_chunk::<2>()?;
+        let (id, captured) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+        Some((std::str::from_utf8(id).ok()?, captured))
+    };
+    read().ok_or_else(|| StateError::Corrupt("the beginning of a piece makes no sense".into()))
+}
+
+/// The version of the form of a piece, where that is later than what is known here.
+fn later_version(piece: &[u8]) -> Option<u32> {
+    let digits = piece.get(..MARK.len())?.strip_prefix(&MARK[..MARK.len() - 2])?;
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|found| *found > VERSION)
+}
+
+/// The line, and what is known of its pieces.
+pub(super) struct Applications {
+    pub(super) line: Line,
+    pub(super) known: Known,
+}
+
+/// What is known of what the line has.
+pub(super) struct Known {
+    written: BTreeMap<ApplicationNumber, Written>,
+    /// From where on the log would be replayed, of the epochs that are kept, oldest first.
+    positions: VecDeque<LogPosition>,
+    retained: usize,
+    /// From where on the log is replayed behind the newest epoch.
+    position: LogPosition,
+    /// The highest position of an event that is in any of them.
+    applied: LogPosition,
+}
+
+impl Applications {
+    pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
+        let line = Line::new(Epochs::open_apart(store, LINE, EpochSettings { retained })?, "applications");
+        let (written, positions) = (BTreeMap::new(), VecDeque::new());
+        Ok(Self { line, known: Known { written, positions, retained, position: 0, applied: 0 } })
+    }
+
+    /// What the newest epoch has, and what was wrong with newer ones.
+    pub(super) fn restore(&mut self) -> Result<(Option<Restored>, Vec<String>), StorageError> {
+        let problems = self.line.epochs.problems().to_vec();
+        let restored = self.line.epochs.restore()?;
+        if let Some(restored) = &restored {
+            self.known.enter(restored);
+        }
+        Ok((restored, problems))
+    }
+}
+
+impl Known {
+    fn enter(&mut self, restored: &Restored) {
+        let noted = |note: &serde_json::Value, key| note.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        // What is older than the rest lacks more of the log.
+        let positions = restored.older.values().chain([&restored.note]).map(|note| noted(note, POSITION));
+        self.position = positions.min().unwrap_or(0);
+        self.applied = noted(&restored.note, APPLIED);
+        for (name, pieces) in &restored.pieces {
+            let Some(number) = number_of(name) else { continue };
+            let bytes = |piece: &Bytes| piece.len() as u64;
+            let id = pieces.last().and_then(|piece| Some(read_piece(piece).ok()?.0.to_owned()));
+            let written = Written {
+                // Behind what cannot be read nothing may stand, and no text has this.
+                id: id.unwrap_or_default(),
+                whole_bytes: pieces.first().map_or(0, bytes),
+                changes_bytes: pieces.iter().skip(1).map(bytes).sum(),
+                changes: pieces.len().saturating_sub(1),
+                // What came and went since that epoch is no change to those who capture.
+                must_be_whole: restored.older.contains_key(name),
+            };
+            self.written.insert(number, written);
+        }
+    }
+
+    /// From where on the log is replayed behind the newest epoch.
+    pub(super) fn position(&self) -> LogPosition {
+        self.position
+    }
+
+    /// The highest position of an event that may be in any of its states, or from where on the log is replayed: those
+    /// below may be given to nothing else.
+    pub(super) fn reached(&self) -> LogPosition {
+        self.applied.max(self.position.saturating_sub(1))
+    }
+
+    /// Whether everything is to be taken of an application with this text, and not only what changed.
+    pub(super) fn wants_everything(&self, number: ApplicationNumber, id: &str) -> bool {
+        let is_enough =
+            |one: &Written| one.changes >= CHANGES_MAX || (one.changes > 0 && one.changes_bytes >= one.whole_bytes);
+        self.written.get(&number).is_none_or(|one| one.must_be_whole || one.id != id || is_enough(one))
+    }
+
+    /// The same of one that runs.
+    pub(super) fn wants_all_of(&self, running: &Running) -> bool {
+        self.wants_everything(running.number, &running.application.id)
+    }
+
+    /// Everything of an application is to be taken the next time.
+    pub(super) fn want_everything(&mut self, number: ApplicationNumber) {
+        if let Some(written) = self.written.get_mut(&number) {
+            written.must_be_whole = true;
+        }
+    }
+
+    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which
+    /// is saved there; unless that is of another text, for then it could not be read together with this.
+    fn replaces(&self, taken: &Taken) -> bool {
+        let is_whole = self.wants_everything(taken.number, &taken.id) && taken.failures.0 == 0;
+        is_whole || self.written.get(&taken.number).is_none_or(|one| one.id != taken.id)
+    }
+
+    /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so
+    /// nothing is deleted before there are enough of its own.
+    pub(super) fn needed_from(&self) -> LogPosition {
+        match self.positions.front() {
+            Some(&position) if self.positions.len() >= self.retained => position,
+            _ => 0,
+        }
+    }
+
+    /// Those of which anything is written.
+    pub(super) fn applications(&self) -> impl Iterator<Item = ApplicationNumber> {
+        self.written.keys().copied()
+    }
+
+    /// Writes what was taken, behind which the log is replayed from `position`, and drops what was written of
+    /// applications that are not among `all`; nothing if nothing has changed.
+    pub(super) fn commit(
+        &mut self,
+        line: &mut Line,
+        taken: Vec<Taken>,
+        all: &BTreeSet<ApplicationNumber>,
+        position: LogPosition,
+    ) -> Result<Option<Committed>, Failure> {
+        for Taken { number, failures, .. } in &taken {
+            if let (failures, Some(error)) = failures {
+                tracing::error!(application = number, queries = failures, "queries are not saved for now: {error}");
+            }
+        }
+        let gone: Vec<String> = self.applications().filter(|one| !all.contains(one)).map(name_of).collect();
+        // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing
+        // before that.
+        let is_new = position > 1
+            && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
+        if taken.is_empty() && gone.is_empty() && !is_new {
+            return Ok(None);
+        }
+        let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
+        let pieces = taken.iter().map(|one| match self.replaces(one) {
+            true => Piece::whole(name_of(one.number), one.bytes.clone()),
+            false => Piece::delta(name_of(one.number), one.bytes.clone()),
+        });
+        let note = json!({ POSITION: position, APPLIED: applied });
+        let epoch = Epoch { note, pieces: pieces.collect(), dropped: gone };
+        let committed = line.commit(epoch).inspect_err(|_| self.give_up(&taken))?;
+        for one in taken {
+            let (bytes, replaces) = (one.bytes.len() as u64, self.replaces(&one));
+            let written = self.written.entry(one.number).or_default();
+            let before = if replaces { Written::default() } else { std::mem::take(written) };
+            *written = Written { id: one.id, must_be_whole: one.failures.0 > 0, ..before };
+            match replaces {
+                true => written.whole_bytes = bytes,
+                false => {
+                    written.changes_bytes += bytes;
+                    written.changes += 1;
+                }
+            }
+        }
+        self.written.retain(|number, _| all.contains(number));
+        (self.position, self.applied) = (position, applied);
+        self.positions.push_back(position);
+        while self.positions.len() > self.retained {
+            self.positions.pop_front();
+        }
+        Ok(Some(committed))
+    }
+
+    /// What was taken is not written, and its groups will not give it again by themselves.
+    pub(super) fn give_up(&mut self, taken: &[Taken]) {
+        taken.iter().for_each(|one| self.want_everything(one.number));
+    }
+}
+
+fn name_of(number: ApplicationNumber) -> String {
+    format!("application-{number}")
+}
+
+/// The application whose state stands under a name.
+pub(crate) fn number_of(name: &str) -> Option<ApplicationNumber> {
+    name.strip_prefix("application-")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
+        let captured = Captured { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
+        let taken = Taken::new(3, "abc", captured, 9).expect("something was captured");
+        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
+        let mut later = taken.bytes.to_vec();
+        later[7] = b'2';
+        let error = read_piece(&later).expect_err("a later one").to_string();
+        assert!(error.contains("version 2") && error.contains("hint:"), "{error}");
+        for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
+            assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
+        }
+        assert!(Taken::new(3, "abc", Captured::default(), 0).is_none());
+    }
+
+    #[test]
+    fn what_was_captured_is_not_copied() {
+        let mut bytes = Vec::with_capacity(1_000);
+        bytes.resize(900, 7);
+        let memory = bytes.as_ptr();
+        let captured = Captured { bytes, slots: 1, position: 0, failures: (0, None) };
+        let taken = Taken::new(3, "abc", captured, 0).expect("something was captured");
+        assert_eq!((taken.bytes.as_ptr(), taken.bytes.len()), (memory, 900 + MARK.len() + 2 + 3));
+        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[7; 900][..]));
+    }
+
+    fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> Captured {
+        Captured { bytes: bytes.to_vec(), slots: 1, position, failures: (failures, (failures > 0).then(String::new)) }
+    }
+
+    impl Applications {
+        fn commit(&mut self, taken: Vec<Taken>, all: &[ApplicationNumber], position: LogPosition) {
+            let all = all.iter().copied().collect();
+            self.known.commit(&mut self.line, taken, &all, position).expect("it is written");
+        }
+    }
+
+    fn texts(store: &Arc<Store>) -> Vec<String> {
+        let mut line = Applications::open(store.clone(), 2).expect("a line");
+        let restored = line.restore().expect("it can be read").0.expect("an epoch");
+        let pieces = restored.pieces["application-3"].iter();
+        pieces.map(|piece| read_piece(piece).expect("it is whole").0.to_owned()).collect()
+    }
+
+    #[test]
+    fn nothing_is_written_behind_what_is_of_another_text() {
+        let store = Arc::new(Store::in_memory().expect("a store"));
+        let mut line = Applications::open(store.clone(), 2).expect("a line");
+        let mut save = |id: &str, failures: usize| {
+            let everything = line.known.wants_everything(3, id);
+            let taken = Taken::new(3, id, captured(b"state", 1, failures), 0).expect("something");
+            line.commit(vec![taken], &[3], 1);
+            everything
+        };
+        assert!(save("one", 0) && !save("one", 0));
+        assert_eq!(texts(&store), ["one", "one"]);
+        assert!(save("two", 1), "nothing of it is there");
+        assert_eq!(texts(&store), ["two"], "also where a part of it could not be taken");
+        assert!(save("two", 1), "that part is missing");
+        assert_eq!(texts(&store), ["two", "two"], "what could be taken before stays");
+        assert!(save("two", 0) && texts(&store) == ["two"]);
+        // The same after a restart.
+        let mut line = Applications::open(store.clone(), 2).expect("a line");
+        line.restore().expect("it can be read");
+        assert!(!line.known.wants_everything(3, "two") && line.known.wants_everything(3, "one"));
+    }
+
+    #[test]
+    fn what_came_back_from_an_older_epoch_stays_where_only_others_are_saved() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let store = Arc::new(Store::folder(folder.path()).expect("a folder"));
+            let mut line = Applications::open(store, 2).expect("a line");
+            let (restored, problems) = line.restore().expect("it can be read");
+            (line, restored.map(|restored| restored.pieces).unwrap_or_default(), problems)
+        };
+        let taken = |number, bytes: &[u8], position| {
+            Taken::new(number, "one", captured(bytes, position, 0), 0).expect("something was captured")
+        };
+        let (mut line, ..) = open();
+        for (text, position) in [("<first>", 5), ("<second>", 9)] {
+            let both = [3, 4].map(|number| taken(number, format!("{text} of {number}").as_bytes(), position));
+            line.known.want_everything(3);
+            line.commit(both.into(), &[3, 4], position);
+        }
+        let pack = folder.path().join(LINE).join("000000000002.pack");
+        let mut bytes = std::fs::read(&pack).expect("the second");
+        let text = b"<second> of 3";
+        let place = bytes.windows(text.len()).position(|window| window == text).expect("it is there");
+        bytes[place] ^= 1;
+        std::fs::write(&pack, bytes).expect("damaged");
+        // The log is replayed for the one that lacks more of it, until that is saved too.
+        let (mut line, found, _) = open();
+        assert_eq!((line.known.position(), found.len(), line.known.wants_everything(3, "one")), (5, 2, true));
+        line.commit(vec![taken(4, b"<third> of 4", 12)], &[3, 4], line.known.position());
+        let (mut line, found, problems) = open();
+        assert!(problems.is_empty() && found["application-3"][0].ends_with(b"<first> of 3"), "{problems:?}");
+        assert_eq!((line.known.position(), found.len()), (5, 2));
+        line.commit(vec![], &[4], 13);
+        let (line, found, _) = open();
+        assert_eq!((line.known.position(), found.len(), found.contains_key("application-4")), (13, 1, true));
+    }
+
+    #[test]
+    fn positions_from_which_the_log_is_replayed_are_given_to_nothing_else() {
+        let store = Arc::new(Store::in_memory().expect("a store"));
+        let mut line = Applications::open(store.clone(), 2).expect("a line");
+        let taken = Taken::new(3, "one", captured(b"state", 4, 0), 0).expect("something");
+        // Events up to 9 came, and have changed nothing of what is saved.
+        line.commit(vec![taken], &[3], 10);
+        let mut line = Applications::open(store, 2).expect("a line");
+        line.restore().expect("it can be read");
+        assert_eq!((line.known.position(), line.known.reached()), (10, 9));
+    }
+}
