@@ -265,7 +265,7 @@ impl Stage {
         // What is encoded key group by key group is what is encoded at once and then divided.
         let whole = self.host.snapshot().unwrap().frames.remove(0).unwrap();
         let parts = whole.split(key_groups.count().into(), |key_group| key_group.index().into());
-        let mut parts: Vec<StateFrame> = parts.collect::<Result<_, _>>().unwrap();
+        let mut parts: Vec<StateFrame> = parts.unwrap().collect::<Result<_, _>>().unwrap();
         let into = &mut |_, key_group: KeyGroup, frame: StateFrame| {
             let part = &mut parts[usize::from(key_group.index())];
             assert_eq!(frame, *part);
