@@ -48,7 +48,7 @@ pub enum Defect {
     /// Syncs of folders do nothing.
     NamesAreNotSynced,
     /// The catalog forgets when queries were created, paused and resumed.
-    AttendanceIsForgotten,
+    LifecycleLogIsForgotten,
     /// Results that are given once more are not known by their identity.
     ResultsHaveNoIdentity,
 }
@@ -61,7 +61,7 @@ impl Defect {
         Self::LogIsNotSynced,
         Self::CheckpointsAreNotSynced,
         Self::NamesAreNotSynced,
-        Self::AttendanceIsForgotten,
+        Self::LifecycleLogIsForgotten,
         Self::ResultsHaveNoIdentity,
     ];
 
@@ -73,7 +73,7 @@ impl Defect {
             Self::LogIsNotSynced => "log-is-not-synced",
             Self::CheckpointsAreNotSynced => "checkpoints-are-not-synced",
             Self::NamesAreNotSynced => "names-are-not-synced",
-            Self::AttendanceIsForgotten => "attendance-is-forgotten",
+            Self::LifecycleLogIsForgotten => "lifecycle-log-is-forgotten",
             Self::ResultsHaveNoIdentity => "results-have-no-identity",
         }
     }

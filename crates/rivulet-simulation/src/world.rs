@@ -303,8 +303,8 @@ impl World {
         let (disk, file) = (self.disk.clone(), PathBuf::from("catalog.redb"));
         let path = file.clone();
         let catalog = Catalog::on(file, move || disk.open_or_create(&path)).map_err(|error| error.to_string())?;
-        if self.defect == Some(Defect::AttendanceIsForgotten) {
-            catalog.forget_attendance(LogPosition::MAX).map_err(|error| error.to_string())?;
+        if self.defect == Some(Defect::LifecycleLogIsForgotten) {
+            catalog.forget_lifecycle(LogPosition::MAX).map_err(|error| error.to_string())?;
         }
         let folder = Path::new("checkpoints");
         let objects = Objects::new(self.disk.clone(), folder);

@@ -10,7 +10,7 @@ use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableHandle, Va
 use rivulet_dataflow::QueryId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::attendance::ATTENDANCE;
+use super::lifecycle_log::LIFECYCLE_LOG;
 use super::storage::{Failure, guard};
 use super::{
     APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
@@ -41,7 +41,7 @@ pub(super) trait EachTable {
         self.table(STATEMENTS)?;
         self.table(PAUSED_STATEMENTS)?;
         self.table(FAILED_STATEMENTS)?;
-        self.table(ATTENDANCE)?;
+        self.table(LIFECYCLE_LOG)?;
         self.table(PLACES)
     }
 }
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(version(&parts(&filled)), version(&after));
         assert_eq!(filled.queries_count().unwrap(), 10_001);
         assert!(!filled.is_new().unwrap());
-        assert_eq!(filled.attendance_after(0).unwrap(), catalog.attendance_after(0).unwrap());
+        assert_eq!(filled.lifecycle_after(0).unwrap(), catalog.lifecycle_after(0).unwrap());
         let ids = |catalog: &Catalog| -> Vec<String> {
             catalog.versions(number).unwrap().into_iter().map(|version| version.id).collect()
         };

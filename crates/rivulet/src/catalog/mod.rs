@@ -12,7 +12,7 @@
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
-//! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
+//! | `lifecycle_log` | number | position in the log of events, first and last query id, what happened to them there |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
@@ -22,7 +22,7 @@
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
-mod attendance;
+mod lifecycle_log;
 mod copy;
 mod error;
 mod record;
@@ -47,11 +47,11 @@ use rivulet_operators::application::{Application, text_of};
 
 use crate::service::Parameter;
 
-use attendance::note_attendance;
-pub use attendance::{Attendance, Change};
 pub use copy::Used;
 use copy::{EachTable, MakeTable};
 pub use error::CatalogError;
+use lifecycle_log::note_lifecycle;
+pub use lifecycle_log::{Change, LifecycleEntry};
 use record::ApplicationRecord;
 use storage::{Failure, Storage, guard};
 
@@ -685,7 +685,7 @@ impl Catalog {
             end.close()?;
             if let (Some(position), Some(further)) = (since, queries.len().checked_sub(1)) {
                 let last = first + further as u64;
-                note_attendance(transaction, &Attendance { position, first, last, change: Change::Created })?;
+                note_lifecycle(transaction, &LifecycleEntry { position, first, last, change: Change::Created })?;
             }
             Ok(first)
         })
@@ -714,7 +714,7 @@ impl Catalog {
                 }
                 if let Some(position) = at {
                     let change = if paused { Change::Paused } else { Change::Resumed };
-                    note_attendance(transaction, &Attendance { position, first: *id, last: *id, change })?;
+                    note_lifecycle(transaction, &LifecycleEntry { position, first: *id, last: *id, change })?;
                 }
             }
             Ok(())

@@ -85,7 +85,7 @@ use messaging::{Messaging, Network};
 use outside::Outside;
 use prepare::Preparation;
 use queries::Queries;
-use queries::attendance::Loading;
+use queries::lifecycle_log::Loading;
 use routing::Routing;
 use tables::ReferenceTables;
 use taps::Taps;
@@ -347,8 +347,8 @@ impl Engine {
         // A catalog that is older than the state, as one of a store can be, would give them to others, who got that state.
         self.catalog.pass(saved.used())?;
         saved.fit(&self.applications);
-        let attendances = self.queries.attendances(position)?;
-        let loading = Loading { saved: &saved, attendances: &attendances, restores_at_once: None };
+        let lifecycle_log = self.queries.lifecycle_log(position)?;
+        let loading = Loading { saved: &saved, lifecycle_log: &lifecycle_log, restores_at_once: None };
         let queries = self.queries.load(&loading)?;
         if queries > 0 {
             tracing::info!(
@@ -359,7 +359,7 @@ impl Engine {
             );
         }
         self.restore_all(&saved, &mut found);
-        self.queries.expect_attendances(&saved, attendances);
+        self.queries.expect_replayed(&saved, lifecycle_log);
         self.report_recovery(found);
         self.applications.keep_unrestored(unrestored);
         Ok(position)

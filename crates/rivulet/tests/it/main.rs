@@ -3,7 +3,7 @@
 mod support;
 
 mod api;
-mod attendance;
+mod lifecycle_log;
 mod backup;
 mod bench;
 mod book;

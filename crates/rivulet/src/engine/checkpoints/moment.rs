@@ -64,7 +64,7 @@ impl Engine {
             let needed_from = known.needed_from();
             self.event_log.forget_before(needed_from);
             self.event_log.forget_repeats_at(position, &self.messaging);
-            if let Err(error) = self.catalog.forget_attendance(needed_from) {
+            if let Err(error) = self.catalog.forget_lifecycle(needed_from) {
                 tracing::warn!("the catalog keeps what no replay needs any more, and it is tried again: {error}");
             }
         }

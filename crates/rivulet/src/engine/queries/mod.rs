@@ -5,10 +5,10 @@
 //! whoever holds it may rely on the application of a query. It is held while the catalog is written, and for nothing
 //! else outside.
 //!
-//! In reading order: [`submit`] (they come, pause, resume and go), [`attendance`] (what each gets of the log after a
+//! In reading order: [`submit`] (they come, pause, resume and go), [`lifecycle_log`] (what each gets of the log after a
 //! restart), [`list`] (how they are shown).
 
-pub(super) mod attendance;
+pub(super) mod lifecycle_log;
 mod list;
 pub(super) mod submit;
 

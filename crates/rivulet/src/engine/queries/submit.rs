@@ -13,7 +13,7 @@ use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
-use super::attendance::{Attendances, Loading, came_at};
+use super::lifecycle_log::{LifecycleLog, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::engine::checkpoints::SavedStates;
@@ -360,7 +360,7 @@ impl Queries {
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_unfitting(&saved));
         let loading = Loading {
             saved: &saved,
-            attendances: &Attendances::default(),
+            lifecycle_log: &LifecycleLog::default(),
             restores_at_once: self.checkpoints.as_deref(),
         };
         let mut waiting = HashMap::new();
@@ -383,7 +383,7 @@ impl Queries {
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
         let reads_log = checked.running.reads_log();
-        let is_replayed = |id: &QueryId| reads_log && loading.attendances.is_replayed(*id);
+        let is_replayed = |id: &QueryId| reads_log && loading.lifecycle_log.is_replayed(*id);
         let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
         // Nobody shares the slot of a query that gets no events.
         let paused = checked.take_out(|row| is_paused[row] && !replayed[row]);

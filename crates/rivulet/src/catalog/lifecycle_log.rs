@@ -1,7 +1,7 @@
 //! From where on in the log of events queries are there: when they were created, paused and resumed, as far as events from before that may be replayed.
 //!
 //! What happened to queries that came together is one row, so a bulk of thousands costs one. Rows stand in the order in which things happened, in which positions
-//! never go back; those that no replay can need are forgotten when a checkpoint says so ([`Catalog::forget_attendance`]).
+//! never go back; those that no replay can need are forgotten when a checkpoint says so ([`Catalog::forget_lifecycle`]).
 
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
@@ -10,7 +10,7 @@ use super::storage::{Failure, guard};
 use super::{Catalog, CatalogError};
 
 /// A number for each row; position, first and last query, change.
-pub(super) const ATTENDANCE: TableDefinition<u64, (LogPosition, QueryId, QueryId, u8)> =
+pub(super) const LIFECYCLE_LOG: TableDefinition<u64, (LogPosition, QueryId, QueryId, u8)> =
     TableDefinition::new("attendance");
 
 /// How many rows are forgotten in one transaction, which others wait for.
@@ -42,7 +42,7 @@ impl Change {
 
 /// That something happened to queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attendance {
+pub struct LifecycleEntry {
     /// The position of the first event behind it.
     pub position: LogPosition,
     /// The first of the queries.
@@ -58,17 +58,17 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage.
-    pub fn attendance_after(&self, position: LogPosition) -> Result<Vec<Attendance>, CatalogError> {
+    pub fn lifecycle_after(&self, position: LogPosition) -> Result<Vec<LifecycleEntry>, CatalogError> {
         self.read(|transaction| {
             guard(|| {
-                let table = transaction.open_table(ATTENDANCE)?;
+                let table = transaction.open_table(LIFECYCLE_LOG)?;
                 let mut found = Vec::new();
                 for row in table.iter()?.rev() {
-                    let attendance = read_row(row?.1.value())?;
-                    if attendance.position <= position {
+                    let entry = read_row(row?.1.value())?;
+                    if entry.position <= position {
                         break;
                     }
-                    found.push(attendance);
+                    found.push(entry);
                 }
                 found.reverse();
                 Ok(found)
@@ -81,12 +81,12 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
-    pub fn clip_attendance(&self, position: LogPosition) -> Result<(), CatalogError> {
-        if self.attendance_after(position)?.is_empty() {
+    pub fn clip_lifecycle(&self, position: LogPosition) -> Result<(), CatalogError> {
+        if self.lifecycle_after(position)?.is_empty() {
             return Ok(());
         }
         self.write(|transaction| {
-            let mut table = transaction.open_table(ATTENDANCE)?;
+            let mut table = transaction.open_table(LIFECYCLE_LOG)?;
             let mut clipped = Vec::new();
             for row in table.iter()?.rev() {
                 let (number, row) = row?;
@@ -104,10 +104,10 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is forgotten then.
-    pub fn forget_attendance(&self, position: LogPosition) -> Result<(), CatalogError> {
+    pub fn forget_lifecycle(&self, position: LogPosition) -> Result<(), CatalogError> {
         let has_any = self.read(|transaction| {
             guard(|| {
-                let table = transaction.open_table(ATTENDANCE)?;
+                let table = transaction.open_table(LIFECYCLE_LOG)?;
                 let first = table.first()?.map(|(_, row)| read_row(row.value())).transpose()?;
                 Ok(first.is_some_and(|first| first.position <= position))
             })
@@ -116,7 +116,7 @@ impl Catalog {
             return Ok(());
         }
         self.write(|transaction| {
-            let mut table = transaction.open_table(ATTENDANCE)?;
+            let mut table = transaction.open_table(LIFECYCLE_LOG)?;
             for _ in 0..FORGOTTEN_AT_ONCE {
                 let first = match table.first()? {
                     Some((number, row)) => Some((number.value(), read_row(row.value())?.position)),
@@ -133,22 +133,22 @@ impl Catalog {
 }
 
 /// Puts down what has happened.
-pub(super) fn note_attendance(transaction: &WriteTransaction, attendance: &Attendance) -> Result<(), Failure> {
-    let Attendance { position, first, last, change } = *attendance;
-    let mut table = transaction.open_table(ATTENDANCE)?;
+pub(super) fn note_lifecycle(transaction: &WriteTransaction, entry: &LifecycleEntry) -> Result<(), Failure> {
+    let LifecycleEntry { position, first, last, change } = *entry;
+    let mut table = transaction.open_table(LIFECYCLE_LOG)?;
     let number = table.last()?.map_or(0, |(last, _)| last.value() + 1);
     table.insert(number, (position, first, last, change.number()))?;
     Ok(())
 }
 
-fn read_row((position, first, last, change): (LogPosition, QueryId, QueryId, u8)) -> Result<Attendance, Failure> {
+fn read_row((position, first, last, change): (LogPosition, QueryId, QueryId, u8)) -> Result<LifecycleEntry, Failure> {
     if first > last {
         return Err(Failure::Damage(format!("something happened to the queries from {first} to {last}")));
     }
     let Some(change) = Change::ALL.into_iter().find(|known| known.number() == change) else {
         return Err(Failure::Damage(format!("what happened to queries has the number {change}, which nothing has")));
     };
-    Ok(Attendance { position, first, last, change })
+    Ok(LifecycleEntry { position, first, last, change })
 }
 
 #[cfg(test)]
@@ -166,23 +166,23 @@ mod tests {
         catalog.set_paused(&[3], true, None).expect("paused");
         catalog.set_paused(&[2], false, Some(8)).expect("resumed");
         assert_eq!(catalog.insert_queries(&[], Some(9)).expect("nothing"), 6);
-        let of = |position, first, last, change| Attendance { position, first, last, change };
+        let of = |position, first, last, change| LifecycleEntry { position, first, last, change };
         let all = [of(5, 1, 3, Change::Created), of(8, 2, 2, Change::Paused), of(8, 2, 2, Change::Resumed)];
-        assert_eq!(catalog.attendance_after(0).expect("read"), all);
-        assert_eq!(catalog.attendance_after(5).expect("read"), all[1..]);
-        assert_eq!(catalog.attendance_after(8).expect("read"), []);
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), all);
+        assert_eq!(catalog.lifecycle_after(5).expect("read"), all[1..]);
+        assert_eq!(catalog.lifecycle_after(8).expect("read"), []);
         let changes = catalog.changes();
-        catalog.forget_attendance(4).expect("nothing to forget");
-        assert_eq!((catalog.changes(), catalog.attendance_after(0).expect("read").len()), (changes, 3));
-        catalog.forget_attendance(5).expect("forgotten");
-        assert_eq!(catalog.attendance_after(0).expect("read"), all[1..]);
-        catalog.clip_attendance(8).expect("nothing to clip");
+        catalog.forget_lifecycle(4).expect("nothing to forget");
+        assert_eq!((catalog.changes(), catalog.lifecycle_after(0).expect("read").len()), (changes, 3));
+        catalog.forget_lifecycle(5).expect("forgotten");
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), all[1..]);
+        catalog.clip_lifecycle(8).expect("nothing to clip");
         assert_eq!(catalog.changes(), changes + 1);
-        catalog.clip_attendance(7).expect("clipped");
+        catalog.clip_lifecycle(7).expect("clipped");
         let clipped = [of(7, 2, 2, Change::Paused), of(7, 2, 2, Change::Resumed)];
-        assert_eq!(catalog.attendance_after(0).expect("read"), clipped);
-        catalog.forget_attendance(100).expect("forgotten");
-        assert_eq!(catalog.attendance_after(0).expect("read"), []);
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), clipped);
+        catalog.forget_lifecycle(100).expect("forgotten");
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), []);
     }
 
     #[test]
@@ -192,15 +192,15 @@ mod tests {
         let query = NewQuery { application: 0, name: "q", parameters: &[], label: None };
         catalog.insert_queries(&[query], None).expect("stored");
         let to_before = |transaction: &WriteTransaction| {
-            transaction.delete_table(ATTENDANCE)?;
+            transaction.delete_table(LIFECYCLE_LOG)?;
             transaction.open_table(META)?.insert(META_FORMAT_VERSION, FORMAT_VERSION - 1)?;
             Ok(())
         };
         catalog.write(to_before).expect("written");
         drop(catalog);
         let catalog = Catalog::open(folder.path()).expect("it is read");
-        assert_eq!(catalog.attendance_after(0).expect("read"), []);
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), []);
         catalog.set_paused(&[1], true, Some(3)).expect("paused");
-        assert_eq!(catalog.attendance_after(0).expect("read").len(), 1);
+        assert_eq!(catalog.lifecycle_after(0).expect("read").len(), 1);
     }
 }

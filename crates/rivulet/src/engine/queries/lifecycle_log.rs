@@ -1,6 +1,6 @@
 //! Queries that came, were paused or resumed behind the last checkpoint: of what the log gives after a restart each gets what was for it.
 //!
-//! The catalog remembers at which positions of the log that was ([`Attendance`]). Who came is behind all that is before ([`Group::begin_behind`]); who was away gets
+//! The catalog remembers at which positions of the log that was ([`LifecycleEntry`]). Who came is behind all that is before ([`Group::begin_behind`]); who was away gets
 //! nothing of that time ([`Absences`]), and if it is paused still it is routed to until the replay is over. Nobody may be paused or resumed before that.
 //!
 //! What must hold: after a restart a query has seen the events that it had seen before, and no others. Those that come while a statement is carried out may count as
@@ -17,7 +17,7 @@ use rivulet_dataflow::{LogPosition, QueryId, Slot};
 use rivulet_runtime::Absences;
 
 use super::Queries;
-use crate::catalog::{ApplicationNumber, Attendance, Change};
+use crate::catalog::{ApplicationNumber, Change, LifecycleEntry};
 use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
@@ -31,19 +31,19 @@ const IS_ALONE: u64 = 1 << 62;
 
 /// Who came or was away behind the position at which the replay begins.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Attendances {
+pub(in crate::engine) struct LifecycleLog {
     /// Queries that came together, first and last, and since when. Ascending.
     created: Vec<(QueryId, QueryId, LogPosition)>,
     /// When queries were away that were paused or resumed.
     away: BTreeMap<QueryId, Vec<Range<LogPosition>>>,
 }
 
-impl Attendances {
+impl LifecycleLog {
     /// Of what happened, oldest first.
-    pub(super) fn new(all: &[Attendance]) -> Self {
+    pub(super) fn new(all: &[LifecycleEntry]) -> Self {
         let mut created: Vec<(QueryId, QueryId, LogPosition)> = Vec::new();
         let mut changes: BTreeMap<QueryId, Vec<(LogPosition, Change)>> = BTreeMap::new();
-        for &Attendance { position, first, last, change } in all {
+        for &LifecycleEntry { position, first, last, change } in all {
             match change {
                 Change::Created => created.push((first, last, position)),
                 Change::Paused | Change::Resumed => {
@@ -110,7 +110,7 @@ pub(in crate::engine) struct Loading<'a> {
     /// What was saved of them.
     pub(in crate::engine) saved: &'a SavedStates<'a>,
     /// Who came or was away since.
-    pub(in crate::engine) attendances: &'a Attendances,
+    pub(in crate::engine) lifecycle_log: &'a LifecycleLog,
     /// What has saved it, if each gets that before its first event, because events come already.
     pub(in crate::engine) restores_at_once: Option<&'a Checkpoints>,
 }
@@ -120,26 +120,26 @@ impl Loading<'_> {
     /// with it. `None` for one of which neither is known.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
         let saved = || self.saved.of(running)?.0.shared(query);
-        let attended = self.attendances.shared(query);
-        attended.filter(|_| self.attendances.is_replayed(query)).or_else(saved).or(attended)
+        let attended = self.lifecycle_log.shared(query);
+        attended.filter(|_| self.lifecycle_log.is_replayed(query)).or_else(saved).or(attended)
     }
 }
 
 impl Queries {
     /// What happened to queries behind the position from which on the log is replayed.
-    pub(in crate::engine) fn attendances(&self, replayed_from: LogPosition) -> Result<Attendances, ServiceError> {
-        self.catalog.clip_attendance(self.event_log.end())?;
-        Ok(Attendances::new(&self.catalog.attendance_after(replayed_from)?))
+    pub(in crate::engine) fn lifecycle_log(&self, replayed_from: LogPosition) -> Result<LifecycleLog, ServiceError> {
+        self.catalog.clip_lifecycle(self.event_log.end())?;
+        Ok(LifecycleLog::new(&self.catalog.lifecycle_after(replayed_from)?))
     }
 
     /// Has queries pass over what is replayed and not for them. They have their slots, and what was saved of them.
-    pub(in crate::engine) fn expect_attendances(&self, saved: &SavedStates<'_>, attendances: Attendances) {
+    pub(in crate::engine) fn expect_replayed(&self, saved: &SavedStates<'_>, lifecycle_log: LifecycleLog) {
         let state = &mut *self.state.lock();
         let mut came: BTreeMap<(ApplicationNumber, LogPosition), Vec<Slot>> = BTreeMap::new();
         // Slots of queries that were saved: since when the first of them is there, and how many of them came.
         let mut saved_since: BTreeMap<(ApplicationNumber, Slot), (LogPosition, usize)> = BTreeMap::new();
-        for &(first, last, since) in &attendances.created {
-            for query in (first..=last).filter(|query| !attendances.away.contains_key(query)) {
+        for &(first, last, since) in &lifecycle_log.created {
+            for query in (first..=last).filter(|query| !lifecycle_log.away.contains_key(query)) {
                 let Some(entry) = state.registry.get(query) else { continue };
                 let (Some(slot), Some(running)) = (entry.life.slot(), self.applications.numbered(entry.application))
                 else {
@@ -176,7 +176,7 @@ impl Queries {
             }
         }
         let mut absences: BTreeMap<ApplicationNumber, Absences> = BTreeMap::new();
-        for (query, away) in attendances.away {
+        for (query, away) in lifecycle_log.away {
             let Some(entry) = state.registry.get(query) else { continue };
             let of_application = absences.entry(entry.application).or_default();
             away.into_iter().for_each(|positions| of_application.add(query, positions));
@@ -235,8 +235,8 @@ impl Queries {
 mod tests {
     use super::*;
 
-    fn of(position: LogPosition, first: QueryId, last: QueryId, change: Change) -> Attendance {
-        Attendance { position, first, last, change }
+    fn of(position: LogPosition, first: QueryId, last: QueryId, change: Change) -> LifecycleEntry {
+        LifecycleEntry { position, first, last, change }
     }
 
     #[test]
@@ -252,23 +252,23 @@ mod tests {
             of(12, 12, 12, Change::Resumed),
             of(13, 2, 2, Change::Resumed),
         ];
-        let attendances = Attendances::new(&all);
-        let away = |query| attendances.away[&query].as_slice();
+        let lifecycle_log = LifecycleLog::new(&all);
+        let away = |query| lifecycle_log.away[&query].as_slice();
         assert_eq!(away(1), std::slice::from_ref(&(9..LogPosition::MAX)), "the pause was made good by its second note");
         assert_eq!(away(2), [0..7, 11..13]);
         assert_eq!(away(12), [0..5, 8..12]);
         assert_eq!(
-            [9, 10, 19, 20, 29, 30].map(|query| attendances.since(query)),
+            [9, 10, 19, 20, 29, 30].map(|query| lifecycle_log.since(query)),
             [None, Some(5), Some(5), Some(7), Some(7), None]
         );
-        assert!(attendances.is_replayed(1) && !attendances.is_replayed(10));
+        assert!(lifecycle_log.is_replayed(1) && !lifecycle_log.is_replayed(10));
     }
 
     #[test]
     fn only_who_came_together_shares() {
         let all = [of(5, 1, 3, Change::Created), of(6, 4, 4, Change::Created), of(6, 3, 3, Change::Paused)];
-        let attendances = Attendances::new(&all);
-        let shared = |query| attendances.shared(query);
+        let lifecycle_log = LifecycleLog::new(&all);
+        let shared = |query| lifecycle_log.shared(query);
         assert_eq!((shared(1), shared(1) == shared(2)), (Some(came_at(5)), true));
         assert!(shared(3) != shared(1) && shared(4) != shared(1) && shared(3).is_some());
         assert_eq!(shared(5), None);
