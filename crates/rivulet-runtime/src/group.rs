@@ -159,17 +159,17 @@ impl Group {
     }
 
     /// A group that no worker runs: whoever has it calls [`Group::run`].
-    pub fn by_hand(parts: GroupParts, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Self::new(0, parts, Arc::new(Host::by_hand(clock)))
+    pub fn stepped(parts: GroupParts, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::new(0, parts, Arc::new(Host::stepped(clock)))
     }
 
-    /// Lets silent queries of a group that was made [`by_hand`](Group::by_hand) be spilled, when
+    /// Lets silent queries of a group that was made [`stepped`](Group::stepped) be spilled, when
     /// [`Group::spill_silent`] is called.
     pub fn enable_spilling(&self, spill: Spill) {
         self.host.enable_spilling(spill);
     }
 
-    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made [`by_hand`](Group::by_hand).
+    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made [`stepped`](Group::stepped).
     pub fn hold_timers_at(&self, at_us: i64) {
         self.host.held_at_us.store(at_us, Ordering::Release);
     }

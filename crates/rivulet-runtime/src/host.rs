@@ -12,7 +12,7 @@ use crate::balance::UNDERLOADED;
 use crate::flow::FlowTask;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
-use crate::scheduler::{BY_HAND, Budget, Closing, Policy, Runnable, Scheduler, Standing};
+use crate::scheduler::{Budget, Closing, Policy, Runnable, STEPPED, Scheduler, Standing};
 use crate::spill::Spill;
 
 pub(crate) struct Host {
@@ -90,7 +90,7 @@ impl WorkerLoad {
 
 impl Host {
     /// A host without workers: tasks are run by hand.
-    pub(crate) fn by_hand(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn stepped(clock: Arc<dyn Clock>) -> Self {
         Self::scheduled_by(Box::new(Nobody), clock)
     }
 
@@ -98,7 +98,7 @@ impl Host {
     pub(crate) fn scheduled_by(scheduler: Box<dyn Scheduler>, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            policy: &BY_HAND,
+            policy: &STEPPED,
             scheduler,
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),

@@ -77,7 +77,7 @@ impl Default for WorkerSettings {
 pub struct Workers {
     shared: Arc<Shared>,
     /// What is ready, where there are no threads.
-    by_hand: Option<Arc<ByHand>>,
+    stepped: Option<Arc<ByHand>>,
 }
 
 struct Shared {
@@ -173,7 +173,7 @@ impl Workers {
                 started: AtomicUsize::new(0),
             }
         });
-        let workers = Self { shared: shared.clone(), by_hand: None };
+        let workers = Self { shared: shared.clone(), stepped: None };
         if !has_worker_for_each_task {
             for _ in 0..threads {
                 shared.host.workers.push(WorkerLoad::default());
@@ -192,30 +192,30 @@ impl Workers {
 
     /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so what happens when. Load is not
     /// evened out; groups are split, merged and spilled by whoever wants that.
-    pub fn by_hand(clock: Arc<dyn Clock>) -> Self {
-        let by_hand = Arc::<ByHand>::default();
+    pub fn stepped(clock: Arc<dyn Clock>) -> Self {
+        let stepped = Arc::<ByHand>::default();
         let shared = Shared {
             settings: WorkerSettings { threads: 1, ..WorkerSettings::default() },
-            host: Arc::new(Host::scheduled_by(Box::new(by_hand.clone()), clock)),
+            host: Arc::new(Host::scheduled_by(Box::new(stepped.clone()), clock)),
             groups: Mutex::default(),
             blocked: Mutex::default(),
             threads: Mutex::default(),
             thread_limit: None,
             started: AtomicUsize::new(0),
         };
-        Self { shared: Arc::new(shared), by_hand: Some(by_hand) }
+        Self { shared: Arc::new(shared), stepped: Some(stepped) }
     }
 
-    /// Of workers [by hand](Workers::by_hand), runs one of the tasks that are ready: `choose` is told how many there are, and says which. False if
+    /// Of workers [by hand](Workers::stepped), runs one of the tasks that are ready: `choose` is told how many there are, and says which. False if
     /// none is. A panic of the task is the caller's.
     pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
-        let Some(task) = self.by_hand.as_ref().and_then(|ready| ready.take(choose)) else { return false };
+        let Some(task) = self.stepped.as_ref().and_then(|ready| ready.take(choose)) else { return false };
         let outcome = task.run(Budget::of_time(slice));
         self.shared.goes_on(task, outcome);
         true
     }
 
-    /// Of workers [by hand](Workers::by_hand), has those look again whose sink had no room or whose time has come.
+    /// Of workers [by hand](Workers::stepped), has those look again whose sink had no room or whose time has come.
     pub fn keep_time_once(&self) {
         self.shared.retry_blocked();
         self.shared.schedule_due();

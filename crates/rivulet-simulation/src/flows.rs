@@ -453,7 +453,7 @@ impl FlowWorld {
             parts.push(Box::new(Part { file, name: name.clone(), rows: 0 }));
             files.push(name);
         }
-        let workers = Workers::by_hand(self.clock.clone());
+        let workers = Workers::stepped(self.clock.clone());
         let flow = workers.start_flow(FlowParts {
             name: "q".into(),
             dataflow: self.query.dataflow.clone(),

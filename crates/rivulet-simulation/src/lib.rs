@@ -1,7 +1,7 @@
 //! The whole engine on a simulated clock, network, disk and scheduler, against a simple model.
 //!
 //! A seed becomes a [`Plan`]: queries, and some hundred steps of all kinds, crashes and faults among them. It is run on one
-//! thread by an engine [by hand](rivulet::engine::by_hand), which does nothing between two calls; so the same seed has the same history, byte for byte. What
+//! thread by an engine [by hand](rivulet::engine::stepped), which does nothing between two calls; so the same seed has the same history, byte for byte. What
 //! fails is run again with steps left out, until none can be spared ([`shrink`]).
 //!
 //! Real: catalog, statements, routes, ledgers of duplicates, inboxes, groups and their operators, capture, splits and merges, log, epochs, checkpoints, recovery,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet::engine::Engine;
-use rivulet::engine::by_hand::Network;
+use rivulet::engine::stepped::Network;
 use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, Ledger, Ledgers};
 use rivulet_connectors::mqtt::{Pending, PublishBatch, Publisher, Received, RoomCallback, Router};
 use rivulet_dataflow::{Clock, LogPosition, Push};

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rivulet::catalog::Catalog;
 use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
 use rivulet::engine::Engine;
-use rivulet::engine::by_hand::Surroundings;
+use rivulet::engine::stepped::Surroundings;
 use rivulet::service::{ErrorKind, QueryState, Service};
 use rivulet_dataflow::{LogPosition, ManualClock};
 use rivulet_sql::Durability;
@@ -320,7 +320,7 @@ impl World {
             catalog,
             network: self.side.clone(),
         };
-        Engine::by_hand(self.config.clone(), surroundings).map_err(|error| error.to_string())
+        Engine::stepped(self.config.clone(), surroundings).map_err(|error| error.to_string())
     }
 
     /// The engine is gone, and with it what was in memory.

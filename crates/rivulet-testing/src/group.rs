@@ -108,7 +108,7 @@ impl TestGroup {
             is_captured: true,
         };
         let clock = Arc::new(ManualClock::new(now_us));
-        let group = Group::by_hand(parts, clock.clone());
+        let group = Group::stepped(parts, clock.clone());
         Self { sql: sql.to_owned(), application, group, clock, results, numbered, spills: false, shares }
     }
 

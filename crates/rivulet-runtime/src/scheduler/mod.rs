@@ -8,7 +8,7 @@
 //! What a policy needs of the workers stands in its [`Policy`]; nothing else asks which policy it is. A policy that can
 //! be configured is one file here and its place in [`Policy::ALL`]; one for comparison is made where it is used.
 
-mod by_hand;
+mod stepped;
 mod congestion;
 mod owned;
 mod policy;
@@ -18,11 +18,11 @@ mod standing;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub(crate) use by_hand::{BY_HAND, ByHand};
 pub use owned::Owned;
 pub use policy::{Belonging, Policy, Surroundings, ThreadLimit};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
+pub(crate) use stepped::{ByHand, STEPPED};
 
 use crate::Activation;
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn schedulers() -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
-        Policy::ALL.into_iter().chain([&BY_HAND]).map(|policy| {
+        Policy::ALL.into_iter().chain([&STEPPED]).map(|policy| {
             let time_slice = Duration::from_millis(7);
             let scheduler = (policy.make)(Surroundings { closing: Arc::default(), nodes: Vec::new(), time_slice });
             assert_eq!(scheduler.add_worker(), 0, "{policy:?}");
@@ -210,7 +210,7 @@ mod tests {
                 scheduler.ready(idler.clone(), pending);
                 let (_, budget) = scheduler.next(0).expect("a task");
                 assert!(budget.events > pending || budget.events == usize::MAX, "{policy:?}: {budget:?} for {pending}");
-                let time = if *policy == BY_HAND { Duration::MAX } else { Duration::from_millis(7) };
+                let time = if *policy == STEPPED { Duration::MAX } else { Duration::from_millis(7) };
                 assert_eq!(budget.time, time, "{policy:?}");
             }
         }

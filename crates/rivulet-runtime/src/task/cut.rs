@@ -77,7 +77,7 @@ impl Task {
     }
 
     /// Runs one of its parts by hand, for at least one step; nothing if there is no such part.
-    pub fn run_part_by_hand(&self, number: usize, budget: Budget) -> Activation {
+    pub fn step_part(&self, number: usize, budget: Budget) -> Activation {
         let part = self.parts.read().as_ref().and_then(|parts| parts.others.get(number.checked_sub(1)?).cloned());
         match (number, part) {
             (0, _) => self.run(budget),
@@ -93,7 +93,7 @@ impl Task {
             // How many there are is decided by the first one.
             let mut number = 0;
             while number < self.parts() {
-                match self.run_part_by_hand(number, Budget::ENDLESS) {
+                match self.step_part(number, Budget::ENDLESS) {
                     Activation::Ran(events) | Activation::Yielded(events) => rows += events,
                     Activation::Blocked => return Activation::Blocked,
                 }

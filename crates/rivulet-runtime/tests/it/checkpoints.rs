@@ -246,7 +246,7 @@ impl TransactionalSink for Slow {
 
 #[test]
 fn a_sink_that_takes_its_time_is_asked_once_a_run() {
-    let workers = Workers::by_hand(Arc::new(RunningClock(Instant::now())));
+    let workers = Workers::stepped(Arc::new(RunningClock(Instant::now())));
     let sink = Slow::default();
     let parts = parts(dataflow(), vec![vec![numbers(0..1_000, Then::Silence)]], 1, &Collected::default());
     let sinks = vec![vec![Box::new(sink.clone()) as Box<dyn Sink>]];

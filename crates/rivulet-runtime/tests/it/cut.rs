@@ -197,7 +197,7 @@ fn by_key_nothing_is_lost_doubled_or_reordered_while_it_is_cut_and_joined() {
 fn the_balancer_cuts_a_query_that_is_too_much_and_joins_it_when_it_is_not() {
     let bench = Bench::new();
     bench.event_us.store(100, Ordering::Relaxed);
-    let workers = bench.workers_by_hand();
+    let workers = bench.stepped_workers();
     let group = workers.create_group(bench.parts_with(Cut::Anywhere, || Chain::new(Vec::new())));
     let slot = group.add(&[0], &homes(&["hot"]))[0];
     let round = |events: u64| {
@@ -224,7 +224,7 @@ fn the_balancer_cuts_a_query_that_is_too_much_and_joins_it_when_it_is_not() {
 fn a_hot_query_among_others_gets_a_task_of_its_own_before_it_is_cut() {
     let bench = Bench::new();
     bench.event_us.store(100, Ordering::Relaxed);
-    let workers = bench.workers_by_hand();
+    let workers = bench.stepped_workers();
     let group = workers.create_group(bench.parts_with(Cut::Anywhere, || Chain::new(Vec::new())));
     let slots = group.add(&(0..50).collect::<Vec<_>>(), &homes(&["x"; 50]));
     for value in 0..12_000 {

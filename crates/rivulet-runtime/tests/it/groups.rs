@@ -74,7 +74,7 @@ impl Operator for Superstitious {
 fn a_panic_of_user_code_costs_the_rows_of_its_query_and_is_no_defect() {
     let bench = Bench::new();
     let chain = || Chain::new(vec![Box::new(Superstitious { deadline_us: Some(0) })]);
-    let group = Group::by_hand(bench.parts_with(Cut::Anywhere, chain), bench.clock.clone());
+    let group = Group::stepped(bench.parts_with(Cut::Anywhere, chain), bench.clock.clone());
     let slots = group.add(&[70, 71, 72], &homes(&["a", "b", "c"]));
     for (slot, payload) in [(0, "1000000"), (1, "7000000"), (2, "3000000"), (1, "2000000"), (0, "4000000")] {
         assert_eq!(group.push(slots[slot], 2_000_000, payload.as_bytes()), Push::Taken);
@@ -161,7 +161,7 @@ fn a_group_that_retires_forgets_what_waits() {
 #[test]
 fn a_budget_of_events_ends_between_two_batches() {
     let bench = Bench::new();
-    let group = Group::by_hand(GroupParts { batch_rows_max: Some(100), ..bench.parts() }, bench.clock.clone());
+    let group = Group::stepped(GroupParts { batch_rows_max: Some(100), ..bench.parts() }, bench.clock.clone());
     let slot = group.add(&[1], &homes(&["a"]))[0];
     for value in 0..450 {
         assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
@@ -180,7 +180,7 @@ fn a_slice_ends_between_two_batches() {
     bench.event_us.store(10, Ordering::Relaxed);
     let mut parts = bench.parts();
     parts.batch_rows_max = Some(100);
-    let group = Group::by_hand(parts, bench.clock.clone());
+    let group = Group::stepped(parts, bench.clock.clone());
     let slot = group.add(&[1], &homes(&["a"]))[0];
     for value in 0..250 {
         assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
@@ -199,7 +199,7 @@ fn a_timer_does_not_overtake_events_that_wait() {
     bench.event_us.store(1_000, Ordering::Relaxed);
     let mut parts = bench.parts();
     parts.batch_rows_max = Some(100);
-    let group = Group::by_hand(parts, bench.clock.clone());
+    let group = Group::stepped(parts, bench.clock.clone());
     let slot = group.add(&[1], &homes(&["a"]))[0];
     let now_us = bench.clock.now_us();
     for value in 0..200 {
@@ -218,7 +218,7 @@ fn a_timer_does_not_overtake_events_that_wait() {
 #[test]
 fn a_timer_does_not_overtake_events_that_a_group_has_yet_to_hand_on() {
     let (first, bench) = (Bench::new(), Bench::new());
-    let upstream = Group::by_hand(GroupParts { passes_on: true, ..first.parts() }, bench.clock.clone());
+    let upstream = Group::stepped(GroupParts { passes_on: true, ..first.parts() }, bench.clock.clone());
     let group = bench.group();
     group.follow(&upstream);
     let (slot, own) = (upstream.add(&[1], &homes(&["a"]))[0], group.add(&[1], &homes(&["a"]))[0]);
@@ -247,7 +247,7 @@ fn queries_are_spread_over_tasks_where_asked_for() {
     let bench = Bench::new();
     let mut parts = bench.parts();
     parts.task_queries_max = Some(2);
-    let group = Group::by_hand(parts, bench.clock.clone());
+    let group = Group::stepped(parts, bench.clock.clone());
     let slots = group.add(&[1, 2, 3, 4, 5], &homes(&["a", "b", "c", "d", "e"]));
     assert_eq!(group.tasks().map(|task| task.queries()).collect::<Vec<_>>(), [2, 2, 1]);
     for (n, slot) in slots.iter().enumerate() {

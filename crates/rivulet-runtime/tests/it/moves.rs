@@ -78,7 +78,7 @@ fn rows_without_room_come_back_whole() {
     let bench = Bench::new();
     let parts = bench.parts();
     let limits = InboxLimits { rows_max: 8, ..parts.limits };
-    let group = Group::by_hand(GroupParts { limits, ..parts }, bench.clock.clone());
+    let group = Group::stepped(GroupParts { limits, ..parts }, bench.clock.clone());
     let slots = group.add(&[0, 1], &homes(&["x", "y"].map(str::to_owned)));
     let rows = bench.rows(&[1, 2, 3]);
     let picked = || Picked::new(&rows, vec![0, 0, 1, 1, 2, 2], [slots.clone(), slots.clone(), slots.clone()].concat());
@@ -152,7 +152,7 @@ fn moving_under_load_loses_doubles_and_reorders_nothing() {
 fn the_balancer_splits_a_group_that_is_too_much_and_merges_it_when_it_is_not() {
     let bench = Bench::new();
     bench.event_us.store(100, Ordering::Relaxed);
-    let workers = bench.workers_by_hand();
+    let workers = bench.stepped_workers();
     let group = workers.create_group(bench.parts());
     let names: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     let slots = group.add(&(0..100).collect::<Vec<_>>(), &homes(&names));

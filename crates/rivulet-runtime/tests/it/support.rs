@@ -196,7 +196,7 @@ impl Bench {
     }
 
     /// Workers with nothing to do but what the test hands them: time is that of the manual clock.
-    pub(crate) fn workers_by_hand(&self) -> Workers {
+    pub(crate) fn stepped_workers(&self) -> Workers {
         let settings = WorkerSettings {
             threads: 2,
             policy: "pinned".parse().expect("a policy"),
@@ -247,7 +247,7 @@ impl Bench {
     }
 
     pub(crate) fn group(&self) -> Arc<Group> {
-        Group::by_hand(self.parts(), self.clock.clone())
+        Group::stepped(self.parts(), self.clock.clone())
     }
 }
 

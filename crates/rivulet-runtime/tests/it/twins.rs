@@ -8,7 +8,7 @@ use rivulet_runtime::{Group, GroupParts, Joined};
 use crate::support::{Bench, homes};
 
 fn group(bench: &Bench) -> Arc<Group> {
-    Group::by_hand(GroupParts { equal_by: Some(vec![0]), ..bench.parts() }, bench.clock.clone())
+    Group::stepped(GroupParts { equal_by: Some(vec![0]), ..bench.parts() }, bench.clock.clone())
 }
 
 fn join(group: &Group, query: QueryId, home: &str) -> Joined {

@@ -2,7 +2,7 @@
 //!
 //! Whoever receives appends records ([`Log::append`]), which takes as long as copying them; a thread of the log's own writes all
 //! that has gathered in one frame and waits for the disk once for all of it ([`commit`]). So the busier the machine, the fewer waits a
-//! record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them ([`Log::forget_before`]). A log [`by_hand`](Log::by_hand)
+//! record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them ([`Log::forget_before`]). A log [`stepped`](Log::stepped)
 //! has no thread, and writes when it is told to.
 //!
 //! What must hold:
@@ -203,13 +203,13 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::open`] has.
-    pub fn by_hand(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
+    pub fn stepped(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
         let (writer, found) = Self::recover(disk, folder, settings, 0)?;
         let shared = writer.shared().clone();
         Ok((Self { shared, writing: Writing::ByHand(Box::new(Mutex::new(writer))) }, found))
     }
 
-    /// Of a log [by hand](Log::by_hand), tries once to write what has gathered; whether nothing is left then. Of another one, whether nothing is.
+    /// Of a log [by hand](Log::stepped), tries once to write what has gathered; whether nothing is left then. Of another one, whether nothing is.
     pub fn commit(&self) -> bool {
         match &self.writing {
             Writing::ByHand(writer) => writer.lock().commit_once(),

@@ -307,7 +307,7 @@ fn a_segment_that_went_is_named_to_nobody() {
     write_segment(folder.path(), 2, &[]);
     let disk = Arc::new(RefusingDisk::default());
     let small = LogSettings { segment_bytes: 0, ..settings() };
-    let (log, found) = Log::by_hand(disk.clone(), folder.path(), small).unwrap();
+    let (log, found) = Log::stepped(disk.clone(), folder.path(), small).unwrap();
     assert_eq!((found.next, append(&log, b"two")), (2, Appended::At(2)));
     for (refuses, count) in [(true, 1), (true, 1), (false, 2)] {
         disk.0.store(refuses, Ordering::Relaxed);
@@ -318,7 +318,7 @@ fn a_segment_that_went_is_named_to_nobody() {
     }
     let on_disk: u64 = files(folder.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert_eq!((on_disk, files(folder.path()).len() as u64), (log.stats().disk_bytes, log.stats().segments));
-    assert_eq!(Log::by_hand(disk, folder.path(), small).unwrap().1.next, 3);
+    assert_eq!(Log::stepped(disk, folder.path(), small).unwrap().1.next, 3);
 }
 
 /// What version 1 has written: frames with checks that anybody can make, behind a header without any.

@@ -192,7 +192,7 @@ impl Messaging {
     }
 
     /// What is received and sent is in the hands of somebody else.
-    pub(super) fn by_hand(network: Arc<dyn Network>, config: &Config) -> Self {
+    pub(super) fn stepped(network: Arc<dyn Network>, config: &Config) -> Self {
         let qos = if config.sink_qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
         Self {
             router: Arc::new(Router::new()),

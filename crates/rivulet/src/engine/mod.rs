@@ -24,14 +24,14 @@
 //! (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits
 //! for files, brokers and other servers), `messaging` (broker or client), `memory`
 //! (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a full
-//! disk), `status` and `exposition` (what is counted), [`by_hand`] (for simulations).
+//! disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations).
 
 mod answers;
 mod applications;
 mod backup;
 mod big_queries;
 mod broker_journal;
-pub mod by_hand;
+pub mod stepped;
 mod checkpoints;
 mod event_log;
 mod exposition;

@@ -53,7 +53,7 @@ fn results(
     let sink = || Box::new(Kept(kept.clone())) as Box<dyn Sink>;
     let sinks = sink_instances(&plan.dataflow, &partitions, parallelism);
     let clock = Arc::new(ManualClock::new(BEGIN_US));
-    let workers = Workers::by_hand(clock.clone());
+    let workers = Workers::stepped(clock.clone());
     let flow = workers
         .start_flow(FlowParts {
             name: "q".into(),

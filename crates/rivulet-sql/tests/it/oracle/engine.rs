@@ -90,7 +90,7 @@ pub(crate) fn planned(query: &str, tables: &[Table]) -> Result<QueryPlan, String
 pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result<Answered, String> {
     let mut random = StdRng::seed_from_u64(course.seed);
     let clock = Arc::new(ManualClock::new(MIDNIGHT_US));
-    let workers = Workers::by_hand(clock.clone());
+    let workers = Workers::stepped(clock.clone());
     let mut step = || {
         let turn: usize = random.random_range(0..1 << 20);
         if !workers.run_one(|ready| turn % ready, Duration::ZERO) {

@@ -9,7 +9,7 @@ use super::own_connections::OwnConnections;
 use super::threads::of_this_process;
 use crate::config::{Baseline, Config};
 use crate::engine::Extensions;
-use crate::engine::by_hand::Network;
+use crate::engine::stepped::Network;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How queries are executed.

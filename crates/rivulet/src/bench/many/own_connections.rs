@@ -17,8 +17,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::engine::by_hand::Network;
 use crate::engine::client_options;
+use crate::engine::stepped::Network;
 use crate::service::{ErrorKind, ServiceError};
 
 /// Open files that are left to everything else: the catalog, the API, its clients.

@@ -56,7 +56,7 @@ pub(super) struct EventLog {
     /// Where the replay ended; 0 before that, and when nothing that it brought about is to come any more.
     replayed_to: Arc<AtomicU64>,
     /// The replay, where no thread does it, until it is over.
-    by_hand: Option<Mutex<Option<Replay>>>,
+    stepped: Option<Mutex<Option<Replay>>>,
 }
 
 /// How far the replay has come.
@@ -98,24 +98,24 @@ impl EventLog {
         Ok(Self::new(log, found, clock, None))
     }
 
-    fn new(log: Log, found: Found, clock: Arc<dyn Clock>, by_hand: Option<Mutex<Option<Replay>>>) -> Self {
+    fn new(log: Log, found: Found, clock: Arc<dyn Clock>, stepped: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
         let (thread, cut) = (Mutex::default(), Mutex::default());
-        Self { log: Arc::new(log), clock, recent, found, cut, progress, thread, replayed_to, by_hand }
+        Self { log: Arc::new(log), clock, recent, found, cut, progress, thread, replayed_to, stepped }
     }
 
     /// A log without threads: somebody calls [`EventLog::commit`] and [`EventLog::replay_some`].
     ///
     /// # Errors
     /// As [`EventLog::open`] has.
-    pub(super) fn by_hand(
+    pub(super) fn stepped(
         disk: Arc<dyn Disk>,
         folder: &Path,
         settings: LogSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServiceError> {
-        let (log, found) = Log::by_hand(disk, folder, settings).map_err(|error| unavailable(&error))?;
+        let (log, found) = Log::stepped(disk, folder, settings).map_err(|error| unavailable(&error))?;
         Ok(Self::new(log, found, clock, Some(Mutex::default())))
     }
 

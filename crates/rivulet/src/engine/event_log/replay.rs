@@ -72,10 +72,10 @@ impl EventLog {
             known_to: self.log.next(),
             begun: Instant::now(),
             next: from,
-            waits_for_room: self.by_hand.is_none(),
+            waits_for_room: self.stepped.is_none(),
         };
-        if let Some(by_hand) = &self.by_hand {
-            *by_hand.lock() = Some(replay);
+        if let Some(stepped) = &self.stepped {
+            *stepped.lock() = Some(replay);
             return Ok(());
         }
         let thread = std::thread::Builder::new().name("rivulet-replay".into()).spawn(move || replay.run());
@@ -89,8 +89,8 @@ impl EventLog {
     /// Where no thread replays, hands over at most so many events, and if `ends` is true all that are left, if they are few; whether
     /// the replay is over.
     pub(in crate::engine) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
-        let Some(by_hand) = &self.by_hand else { return self.progress.is_over.load(Ordering::Acquire) };
-        let mut replay = by_hand.lock();
+        let Some(stepped) = &self.stepped else { return self.progress.is_over.load(Ordering::Acquire) };
+        let mut replay = stepped.lock();
         let is_over = replay.as_mut().is_none_or(|replay| replay.advance(events_max, ends) == Advance::Over);
         if is_over {
             *replay = None;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{Belonging, Budget, Policy, Runnable, Scheduler};
 
 /// The policy of whoever runs tasks by hand. It is not among those that can be configured.
-pub(crate) static BY_HAND: Policy = Policy {
+pub(crate) static STEPPED: Policy = Policy {
     name: "by hand",
     help: "the one that somebody chooses",
     belonging: Belonging::Nobody,

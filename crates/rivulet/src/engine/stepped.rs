@@ -46,20 +46,20 @@ impl Engine {
     ///
     /// # Errors
     /// What is on the disk cannot be used.
-    pub fn by_hand(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
+    pub fn stepped(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
         let Surroundings { clock, disk, log, store, catalog, network } = surroundings;
         let parts = Parts {
             extensions: Extensions::default(),
-            messaging: Messaging::by_hand(network, &config),
+            messaging: Messaging::stepped(network, &config),
             catalog: Arc::new(catalog),
-            workers: Workers::by_hand(clock.clone()),
+            workers: Workers::stepped(clock.clone()),
             memory: MemoryBound::new(&config),
             checkpoints: config
                 .checkpoint
                 .as_ref()
                 .map(|settings| Checkpoints::open_in(store, settings))
                 .transpose()?,
-            event_log: EventLog::by_hand(disk, Path::new("log"), log, clock)?,
+            event_log: EventLog::stepped(disk, Path::new("log"), log, clock)?,
             big_queries: BigQueries::default(),
         };
         Self::assemble(config, parts)
