@@ -5,14 +5,14 @@
 //! *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and nobody
 //! has to look.
 //!
-//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`shelf`] how silent ones leave memory and come back,
+//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`spilled_task`] how silent ones leave memory and come back,
 //! [`twins`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`succession`] how
 //! all of them go over to the group of a new version of their application.
 
 mod capture;
 mod moves;
 mod rows;
-mod shelf;
+mod spilled_task;
 mod succession;
 mod twins;
 
@@ -34,7 +34,7 @@ use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
 use moves::renumber;
-use shelf::Shelf;
+use spilled_task::SpilledTask;
 use twins::Twins;
 
 pub use crate::task::progress::Absences;
@@ -43,8 +43,8 @@ pub(crate) use succession::Rest;
 pub use succession::Succession;
 pub use twins::Joined;
 
-/// Where the shelf stands among the tasks.
-const SHELF: usize = u32::MAX as usize - 1;
+/// Where the spilled task stands among the tasks.
+const SPILLED: usize = u32::MAX as usize - 1;
 
 /// A group's number, unique in the process.
 pub type GroupId = u32;
@@ -86,7 +86,7 @@ pub struct Group {
     /// Never shrinks: a task whose queries went back to another one stays for the next split.
     tasks: boxcar::Vec<Arc<Task>>,
     /// Where silent queries are, once there were any.
-    shelf: OnceLock<Shelf>,
+    spilled_task: OnceLock<SpilledTask>,
     /// Where the query of each slot is, once there are several tasks; before, it is in the same slot of the first. Made, and
     /// changed, only under the locks of the inboxes concerned.
     places: OnceLock<boxcar::Vec<AtomicU64>>,
@@ -102,7 +102,7 @@ pub struct Group {
     moves: AtomicU64,
 }
 
-/// Where a query is: a task (or [`SHELF`]), and its slot there.
+/// Where a query is: a task (or [`SPILLED`]), and its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     task: u32,
@@ -149,7 +149,7 @@ impl Group {
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
             host,
             tasks: boxcar::Vec::new(),
-            shelf: OnceLock::new(),
+            spilled_task: OnceLock::new(),
             places: OnceLock::new(),
             free: Mutex::default(),
             label: Mutex::default(),
@@ -287,14 +287,18 @@ impl Group {
         }
     }
 
-    /// A task, or the shelf.
+    /// A task, or the spilled task.
     fn task(&self, index: usize) -> Option<&Arc<Task>> {
-        if index == SHELF { self.shelf.get().map(|shelf| &shelf.task) } else { self.tasks.get(index) }
+        if index == SPILLED {
+            self.spilled_task.get().map(|spilled_task| &spilled_task.task)
+        } else {
+            self.tasks.get(index)
+        }
     }
 
-    /// Every task with its index, and the shelf.
+    /// Every task with its index, and the spilled task.
     fn all_tasks(&self) -> impl Iterator<Item = (usize, &Arc<Task>)> {
-        self.tasks.iter().chain(self.shelf.get().map(|shelf| (SHELF, &shelf.task)))
+        self.tasks.iter().chain(self.spilled_task.get().map(|spilled_task| (SPILLED, &spilled_task.task)))
     }
 
     /// Where the query of a slot is. The caller holds `free`, or the lock of the inbox where it turns out to be.
@@ -501,8 +505,8 @@ impl Group {
     /// Runs every task until nothing waits.
     pub fn run(&self) -> Activation {
         let mut rows = 0;
-        if let Some(shelf) = self.shelf.get() {
-            while matches!(shelf.task.run(Budget::ENDLESS), Activation::Yielded(_)) {}
+        if let Some(spilled_task) = self.spilled_task.get() {
+            while matches!(spilled_task.task.run(Budget::ENDLESS), Activation::Yielded(_)) {}
         }
         for (_, task) in &self.tasks {
             match task.run_all_parts() {
@@ -541,7 +545,7 @@ impl Group {
     /// Memory held by parameters, state and waiting events, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.places.get().map_or(0, |places| places.count() * 8)
-            + self.shelf.get().map_or(0, Shelf::memory_bytes)
+            + self.spilled_task.get().map_or(0, SpilledTask::memory_bytes)
             + self.twins.as_ref().map_or(0, |twins| twins.lock().memory_bytes())
             + self.all_tasks().map(|(_, task)| task.memory_bytes()).sum::<usize>()
     }

@@ -89,8 +89,8 @@ pub struct Task {
     /// What was taken from the inbox and not handed on yet, in a group that does so.
     in_hand: InHand,
     pub(crate) load: Mutex<LoadMeter>,
-    /// Of a shelf, its group: instead of processing events it wakes the queries that they are for.
-    shelf_of: Option<Weak<Group>>,
+    /// Of a spilled task, its group: instead of processing events it wakes the queries that they are for.
+    spilled_task_of: Option<Weak<Group>>,
     /// In how many parts it is to run: 1 for one piece.
     parts_wanted: AtomicUsize,
     /// The workers of the further parts that it is to have.
@@ -132,7 +132,7 @@ impl Task {
         slots: SlotTable,
         parts: TaskParts,
         host: Arc<Host>,
-        shelf_of: Option<Weak<Group>>,
+        spilled_task_of: Option<Weak<Group>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|task| Self {
             myself: task.clone(),
@@ -145,7 +145,7 @@ impl Task {
             queries: AtomicUsize::new(0),
             in_hand: InHand::new(),
             load: Mutex::default(),
-            shelf_of,
+            spilled_task_of,
             parts_wanted: AtomicUsize::new(1),
             wanted_on: Mutex::default(),
             parts: RwLock::default(),
@@ -179,8 +179,8 @@ impl Task {
     }
 
     /// Whether its queries only wait here for their next event.
-    pub(crate) fn is_shelf(&self) -> bool {
-        self.shelf_of.is_some()
+    pub(crate) fn is_spilled_task(&self) -> bool {
+        self.spilled_task_of.is_some()
     }
 
     pub(crate) fn inbox(&self) -> &TaskInbox {
@@ -428,7 +428,7 @@ impl Runnable for Task {
     }
 
     fn run(&self, budget: Budget) -> Activation {
-        if let Some(group) = &self.shelf_of {
+        if let Some(group) = &self.spilled_task_of {
             if self.settings.rest.holds_back() {
                 return Activation::Blocked;
             }

@@ -300,7 +300,7 @@ impl Workers {
                 node: host.node(worker),
             })
             .collect();
-        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_shelf()) {
+        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_spilled_task()) {
             for worker in std::iter::once(task.worker()).chain(task.workers_of_parts()) {
                 if let Some(worker) = status.get_mut(worker) {
                     worker.tasks += 1;

@@ -1,4 +1,4 @@
-//! How queries move between the tasks of a group: split, merge, and to the shelf and back.
+//! How queries move between the tasks of a group: split, merge, and to the spilled task and back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection};
 
-use super::{Group, Place, SHELF};
+use super::{Group, Place, SPILLED};
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Core;
@@ -115,12 +115,12 @@ impl Group {
         }
         moved.sort_unstable_by_key(|(_, old)| *old);
         let old: Vec<Slot> = moved.iter().map(|(_, old)| *old).collect();
-        // What is on the shelf is read from disk, before anybody else has to wait.
+        // What is in the spilled task is read from disk, before anybody else has to wait.
         let copied = Copied::new(&source_core, &old)?;
         let mut target_core = target.lock();
         let new = copied.put(&mut target_core, target, &old)?;
-        if let (SHELF, Some(shelf)) = (to, self.shelf.get()) {
-            let mut alarms = shelf.alarms.lock();
+        if let (SPILLED, Some(spilled_task)) = (to, self.spilled_task.get()) {
+            let mut alarms = spilled_task.alarms.lock();
             for (&(slot, old), &inner) in moved.iter().zip(&new) {
                 alarms.set(inner, slot, source_core.slot_deadline_us(old));
             }

@@ -19,12 +19,12 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{QueryId, Slot, SlotTable, StateError, StateSelection};
 
 use super::moves::renumber;
-use super::{Group, Place, SHELF};
+use super::{Group, Place, SPILLED};
 
 /// The most queries that share a slot. Beyond it they begin another one, so that nobody who leaves is looked for long.
 const QUERIES_MAX: usize = 64;
 
-/// How often a query is brought back from the shelf that goes there again at once.
+/// How often a query is brought back from the spilled task that goes there again at once.
 const TRIES_MAX: usize = 8;
 
 /// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free slots.
@@ -221,7 +221,7 @@ impl Group {
                 if is_of_kind {
                     kinds[kind].before = Some(slot);
                 }
-                is_of_kind && index != SHELF
+                is_of_kind && index != SPILLED
             });
             if candidates.is_empty() {
                 continue;
@@ -280,13 +280,13 @@ impl Group {
     pub fn part(&self, slot: Slot, query: QueryId) -> Result<Slot, StateError> {
         let Some(twins) = &self.twins else { return Ok(slot) };
         for _ in 0..TRIES_MAX {
-            if let Some(shelf) = self.shelf.get() {
+            if let Some(spilled_task) = self.spilled_task.get() {
                 // What is on disk is copied in memory.
-                self.bring_back(shelf, &[slot]);
+                self.bring_back(spilled_task, &[slot]);
             }
             let mut free = self.free.lock();
             let Some(place) = self.place(slot) else { return Ok(slot) };
-            if place.task as usize == SHELF {
+            if place.task as usize == SPILLED {
                 continue;
             }
             let task = &self.tasks[place.task as usize];

@@ -1,11 +1,11 @@
-//! What is known in memory of the queries on a shelf: their slots in the group, and when they want to wake.
+//! What is known in memory of the queries on a spilled task: their slots in the group, and when they want to wake.
 
 use rivulet_dataflow::Slot;
 
 /// A time that never comes.
 pub(crate) const NEVER: i64 = i64::MAX;
 
-/// By slot of the shelf, for a group.
+/// By slot of the spilled task, for a group.
 #[derive(Default)]
 pub(crate) struct Alarms {
     /// The query's slot in the group.
@@ -17,7 +17,7 @@ pub(crate) struct Alarms {
 }
 
 impl Alarms {
-    /// A query has come to the shelf.
+    /// A query has come to the spilled task.
     pub(crate) fn set(&mut self, slot: Slot, outer: Slot, at_us: i64) {
         let place = slot as usize;
         if place >= self.outer.len() {
@@ -34,7 +34,7 @@ impl Alarms {
         self.at_us[place] = at_us;
     }
 
-    /// Queries have left the shelf.
+    /// Queries have left the spilled task.
     pub(crate) fn clear(&mut self, slots: &[Slot]) {
         for &slot in slots {
             if let Some(at_us) = self.at_us.get_mut(slot as usize) {
@@ -48,7 +48,7 @@ impl Alarms {
         if self.at_us.is_empty() { NEVER } else { self.earliest_us }
     }
 
-    /// The slots, of the shelf, that want to wake by `now_us`. They are due until they are cleared.
+    /// The slots, of the spilled task, that want to wake by `now_us`. They are due until they are cleared.
     pub(crate) fn due(&mut self, now_us: i64) -> Vec<Slot> {
         if self.earliest_us() > now_us {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Alarms {
         (0..).zip(&self.at_us).filter(|(_, at_us)| **at_us <= now_us).map(|(slot, _)| slot).collect()
     }
 
-    /// The slot in the group of a query on the shelf.
+    /// The slot in the group of a query in the spilled task.
     pub(crate) fn outer(&self, slot: Slot) -> Option<Slot> {
         self.outer.get(slot as usize).copied()
     }

@@ -100,7 +100,7 @@ fn spilled_queries_are_removed_and_events_that_wait_for_them_are_counted() {
     for (query, expected) in [(0, &[1, 2][..]), (2, &[1]), (6, &[1]), (100, &[7]), (101, &[7])] {
         assert_eq!(bench.sink.of(query), (expected.to_vec(), true), "query {query}");
     }
-    // All at once: those that work, those on the shelf, those that come.
+    // All at once: those that work, those in the spilled task, those that come.
     added.extend([slots[0], slots[1], slots[6], slots[7], slots[8], slots[9]]);
     group.remove(&added);
     assert_eq!((group.queries(), group.spill_status().queries), (0, 0));

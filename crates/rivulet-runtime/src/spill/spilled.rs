@@ -1,6 +1,6 @@
-//! The state of one operator, of queries on the shelf: on disk, and by slot a number of four bytes that says where.
+//! The state of one operator, of queries in the spilled task: on disk, and by slot a number of four bytes that says where.
 //!
-//! It is an operator itself, one that exports what the file has and imports into the file. So a query goes to the shelf
+//! It is an operator itself, one that exports what the file has and imports into the file. So a query goes to the spilled task
 //! and comes back in the same way as it moves between two tasks.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Block {
     extent: Extent,
     /// Slots whose state was written.
     written: u32,
-    /// Those that still are on the shelf.
+    /// Those that still are in the spilled task.
     live: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Silent queries go to the shelf of their group, and come back on their next event. See [`crate::spill`].
+//! Silent queries go to the spilled task of their group, and come back on their next event. See [`crate::spill`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rivulet_dataflow::{Chain, Control, Operator, QueryId, Slot, StateError, StateSelection};
 
-use super::{Group, SHELF};
+use super::{Group, SPILLED};
 use crate::spill::SpillStatus;
 use crate::spill::alarms::Alarms;
 use crate::spill::file::SpillFile;
-use crate::spill::shelved::ShelvedState;
+use crate::spill::spilled::ShelvedState;
 use crate::task::TICK_GRACE_US;
 use crate::{Activation, Task};
 
-/// How many queries go to the shelf at once, and how many come back in one activation: the task concerned does not run
+/// How many queries go to the spilled task at once, and how many come back in one activation: the task concerned does not run
 /// meanwhile, for a few milliseconds.
-const SHELVED_AT_ONCE: usize = 512;
+const SPILLED_AT_ONCE: usize = 512;
 
 /// How many slots are looked at while a task is held up: well below a millisecond.
 const SWEPT_AT_ONCE: Slot = 32_768;
 
 /// The silent queries of a group.
-pub(super) struct Shelf {
+pub(super) struct SpilledTask {
     pub(super) task: Arc<Task>,
     pub(super) alarms: Arc<Mutex<Alarms>>,
     file: Arc<SpillFile>,
@@ -35,7 +35,7 @@ pub(super) struct Shelf {
     lost: AtomicU64,
 }
 
-impl Shelf {
+impl SpilledTask {
     fn chain(file: &Arc<SpillFile>, operators: usize, alarms: &Arc<Mutex<Alarms>>) -> Chain {
         let state = |index| -> Box<dyn Operator> {
             Box::new(ShelvedState::new(file.clone(), (index == 0).then(|| alarms.clone())))
@@ -49,7 +49,7 @@ impl Shelf {
 }
 
 impl Group {
-    /// One sweep: every query has been silent for one sweep more, and those move to the shelf for which `sweeps` have come
+    /// One sweep: every query has been silent for one sweep more, and those move to the spilled task for which `sweeps` have come
     /// since their last event and nothing is due within `horizon_us`. Returns how many. Nothing happens in a group whose
     /// host has no file to spill to, whose operators have no state, or whose tasks have a given number of queries.
     ///
@@ -64,17 +64,17 @@ impl Group {
             if silent.is_empty() {
                 continue;
             }
-            self.make_shelf(&spill.file)?;
+            self.make_spilled_task(&spill.file)?;
             let (inner, outer) = self.slots_by_place(index);
             let outer_of = |slot| inner.binary_search(&slot).ok().map(|place| outer[place]);
             let slots: Vec<Slot> = silent.into_iter().filter_map(outer_of).collect();
-            let shelf = self.shelf.get().expect("the shelf was made");
-            for slots in slots.chunks(SHELVED_AT_ONCE) {
+            let spilled_task = self.spilled_task.get().expect("the spilled task was made");
+            for slots in slots.chunks(SPILLED_AT_ONCE) {
                 let is_silent = |core: &crate::task::Core, slot| core.is_silent(slot, sweeps, until_us);
-                let moved = self.move_queries(slots, index, SHELF, is_silent).inspect_err(|_| {
-                    shelf.failures.fetch_add(1, Ordering::Relaxed);
+                let moved = self.move_queries(slots, index, SPILLED, is_silent).inspect_err(|_| {
+                    spilled_task.failures.fetch_add(1, Ordering::Relaxed);
                 })?;
-                shelf.spilled.fetch_add(moved as u64, Ordering::Relaxed);
+                spilled_task.spilled.fetch_add(moved as u64, Ordering::Relaxed);
                 spilled += moved;
             }
             if !slots.is_empty() {
@@ -110,18 +110,18 @@ impl Group {
         Ok(silent)
     }
 
-    fn make_shelf(self: &Arc<Self>, file: &Arc<SpillFile>) -> Result<(), StateError> {
+    fn make_spilled_task(self: &Arc<Self>, file: &Arc<SpillFile>) -> Result<(), StateError> {
         let mut free = self.free.lock();
-        if self.shelf.get().is_some() {
+        if self.spilled_task.get().is_some() {
             return Ok(());
         }
         let mut parts = (self.settings.make)();
         let operators = parts.chain.export_state(&StateSelection::Slots(Vec::new()))?.len();
         let alarms = Arc::default();
-        parts.chain = Shelf::chain(file, operators, &alarms);
+        parts.chain = SpilledTask::chain(file, operators, &alarms);
         let group = Arc::downgrade(self);
         let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.host.clone(), Some(group));
-        let shelf = Shelf {
+        let spilled_task = SpilledTask {
             task,
             alarms,
             file: file.clone(),
@@ -131,31 +131,31 @@ impl Group {
             failures: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         };
-        // Whoever sees the shelf looks for places.
+        // Whoever sees the spilled task looks for places.
         self.make_places(&mut free);
         // Under the lock of the free slots: nobody else has made one.
-        let _ = self.shelf.set(shelf);
+        let _ = self.spilled_task.set(spilled_task);
         Ok(())
     }
 
     /// Operators without state, for a task whose queries have gone.
     pub(super) fn new_chain(&self, index: usize) -> Chain {
-        match self.shelf.get().filter(|_| index == SHELF) {
-            Some(shelf) => {
-                *shelf.alarms.lock() = Alarms::default();
-                Shelf::chain(&shelf.file, shelf.operators, &shelf.alarms)
+        match self.spilled_task.get().filter(|_| index == SPILLED) {
+            Some(spilled_task) => {
+                *spilled_task.alarms.lock() = Alarms::default();
+                SpilledTask::chain(&spilled_task.file, spilled_task.operators, &spilled_task.alarms)
             }
             None => (self.settings.make)().chain,
         }
     }
 
-    /// The activation of the shelf: brings back the queries for which events wait or something is due.
+    /// The activation of the spilled task: brings back the queries for which events wait or something is due.
     pub(crate) fn wake(&self) -> Activation {
-        let Some(shelf) = self.shelf.get() else { return Activation::Ran(0) };
+        let Some(spilled_task) = self.spilled_task.get() else { return Activation::Ran(0) };
         let now_us = self.host.clock.now_us() - TICK_GRACE_US;
         let mut slots = {
-            let mut core = shelf.task.lock();
-            let mut queue = shelf.task.inbox().lock();
+            let mut core = spilled_task.task.lock();
+            let mut queue = spilled_task.task.inbox().lock();
             if core.has_retired() {
                 // Nothing is pushed for them any more.
                 let strays = queue.retain_slots(|slot| core.slots.query(slot).is_some());
@@ -164,71 +164,71 @@ impl Group {
             }
             let mut slots: Vec<Slot> = queue.slots().collect();
             drop(queue);
-            let mut alarms = shelf.alarms.lock();
+            let mut alarms = spilled_task.alarms.lock();
             slots.extend(alarms.due(now_us));
             slots.sort_unstable();
             slots.dedup();
             let outer: Vec<Slot> = slots.iter().filter_map(|&slot| alarms.outer(slot)).collect();
             drop(alarms);
             // The earliest alarm may have been that of a query that has left.
-            shelf.task.note_deadline(&core);
+            spilled_task.task.note_deadline(&core);
             outer
         };
-        let is_all = slots.len() <= SHELVED_AT_ONCE;
-        slots.truncate(SHELVED_AT_ONCE);
-        self.bring_back(shelf, &slots);
+        let is_all = slots.len() <= SPILLED_AT_ONCE;
+        slots.truncate(SPILLED_AT_ONCE);
+        self.bring_back(spilled_task, &slots);
         if is_all { Activation::Ran(0) } else { Activation::Yielded(0) }
     }
 
     /// Brings back all queries.
     pub(super) fn wake_all(&self) {
-        if let Some(shelf) = self.shelf.get() {
-            let slots = self.slots_by_place(SHELF).1;
-            slots.chunks(SHELVED_AT_ONCE).for_each(|slots| self.bring_back(shelf, slots));
+        if let Some(spilled_task) = self.spilled_task.get() {
+            let slots = self.slots_by_place(SPILLED).1;
+            slots.chunks(SPILLED_AT_ONCE).for_each(|slots| self.bring_back(spilled_task, slots));
         }
     }
 
-    pub(super) fn bring_back(&self, shelf: &Shelf, slots: &[Slot]) {
+    pub(super) fn bring_back(&self, spilled_task: &SpilledTask, slots: &[Slot]) {
         if slots.is_empty() {
             return;
         }
         let to = self.task_with_room(&mut self.free.lock()).0;
-        let woken = self.move_queries(slots, SHELF, to, |_, _| true).unwrap_or_else(|_| {
+        let woken = self.move_queries(slots, SPILLED, to, |_, _| true).unwrap_or_else(|_| {
             // Some of the state cannot be read: whoever it does not belong to gets back his own.
-            slots.iter().map(|&slot| self.bring_back_one(shelf, slot, to)).sum()
+            slots.iter().map(|&slot| self.bring_back_one(spilled_task, slot, to)).sum()
         });
-        shelf.woken.fetch_add(woken as u64, Ordering::Relaxed);
+        spilled_task.woken.fetch_add(woken as u64, Ordering::Relaxed);
     }
 
-    fn bring_back_one(&self, shelf: &Shelf, slot: Slot, to: usize) -> usize {
-        self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or_else(|error| {
-            let Some(query) = self.forget_state(shelf, slot) else { return 0 };
-            shelf.lost.fetch_add(1, Ordering::Relaxed);
+    fn bring_back_one(&self, spilled_task: &SpilledTask, slot: Slot, to: usize) -> usize {
+        self.move_queries(&[slot], SPILLED, to, |_, _| true).unwrap_or_else(|error| {
+            let Some(query) = self.forget_state(spilled_task, slot) else { return 0 };
+            spilled_task.lost.fetch_add(1, Ordering::Relaxed);
             tracing::error!(application = self.name(), query, "a query starts anew, for its state is lost: {error}");
             // Without state there is nothing left that could fail.
-            self.move_queries(&[slot], SHELF, to, |_, _| true).unwrap_or(0)
+            self.move_queries(&[slot], SPILLED, to, |_, _| true).unwrap_or(0)
         })
     }
 
-    /// Forgets the state of a query on the shelf, and returns the query; none if it is not there any more.
-    fn forget_state(&self, shelf: &Shelf, slot: Slot) -> Option<QueryId> {
-        // Nobody removes or moves queries meanwhile: its slot on the shelf may soon be another's.
+    /// Forgets the state of a query in the spilled task, and returns the query; none if it is not there any more.
+    fn forget_state(&self, spilled_task: &SpilledTask, slot: Slot) -> Option<QueryId> {
+        // Nobody removes or moves queries meanwhile: its slot in the spilled task may soon be another's.
         let _still = self.free.lock();
-        let place = self.place(slot).filter(|place| place.task as usize == SHELF)?;
-        let mut core = shelf.task.lock();
+        let place = self.place(slot).filter(|place| place.task as usize == SPILLED)?;
+        let mut core = spilled_task.task.lock();
         let query = core.slots.query(place.slot)?;
-        shelf.task.control(&mut core, Control::RemoveSlots(vec![place.slot]));
+        spilled_task.task.control(&mut core, Control::RemoveSlots(vec![place.slot]));
         Some(query)
     }
 
     /// How many queries are spilled, and what became of others.
     pub fn spill_status(&self) -> SpillStatus {
-        self.shelf.get().map_or_else(SpillStatus::default, |shelf| SpillStatus {
-            queries: shelf.task.queries() as u64,
-            spilled: shelf.spilled.load(Ordering::Relaxed),
-            woken: shelf.woken.load(Ordering::Relaxed),
-            failures: shelf.failures.load(Ordering::Relaxed),
-            lost: shelf.lost.load(Ordering::Relaxed),
+        self.spilled_task.get().map_or_else(SpillStatus::default, |spilled_task| SpillStatus {
+            queries: spilled_task.task.queries() as u64,
+            spilled: spilled_task.spilled.load(Ordering::Relaxed),
+            woken: spilled_task.woken.load(Ordering::Relaxed),
+            failures: spilled_task.failures.load(Ordering::Relaxed),
+            lost: spilled_task.lost.load(Ordering::Relaxed),
         })
     }
 }
