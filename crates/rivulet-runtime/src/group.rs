@@ -6,7 +6,7 @@
 //! has to look.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`spilled_task`] how silent ones leave memory and come back,
-//! [`twins`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`succession`] how
+//! [`shared_slots`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`succession`] how
 //! all of them go over to the group of a new version of their application.
 
 mod capture;
@@ -14,7 +14,7 @@ mod moves;
 mod rows;
 mod spilled_task;
 mod succession;
-mod twins;
+mod shared_slots;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,14 +34,14 @@ use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
 use moves::renumber;
+use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
-use twins::Twins;
 
 pub use crate::task::progress::Absences;
 pub use capture::{Captured, Restored, Saved};
+pub use shared_slots::Joined;
 pub(crate) use succession::Rest;
 pub use succession::Succession;
-pub use twins::Joined;
 
 /// Where the spilled task stands among the tasks.
 const SPILLED: usize = u32::MAX as usize - 1;
@@ -93,7 +93,7 @@ pub struct Group {
     /// Slots without a query, of those in `places`. Held by whoever changes which queries there are and where.
     free: Mutex<Vec<Slot>>,
     /// Which slots equal queries may share. Locked by whoever holds `free`.
-    twins: Option<Mutex<Twins>>,
+    shared_slots: Option<Mutex<SharedSlots>>,
     /// The label of the queries that come first, until the group has a task.
     label: Mutex<Option<LabelHash>>,
     /// Events that came for a query that was gone already.
@@ -140,11 +140,11 @@ impl Group {
             upstream: RwLock::default(),
             rest: Rest::default(),
         });
-        let twins = parts.equal_by.map(|equal_by| Twins::new(&parts.parameters, equal_by));
+        let shared_slots = parts.equal_by.map(|equal_by| SharedSlots::new(&parts.parameters, equal_by));
         Arc::new(Self {
             id,
             settings,
-            twins,
+            shared_slots,
             parameters: parts.parameters,
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
             host,
@@ -374,8 +374,8 @@ impl Group {
                 of_task.iter().for_each(|&(_, slot)| map[slot as usize].store(Place::NOWHERE, Ordering::Release));
             }
             let rows: Vec<Slot> = of_task.iter().map(|(place, _)| place.slot).collect();
-            if let Some(twins) = &self.twins {
-                twins.lock().forget(of_task.iter().map(|(_, slot)| *slot), &core.slots, &rows);
+            if let Some(shared_slots) = &self.shared_slots {
+                shared_slots.lock().forget(of_task.iter().map(|(_, slot)| *slot), &core.slots, &rows);
             }
             task.remove(&mut core, &rows);
         }
@@ -546,7 +546,7 @@ impl Group {
     pub fn memory_bytes(&self) -> usize {
         self.places.get().map_or(0, |places| places.count() * 8)
             + self.spilled_task.get().map_or(0, SpilledTask::memory_bytes)
-            + self.twins.as_ref().map_or(0, |twins| twins.lock().memory_bytes())
+            + self.shared_slots.as_ref().map_or(0, |shared_slots| shared_slots.lock().memory_bytes())
             + self.all_tasks().map(|(_, task)| task.memory_bytes()).sum::<usize>()
     }
 }

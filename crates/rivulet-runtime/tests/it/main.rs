@@ -9,4 +9,4 @@ mod moves;
 mod policies;
 mod spill;
 mod support;
-mod twins;
+mod shared_slots;

@@ -3,7 +3,7 @@
 //! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers served at
 //! different moments in both runs. In the group's run slots are used again, by queries that must start clean, silent queries
 //! are spilled, and now and then everything moves into a fresh group, where nothing but the imported state can go on. The
-//! answers are compared byte by byte. The same with *twins*: queries that differ in nothing but their output and share a slot
+//! answers are compared byte by byte. The same with *shared_slots*: queries that differ in nothing but their output and share a slot
 //! wherever they may, while they come, part and leave, and their tasks are split and merged.
 
 use std::ops::Range;
@@ -194,7 +194,7 @@ fn equal_queries_answer_as_each_does_alone() {
             })
             .collect();
         let events = events(&mut random, kinds.len(), EVENTS, START_US);
-        let (together, shared) = run_twins(&application, &kinds, &queries, &events, &mut random);
+        let (together, shared) = run_equal_queries(&application, &kinds, &queries, &events, &mut random);
         most_shared = most_shared.max(shared);
         for query in 0..queries.len() {
             let of_kind: Vec<RandomEvent> = events
@@ -215,7 +215,7 @@ fn equal_queries_answer_as_each_does_alone() {
 }
 
 /// All queries in one group that lets equal ones share a slot; also returns how many did at most.
-fn run_twins(
+fn run_equal_queries(
     application: &RandomApplication,
     kinds: &[Kind],
     queries: &[RandomQuery],

@@ -81,9 +81,9 @@ fn each_query_has_seen_what_came_while_it_was_there() {
         server.sql_ok("CHECKPOINT");
         send(&server, WINDOW_BEGIN_MS, 1);
         create(&server, "late", -100);
-        create(&server, "twin_of_late", -100);
+        create(&server, "equal_of_late", -100);
         send(&server, WINDOW_BEGIN_MS, 2);
-        server.sql_ok("PAUSE QUERY q0; PAUSE QUERY q1; PAUSE QUERY twin_of_late");
+        server.sql_ok("PAUSE QUERY q0; PAUSE QUERY q1; PAUSE QUERY equal_of_late");
         send(&server, WINDOW_BEGIN_MS, 4);
         server.sql_ok("RESUME QUERY q1");
         send(&server, WINDOW_BEGIN_MS, 8);
@@ -93,7 +93,7 @@ fn each_query_has_seen_what_came_while_it_was_there() {
     let server = start(folder.path());
     let mut listener = Publisher::connect(server.mqtt);
     listener.subscribe("out/#");
-    server.sql_ok("RESUME QUERY q0; RESUME QUERY twin_of_late");
+    server.sql_ok("RESUME QUERY q0; RESUME QUERY equal_of_late");
     send(&server, WINDOW_BEGIN_MS, 16);
     send(&server, WINDOW_BEGIN_MS + DAY_MS, 0);
     let mut totals = BTreeMap::new();
@@ -106,7 +106,7 @@ fn each_query_has_seen_what_came_while_it_was_there() {
     }
     let mut expected: BTreeMap<String, f64> = (0..QUERIES).map(|query| (format!("q{query}"), 31.0)).collect();
     expected.extend(
-        [("q0", 19.0), ("q1", 27.0), ("late", 30.0), ("twin_of_late", 18.0), ("chained", 31.0)]
+        [("q0", 19.0), ("q1", 27.0), ("late", 30.0), ("equal_of_late", 18.0), ("chained", 31.0)]
             .map(|(name, total)| (name.to_owned(), total)),
     );
     assert_eq!(totals, expected);

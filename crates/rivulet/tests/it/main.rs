@@ -60,6 +60,6 @@ mod shared_topics;
 mod simulation;
 mod several;
 mod tables;
-mod twins;
+mod shared_slots;
 mod upgrade;
 mod way_out;

@@ -28,7 +28,7 @@ const QUERIES_MAX: usize = 64;
 const TRIES_MAX: usize = 8;
 
 /// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free slots.
-pub(super) struct Twins {
+pub(super) struct SharedSlots {
     converter: RowConverter,
     /// Which parameters those are.
     parameters: Vec<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Twins {
     slots: HashTable<(u32, Slot)>,
 }
 
-impl Twins {
+impl SharedSlots {
     /// Of a group in which queries are equal if they are in these `parameters`.
     pub(super) fn new(schema: &SchemaRef, parameters: Vec<usize>) -> Mutex<Self> {
         let fields = parameters.iter().map(|&parameter| schema.field(parameter).data_type().clone());
@@ -135,15 +135,15 @@ impl Group {
         parameters: &RecordBatch,
         shared: &dyn Fn(QueryId) -> Option<u64>,
     ) -> Vec<Joined> {
-        let Some(twins) = &self.twins else {
+        let Some(shared_slots) = &self.shared_slots else {
             return self.add(queries, parameters).into_iter().map(|slot| Joined { slot, is_new: true }).collect();
         };
         let mut free = self.free.lock();
-        let mut twins = twins.lock();
-        let keys = twins.keys(parameters);
+        let mut shared_slots = shared_slots.lock();
+        let keys = shared_slots.keys(parameters);
         let shared: Vec<Option<u64>> = queries.iter().map(|&query| shared(query)).collect();
-        let mut kinds = put_together(&twins, &keys, &shared);
-        self.share_known(&twins, &keys, &mut kinds, queries, parameters);
+        let mut kinds = put_together(&shared_slots, &keys, &shared);
+        self.share_known(&shared_slots, &keys, &mut kinds, queries, parameters);
         let first_rows = kinds.iter().filter(|kind| kind.shared.is_none());
         let first_rows: UInt32Array = first_rows.flat_map(Together::parts).map(|rows| rows[0]).collect();
         let mut new = match first_rows.len() == queries.len() {
@@ -164,7 +164,7 @@ impl Group {
                 if kind.shared.is_some() {
                     continue;
                 }
-                twins.put(kind.hash, slot, before.replace(slot));
+                shared_slots.put(kind.hash, slot, before.replace(slot));
                 joined[rows[0] as usize].is_new = true;
                 if rows.len() > 1 {
                     // No event is routed there yet, so it is still as good as new.
@@ -192,7 +192,7 @@ impl Group {
     /// Finds, for each kind of query, the slot of that kind, and lets them share it if it is as good as new.
     fn share_known(
         &self,
-        twins: &Twins,
+        shared_slots: &SharedSlots,
         keys: &Rows,
         kinds: &mut [Together],
         queries: &[QueryId],
@@ -202,7 +202,7 @@ impl Group {
         let mut candidates: BTreeMap<usize, Vec<(Slot, Slot, usize)>> = BTreeMap::new();
         // What is restored has state, or had.
         for (kind, Together { hash, .. }) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_restored) {
-            for &(_, slot) in twins.slots.iter_hash(spread(*hash)).filter(|(known, _)| known == hash) {
+            for &(_, slot) in shared_slots.slots.iter_hash(spread(*hash)).filter(|(known, _)| known == hash) {
                 if let Some(place) = self.place(slot) {
                     candidates.entry(place.task as usize).or_default().push((place.slot, slot, kind));
                 }
@@ -214,7 +214,7 @@ impl Group {
             let mut core = task.lock();
             candidates.sort_unstable();
             let inner: Vec<Slot> = candidates.iter().map(|(inner, ..)| *inner).collect();
-            let known = twins.keys(&core.slots.parameters(&inner));
+            let known = shared_slots.keys(&core.slots.parameters(&inner));
             let mut place = 0..;
             candidates.retain(|&(_, slot, kind)| {
                 let is_of_kind = known.row(place.next().expect("endless")) == keys.row(kinds[kind].rows[0] as usize);
@@ -253,7 +253,7 @@ impl Group {
     /// Takes queries out of slots that others share. Returns the slots of the others: they are alone there, and leave with
     /// [`Group::remove`] once no event is routed to them any more.
     pub fn leave(&self, queries: &[(Slot, QueryId)]) -> Vec<Slot> {
-        if self.twins.is_none() {
+        if self.shared_slots.is_none() {
             return queries.iter().map(|(slot, _)| *slot).collect();
         }
         let _still = self.free.lock();
@@ -278,7 +278,7 @@ impl Group {
     /// # Errors
     /// State that cannot be copied; then all is as it was.
     pub fn part(&self, slot: Slot, query: QueryId) -> Result<Slot, StateError> {
-        let Some(twins) = &self.twins else { return Ok(slot) };
+        let Some(shared_slots) = &self.shared_slots else { return Ok(slot) };
         for _ in 0..TRIES_MAX {
             if let Some(spilled_task) = self.spilled_task.get() {
                 // What is on disk is copied in memory.
@@ -293,7 +293,7 @@ impl Group {
             let mut core = task.lock();
             if core.slots.queries_in(place.slot) < 2 {
                 if core.slots.query(place.slot).is_some() {
-                    twins.lock().forget(std::iter::once(slot), &core.slots, &[place.slot]);
+                    shared_slots.lock().forget(std::iter::once(slot), &core.slots, &[place.slot]);
                 }
                 return Ok(slot);
             }
@@ -329,7 +329,7 @@ impl Group {
 
     /// How many queries share a slot with one before them: nothing is computed for those.
     pub fn further_queries(&self) -> usize {
-        match self.twins {
+        match self.shared_slots {
             None => 0,
             Some(_) => self.all_tasks().map(|(_, task)| task.peek().slots.further()).sum(),
         }
@@ -343,11 +343,11 @@ fn taken(queries: &[QueryId], parameters: &RecordBatch, rows: UInt32Array) -> (V
 }
 
 /// Rows with equal keys together, in the order of the first of each; of those that are restored only the ones that shared a slot.
-fn put_together(twins: &Twins, keys: &Rows, shared: &[Option<u64>]) -> Vec<Together> {
+fn put_together(shared_slots: &SharedSlots, keys: &Rows, shared: &[Option<u64>]) -> Vec<Together> {
     let mut kinds: Vec<Together> = Vec::new();
     let mut by_key: HashTable<usize> = HashTable::with_capacity(keys.num_rows());
     for row in 0..keys.num_rows() {
-        let hash = twins.hash(keys.row(row).as_ref());
+        let hash = shared_slots.hash(keys.row(row).as_ref());
         let is_same = |&kind: &usize| {
             let first = kinds[kind].rows[0] as usize;
             shared[first] == shared[row] && keys.row(first) == keys.row(row)

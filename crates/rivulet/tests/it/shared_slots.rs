@@ -110,12 +110,12 @@ fn queries_that_share_a_slot_are_paused_and_dropped_one_by_one() {
     assert_eq!(engine.status().queries_running, 0);
 }
 
-/// What sharing saves, with ten twins of each query: `cargo test --release twins -- --ignored --nocapture`.
+/// What sharing saves, with ten equal queries of each query: `cargo test --release shared_slots -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints figures"]
-fn ten_twins_cost_little_more_than_one() {
+fn ten_equal_queries_cost_little_more_than_one() {
     const KINDS: u64 = 1_000;
-    const TWINS: u64 = 10;
+    const EQUAL_QUERIES: u64 = 10;
     const EVENTS: i64 = 100;
     const APPLICATIONS: [&str; 2] = [
         "CREATE APPLICATION hot (home TEXT, who TEXT, most DOUBLE)
@@ -129,13 +129,13 @@ fn ten_twins_cost_little_more_than_one() {
     let start_us = 1_766_275_200_000_000;
     for sql in APPLICATIONS {
         let mut measured: Vec<(Duration, usize, usize)> = Vec::new();
-        for (group, twins) in [
+        for (group, shared_slots) in [
             (TestGroup::sharing(sql, start_us), 1),
-            (TestGroup::new(sql, start_us), TWINS),
-            (TestGroup::sharing(sql, start_us), TWINS),
+            (TestGroup::new(sql, start_us), EQUAL_QUERIES),
+            (TestGroup::sharing(sql, start_us), EQUAL_QUERIES),
         ] {
             let mut slots = Vec::new();
-            for query in 0..KINDS * twins {
+            for query in 0..KINDS * shared_slots {
                 let (home, who) = ((query % KINDS).to_string(), query.to_string());
                 let values = [
                     ("home", ParamValue::Text(&home)),
