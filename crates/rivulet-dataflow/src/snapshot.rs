@@ -5,11 +5,11 @@
 //! given to any number of instances ([`Snapshot::divide`]), and to another version of the dataflow
 //! ([`Snapshot::succeed`]).
 
-mod succession;
+mod migration;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use succession::HasEnded;
+pub use migration::HasEnded;
 
 use crate::stage::Stage;
 use crate::{Dataflow, NodeId, StateError, StateFrame, Work};

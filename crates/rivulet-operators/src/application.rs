@@ -7,7 +7,7 @@
 
 mod address;
 mod literal;
-mod succession;
+mod migration;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::{Match, Table};
 
 pub use address::{Address, FormatSpec, Part};
 pub use literal::{Literal, interval_text};
-pub use succession::{Succession, succession};
+pub use migration::{StateMigration, migration};
 
 /// What only the language of an application's code can answer.
 pub trait ApplicationCode: Send + Sync {

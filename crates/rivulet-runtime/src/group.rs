@@ -6,14 +6,14 @@
 //! has to look.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`spilled_task`] how silent ones leave memory and come back,
-//! [`shared_slots`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`succession`] how
+//! [`shared_slots`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`migration`] how
 //! all of them go over to the group of a new version of their application.
 
 mod capture;
 mod moves;
 mod rows;
 mod spilled_task;
-mod succession;
+mod migration;
 mod shared_slots;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,9 +39,9 @@ use spilled_task::SpilledTask;
 
 pub use crate::task::progress::Absences;
 pub use capture::{Captured, Restored, Saved};
+pub(crate) use migration::Rest;
+pub use migration::StateMigration;
 pub use shared_slots::Joined;
-pub(crate) use succession::Rest;
-pub use succession::Succession;
 
 /// Where the spilled task stands among the tasks.
 const SPILLED: usize = u32::MAX as usize - 1;
@@ -576,7 +576,7 @@ impl Group {
                 None => self.places.get().is_none(),
                 Some(_) => self.place(slot) == Some(place),
             };
-            if self.settings.rest.stands_still() && !must_fit {
+            if self.settings.rest.is_quiesced() && !must_fit {
                 return Push::Full;
             }
             if is_still {
@@ -587,14 +587,14 @@ impl Group {
 
     fn push_logged_from(&self, input: InputIndex, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         let LoggedEvent { slot, arrival_us, position, payload, .. } = event;
-        if self.settings.rest.refuses_input() && !must_fit {
+        if self.settings.rest.has_closed_intake() && !must_fit {
             return Push::Full;
         }
         self.push_event(Event { input, slot, arrival_us, position, payload }, must_fit)
     }
 
     fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
-        if self.settings.rest.refuses_input() {
+        if self.settings.rest.has_closed_intake() {
             return false;
         }
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
@@ -605,7 +605,7 @@ impl Group {
 impl Inbox for Group {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        match self.settings.rest.refuses_input() {
+        match self.settings.rest.has_closed_intake() {
             true => Push::Full,
             false => self.push_from(0, slot, arrival_us, payload),
         }
@@ -636,7 +636,7 @@ impl GroupInput {
 impl Inbox for GroupInput {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        match self.group.settings.rest.refuses_input() {
+        match self.group.settings.rest.has_closed_intake() {
             true => Push::Full,
             false => self.group.push_from(self.input, slot, arrival_us, payload),
         }

@@ -35,7 +35,7 @@ pub mod task;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
-pub use group::{Absences, Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved, Succession};
+pub use group::{Absences, Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved, StateMigration};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};

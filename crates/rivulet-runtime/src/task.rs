@@ -429,7 +429,7 @@ impl Runnable for Task {
 
     fn run(&self, budget: Budget) -> Activation {
         if let Some(group) = &self.spilled_task_of {
-            if self.settings.rest.holds_back() {
+            if self.settings.rest.is_suspended() {
                 return Activation::Blocked;
             }
             let Some(group) = group.upgrade() else {
@@ -441,7 +441,7 @@ impl Runnable for Task {
         }
         let mut core = self.lock_to_run();
         // Looked at under the lock: whoever has it stand still waits for the lock then.
-        if self.settings.rest.holds_back() {
+        if self.settings.rest.is_suspended() {
             return Activation::Blocked;
         }
         if let Some(parts) = self.parts_as_wanted(&mut core) {

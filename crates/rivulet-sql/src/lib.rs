@@ -15,7 +15,7 @@
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
 //! - `explain` and [`explain_query`]: an application and a big query in words;
-//! - [`succession`]: which state the next version of an application or big query takes over ([`Succession`], [`QuerySuccession`]);
+//! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`], [`QueryMigration`]);
 //! - `shown`: statements without secrets ([`shown_statement`]);
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
@@ -33,7 +33,7 @@ pub mod value;
 pub mod error;
 pub mod scope;
 pub mod explain_query;
-pub mod succession;
+pub mod migration;
 mod shown;
 mod suggest;
 
@@ -45,6 +45,7 @@ pub use binding::{BindError, ParameterRows};
 pub use code::{SQL, SqlLoader};
 pub use error::{Position, SqlError, excerpt};
 pub use explain_query::explain_query;
+pub use migration::{QueryMigration, StateMigration, migration, query_migration};
 pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};
 pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_query};
 pub use plan::{plan_application, plan_application_with};
@@ -55,6 +56,5 @@ pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,
 };
-pub use succession::{QuerySuccession, Succession, query_succession, succession};
 pub use suggest::nearest;
 pub use value::{Literal, ParamValue, interval_text, type_name};

@@ -18,7 +18,7 @@ use rivulet_runtime::{
     Activation, Captured, Group, GroupMetrics, GroupParts, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
     TaskParts,
 };
-use rivulet_sql::{Application, Input, ParamValue, ParameterRows, Statement, Succession};
+use rivulet_sql::{Application, Input, ParamValue, ParameterRows, StateMigration, Statement};
 
 /// The results of each query, in order, as JSON.
 pub type Results = BTreeMap<QueryId, Vec<String>>;
@@ -239,7 +239,7 @@ impl TestGroup {
         let (results, numbered) = (self.results.clone(), self.numbered.clone());
         let after = Self::with_results(sql, self.clock.now_us(), results, numbered, self.shares);
         let after = if self.spills { after.spilling() } else { after };
-        let Succession { map, lost } = rivulet_sql::succession(&self.application, &after.application);
+        let StateMigration { map, lost } = rivulet_sql::migration(&self.application, &after.application);
         assert!(lost.is_empty(), "{lost:?}");
         let rows = after.bound_all(bind);
         let parameters = |wanted: &[QueryId]| {
@@ -247,14 +247,14 @@ impl TestGroup {
             let places: UInt32Array = wanted.iter().map(place).collect::<Vec<_>>().into();
             take_record_batch(&rows, &places).expect("rows of this batch")
         };
-        self.group.stand_still();
-        after.group.stand_still();
+        self.group.quiesce();
+        after.group.quiesce();
         if self.group.tasks().next().is_some() {
             assert_eq!(self.group.run(), Activation::Blocked, "nothing is done meanwhile");
         }
         let captured = self.capture(true);
-        let succession = rivulet_runtime::Succession { state: &map, parameters: &parameters };
-        after.group.take_over(&self.group, &succession).expect("state can be taken over");
+        let migration = rivulet_runtime::StateMigration { state: &map, parameters: &parameters };
+        after.group.migrate_from(&self.group, &migration).expect("state can be taken over");
         self.group.hand_over(&after.group);
         self.group.retire();
         after.group.go_on();

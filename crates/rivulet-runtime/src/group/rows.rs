@@ -16,7 +16,7 @@ impl Group {
     pub fn push_rows(&self, rows: Picked) -> Option<Picked> {
         let mut rows = rows;
         // Whoever has it stand still waits for those who have looked before.
-        if self.settings.rest.stands_still() {
+        if self.settings.rest.is_quiesced() {
             return Some(rows);
         }
         if self.places.get().is_none() {

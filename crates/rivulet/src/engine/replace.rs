@@ -1,9 +1,9 @@
 //! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values,
-//! topics and, as far as it can use it, their state ([`rivulet_operators::application::succession`]).
+//! topics and, as far as it can use it, their state ([`rivulet_operators::application::migration`]).
 //!
-//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::hold_back) while
+//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::suspend) while
 //! its results leave and what it has done is saved, for which the state of the engine is let go of; then it [stands
-//! still](rivulet_runtime::Group::stand_still), and the new one gets a copy of the state. Waiting events go over first,
+//! still](rivulet_runtime::Group::quiesce), and the new one gets a copy of the state. Waiting events go over first,
 //! then inboxes and routes.
 //!
 //! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{self, Application, Durability, Input, succession};
-use rivulet_runtime::{Group, Succession};
+use rivulet_operators::application::{self, Application, Durability, Input, migration};
+use rivulet_runtime::{Group, StateMigration};
 use rivulet_sql::StateWish;
 
 use super::Engine;
@@ -68,7 +68,7 @@ struct Version<'e> {
     prepared: Option<Prepared>,
     wish: StateWish,
     /// What becomes of the state.
-    succession: application::Succession,
+    migration: application::StateMigration,
     bound: Bound,
     /// Whether queries go on reading the same topics, by the same inboxes.
     inputs_stay: bool,
@@ -119,8 +119,8 @@ impl Engine {
             }
         };
         self.check_replaceable(&prepared.application)?;
-        let succession = succession(&before.application, &prepared.application);
-        let bound = self.bind_again(&state, &before, &prepared, wish, &succession)?;
+        let migration = migration(&before.application, &prepared.application);
+        let bound = self.bind_again(&state, &before, &prepared, wish, &migration)?;
         let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
             && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
         let (told, after) = self.upgrade(Version {
@@ -129,7 +129,7 @@ impl Engine {
             before,
             prepared: Some(prepared),
             wish,
-            succession,
+            migration,
             bound,
             inputs_stay,
             after: None,
@@ -186,7 +186,7 @@ impl Engine {
         let shared = self.routing.shared_group_of(before);
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&before.group]) {
-            group.refuse_input();
+            group.close_intake();
             self.messaging.router().settle();
             let until = Instant::now() + REST_WAIT_MAX;
             while !group.is_idle() {
@@ -279,23 +279,23 @@ impl Upgrade for Version<'_> {
         engine.part(state, &before, &unequal)?;
         if self.paused.is_some() && before.group.is_captured() {
             // Nothing may come in between what has passed and what waits.
-            before.group.stand_still();
+            before.group.quiesce();
             self.pass(&before.group);
             // What is on its way out may have to pass through this very application, and its acknowledgements come
             // behind events for it.
-            before.group.hold_back();
+            before.group.suspend();
             self.resting.let_shared_go_on();
             self.state = None;
             self.paused.as_mut().map_or(Ok(()), |paused| paused.save(engine, &before))?;
             let state = self.state.insert(engine.queries.state.lock());
             let prepared = self.prepared.as_ref().expect(IS_NEW);
             engine.check_unchanged(&before, &prepared.application)?;
-            self.bound = engine.bind_again(state, &before, prepared, self.wish, &self.succession)?;
+            self.bound = engine.bind_again(state, &before, prepared, self.wish, &self.migration)?;
             if !self.bound.unequal(state, &before, &prepared.application).is_empty() {
                 return Err(changed_meanwhile(self.name()));
             }
         }
-        before.group.stand_still();
+        before.group.quiesce();
         engine.routing.settle_shared(&before);
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Upgrade for Version<'_> {
         let Prepared { application, topics, outputs, shape, parts, warnings } = self.prepared.take().expect(IS_NEW);
         let group = self.engine.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
-        group.stand_still();
+        group.quiesce();
         let after = self.after.insert(Running {
             number: self.before.number,
             application,
@@ -319,8 +319,8 @@ impl Upgrade for Version<'_> {
             warnings,
         });
         let parameters = |queries: &[QueryId]| self.bound.rows(queries);
-        let succession = Succession { state: &self.succession.map, parameters: &parameters };
-        let taken = after.group.take_over(&self.before.group, &succession);
+        let migration = StateMigration { state: &self.migration.map, parameters: &parameters };
+        let taken = after.group.migrate_from(&self.before.group, &migration);
         self.pass(&group);
         taken.map_err(|error| stays(self.name(), ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())))
     }
@@ -351,7 +351,7 @@ impl Upgrade for Version<'_> {
             is_changed: true,
             queries: self.bound.places.len() as u64,
             parameters_dropped: std::mem::take(&mut self.bound.dropped).into_iter().collect(),
-            state_discarded: std::mem::take(&mut self.succession.lost),
+            state_discarded: std::mem::take(&mut self.migration.lost),
         };
         let is_saved = after.group.is_captured();
         ((replaced, after), is_saved)

@@ -1,5 +1,5 @@
 //! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can
-//! ([`rivulet_sql::query_succession`]).
+//! ([`rivulet_sql::query_migration`]).
 //!
 //! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server,
 //! and what of that the new version can use becomes the next epoch of the same line, which says from which one it has
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::Host;
 use rivulet_dataflow::Snapshot;
 use rivulet_sql::{
-    CreateBigQuery, QueryPlan, QuerySuccession, StateWish, Statement, name_in_sql, plan_query, query_succession,
+    CreateBigQuery, QueryMigration, QueryPlan, StateWish, Statement, name_in_sql, plan_query, query_migration,
 };
 
 use super::claim::Claim;
@@ -39,7 +39,7 @@ struct Version<'e> {
     engine: &'e Engine,
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
-    succession: QuerySuccession,
+    migration: QueryMigration,
     /// What was declared when it was planned ([`Engine::declarations`]).
     declarations: u64,
     /// The version before.
@@ -146,24 +146,24 @@ impl Engine {
             return Err(ServiceError::new(ErrorKind::Conflict, message)
                 .with_hint("DESCRIBE QUERY says why; declare what it lacks, or drop it and create it anew"));
         };
-        let mut succession = query_succession(&of_before, &plan);
+        let mut migration = query_migration(&of_before, &plan);
         let has_checkpoints = before.life.flow().is_none_or(|running| running.has_checkpoints());
         let saved = self.saved_of(name).map_err(|error| stays(name, error))?.filter(|_| has_checkpoints);
         if wish == StateWish::Keep {
             if saved.is_none() {
                 return Err(has_no_checkpoints(name));
             }
-            if !succession.lost.is_empty() {
-                return Err(state_would_be_lost(name, "it", &succession.lost, &discarding(name)));
+            if !migration.lost.is_empty() {
+                return Err(state_would_be_lost(name, "it", &migration.lost, &discarding(name)));
             }
-            if succession.takes_back_others {
+            if migration.takes_back_others {
                 return Err(takes_back_others(name));
             }
         }
-        if succession.takes_back_others {
-            succession.discard_state();
+        if migration.takes_back_others {
+            migration.discard_state();
         }
-        if saved.is_some() && succession.keeps_sink() {
+        if saved.is_some() && migration.keeps_sink() {
             let (name, before, plan, host) = (name.clone(), of_before.clone(), plan.clone(), self.host_of(name));
             let check = move || check_file(&name, &before, &plan, &host);
             self.outside.call("looking at the file of the result", OPEN_MAX, &self.is_stopped, check)?;
@@ -172,7 +172,7 @@ impl Engine {
             engine: self,
             create,
             plan,
-            succession,
+            migration,
             declarations,
             before,
             of_before,
@@ -241,7 +241,7 @@ impl Version<'_> {
                 return Err(has_ended(name));
             }
         };
-        let after = snapshot.succeed(&self.of_before.dataflow, &self.plan.dataflow, &self.succession.map);
+        let after = snapshot.succeed(&self.of_before.dataflow, &self.plan.dataflow, &self.migration.map);
         let after = after.map_err(|error| {
             let message = format!("'{name}' is not replaced: {error}");
             ServiceError::new(ErrorKind::Conflict, message).with_hint("create another query for what is new")
@@ -291,13 +291,13 @@ impl Version<'_> {
 
     /// What is told of it.
     fn told(&self) -> QueryReplacement {
-        let Self { plan, succession, handed, .. } = self;
+        let Self { plan, migration, handed, .. } = self;
         let is_lost = |place: &usize| {
             let Some(Handed { after, .. }) = handed else { return false };
             !after.begins.contains(place) && after.sources[*place].iter().any(|partition| partition.position.is_none())
         };
         let name = |place: usize| plan.sources[place].declaration.name.text.clone();
-        let mut state_discarded = succession.lost.clone();
+        let mut state_discarded = migration.lost.clone();
         if self.saved.is_none() {
             state_discarded.insert(0, "where its sources were: no checkpoints are made of it".into());
         }
@@ -306,10 +306,10 @@ impl Version<'_> {
             is_changed: true,
             epoch: handed.as_ref().map(|handed| handed.epoch),
             is_paused: self.before.life.is_paused(),
-            state_kept: if handed.is_some() { succession.kept.clone() } else { Vec::new() },
+            state_kept: if handed.is_some() { migration.kept.clone() } else { Vec::new() },
             state_discarded,
-            sources_new: succession.sources_new.clone(),
-            sources_gone: succession.sources_gone.clone(),
+            sources_new: migration.sources_new.clone(),
+            sources_gone: migration.sources_gone.clone(),
             sources_not_repeated: (0..plan.sources.len()).filter(is_lost).map(name).collect(),
         }
     }
@@ -328,7 +328,7 @@ impl Upgrade for Version<'_> {
 
     fn start(&mut self) -> Result<(), ServiceError> {
         let engine = self.engine;
-        if let Some(handed) = self.handed.as_ref().filter(|_| !self.succession.keeps_sink()) {
+        if let Some(handed) = self.handed.as_ref().filter(|_| !self.migration.keeps_sink()) {
             let (before, host) = (self.of_before.clone(), engine.host_of(self.name()));
             let (what, at) = (format!("making final what '{}' has written", self.name()), handed.before.clone());
             let finish = move || run::finish_sink(&before, &host, &at);

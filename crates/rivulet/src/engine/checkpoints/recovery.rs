@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
-use rivulet_operators::application::succession;
+use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
 use super::applications::{number_of, read_piece};
@@ -104,7 +104,7 @@ impl<'a> SavedStates<'a> {
 fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
     let planned = applications.versions_since(running, id)?;
     let after = planned.iter().skip(1).chain([&running.application]);
-    let maps = planned.iter().zip(after).map(|(before, after)| succession(before, after).map);
+    let maps = planned.iter().zip(after).map(|(before, after)| migration(before, after).map);
     Ok(maps.reduce(|map, next| map.then(&next)))
 }
 

@@ -38,7 +38,7 @@ impl Engine {
         before: &Running,
         prepared: &Prepared,
         wish: StateWish,
-        succession: &application::Succession,
+        migration: &application::StateMigration,
     ) -> Result<Bound, ServiceError> {
         let application = &prepared.application;
         let gone = |name: &str| before.application.parameter(name).is_some() && application.parameter(name).is_none();
@@ -73,8 +73,8 @@ impl Engine {
         let count = refused.len();
         match refused.into_iter().next() {
             Some((query, error)) => Err(do_not_fit(&application.name, count, &state.registry.name(query), error)),
-            None if wish == StateWish::Keep && !succession.lost.is_empty() && !bound.places.is_empty() => Err(
-                state_would_be_lost(&application.name, "its queries", &succession.lost, &discarding(&application.name)),
+            None if wish == StateWish::Keep && !migration.lost.is_empty() && !bound.places.is_empty() => Err(
+                state_would_be_lost(&application.name, "its queries", &migration.lost, &discarding(&application.name)),
             ),
             None => Ok(bound),
         }

@@ -20,7 +20,7 @@ use crate::plan::query::{PlannedSource, QueryPlan};
 
 /// What becomes of a query in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuerySuccession {
+pub struct QueryMigration {
     /// Who takes over from whom.
     pub map: FlowMap,
     /// Operators whose state is taken over, in words.
@@ -35,7 +35,7 @@ pub struct QuerySuccession {
     pub takes_back_others: bool,
 }
 
-impl QuerySuccession {
+impl QueryMigration {
     /// Whether results go on to where they went.
     pub fn keeps_sink(&self) -> bool {
         self.map.sinks.iter().all(Option::is_some)
@@ -73,7 +73,7 @@ struct Input<'p> {
 }
 
 /// What becomes of `before` in the version `after`.
-pub fn query_succession(before: &QueryPlan, after: &QueryPlan) -> QuerySuccession {
+pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration {
     let find = |source: &PlannedSource| before.sources.iter().position(|other| is_same_source(source, other));
     let sources: Vec<Option<usize>> = after.sources.iter().map(find).collect();
     let name = |source: &PlannedSource| source.declaration.name.text.clone();
@@ -107,7 +107,7 @@ pub fn query_succession(before: &QueryPlan, after: &QueryPlan) -> QuerySuccessio
         one.task.lost(like.find_map(|other| one.difference(other, &taken)))
     };
     let (kept, lost): (Vec<_>, Vec<_>) = old.iter().partition(|one| taken.contains_key(&one.node));
-    QuerySuccession {
+    QueryMigration {
         kept: kept.into_iter().map(|one| one.task.text()).collect(),
         lost: lost.into_iter().map(why_lost).collect(),
         sources_new: sources_new.collect(),
@@ -244,10 +244,10 @@ mod tests {
         panic!("no query")
     }
 
-    fn becomes(before: &str, after: &str) -> QuerySuccession {
+    fn becomes(before: &str, after: &str) -> QueryMigration {
         let (before, after) = (plan(before), plan(after));
-        let succession = query_succession(&before, &after);
-        for (node, from) in succession.map.operators.iter().enumerate() {
+        let migration = query_migration(&before, &after);
+        for (node, from) in migration.map.operators.iter().enumerate() {
             let Some(from) = from else { continue };
             let (Work::Operator(one), Work::Operator(other)) =
                 (&before.dataflow.nodes()[*from].work, &after.dataflow.nodes()[node].work)
@@ -258,11 +258,11 @@ mod tests {
             let frame = one.create().export_state(&StateSelection::All).unwrap().unwrap();
             other.create().import_state(&frame).unwrap();
         }
-        let mut from: Vec<NodeId> = succession.map.operators.iter().flatten().copied().collect();
+        let mut from: Vec<NodeId> = migration.map.operators.iter().flatten().copied().collect();
         from.sort_unstable();
         from.dedup();
-        assert_eq!(from.len(), succession.kept.len(), "each is taken over once");
-        succession
+        assert_eq!(from.len(), migration.kept.len(), "each is taken over once");
+        migration
     }
 
     const WINDOW: &str = "SELECT auction, count(*) AS n, window_end FROM \
@@ -276,10 +276,10 @@ mod tests {
             WINDOW.replace("GROUP BY auction, window_end", "GROUP BY auction, window_end HAVING count(*) > 3"),
             WINDOW.replace("SELECT auction, count(*) AS n, window_end", "SELECT window_end, count(*) AS n"),
         ] {
-            let succession = becomes(WINDOW, &after);
-            assert!(succession.lost.is_empty() && !succession.kept.is_empty(), "{after}: {succession:?}");
-            assert_eq!(succession.map.sources, [Some(0)]);
-            assert!(succession.keeps_sink() && succession.sources_new.is_empty() && succession.sources_gone.is_empty());
+            let migration = becomes(WINDOW, &after);
+            assert!(migration.lost.is_empty() && !migration.kept.is_empty(), "{after}: {migration:?}");
+            assert_eq!(migration.map.sources, [Some(0)]);
+            assert!(migration.keeps_sink() && migration.sources_new.is_empty() && migration.sources_gone.is_empty());
         }
         let other_sink = becomes(WINDOW, &format!("{WINDOW} INTO others"));
         assert!(other_sink.lost.is_empty() && !other_sink.keeps_sink());
@@ -294,9 +294,9 @@ mod tests {
             (WINDOW.replace("TABLE bids", "TABLE more"), "other sources"),
             ("SELECT auction FROM bids".into(), "none like it"),
         ] {
-            let succession = becomes(WINDOW, &after);
-            assert!(succession.kept.is_empty() && !succession.lost.is_empty(), "{after}: {succession:?}");
-            assert!(succession.lost.iter().any(|lost| lost.contains(why)), "{why}: {:?}", succession.lost);
+            let migration = becomes(WINDOW, &after);
+            assert!(migration.kept.is_empty() && !migration.lost.is_empty(), "{after}: {migration:?}");
+            assert!(migration.lost.iter().any(|lost| lost.contains(why)), "{why}: {:?}", migration.lost);
         }
         let moved = becomes(WINDOW, &WINDOW.replace("TABLE bids", "TABLE more"));
         assert_eq!(

@@ -3,14 +3,14 @@
 
 mod query;
 
-pub use query::{QuerySuccession, query_succession};
-pub use rivulet_operators::application::{Succession, succession};
+pub use query::{QueryMigration, query_migration};
+pub use rivulet_operators::application::{StateMigration, migration};
 
 #[cfg(test)]
 mod tests {
     use rivulet_dataflow::StateSelection;
 
-    use crate::{Application, Succession, parse_application, plan_application, succession};
+    use crate::{Application, StateMigration, migration, parse_application, plan_application};
 
     fn application(parameters: &str, columns: &str, rest: &str) -> Application {
         let sql = format!(
@@ -30,7 +30,7 @@ mod tests {
 
     /// Which operators' state is kept, and what is lost.
     fn becomes(before: &Application, after: &Application) -> (usize, Vec<String>) {
-        let Succession { map, lost } = succession(before, after);
+        let StateMigration { map, lost } = migration(before, after);
         let frames: Vec<_> = before.dataflow.chain().export_state(&StateSelection::Slots(Vec::new())).unwrap();
         let taken = map.apply(&frames).unwrap();
         // What is taken over is taken in.

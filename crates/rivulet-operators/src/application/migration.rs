@@ -14,7 +14,7 @@ use super::{Application, Parameter};
 
 /// What becomes of the state of an application in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Succession {
+pub struct StateMigration {
     /// Who takes over whose state.
     pub map: StateMap,
     /// Operators of the version before whose state is lost, in words: what they do, and why nobody takes over.
@@ -31,7 +31,7 @@ struct Stateful<'a> {
 }
 
 /// What becomes of the state of `before` in the version `after`. Operators keep their order.
-pub fn succession(before: &Application, after: &Application) -> Succession {
+pub fn migration(before: &Application, after: &Application) -> StateMigration {
     let (old, new) = (stateful(before), stateful(after));
     let mut from = vec![None; after.dataflow.operators().len()];
     let mut lost = Vec::new();
@@ -48,7 +48,7 @@ pub fn succession(before: &Application, after: &Application) -> Succession {
             }
         }
     }
-    Succession { map: StateMap::new(before.dataflow.operators().len(), from), lost }
+    StateMigration { map: StateMap::new(before.dataflow.operators().len(), from), lost }
 }
 
 /// The operators with state, in their order.

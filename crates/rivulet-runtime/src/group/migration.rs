@@ -1,11 +1,11 @@
 //! All queries of a group go over to another one: that of a new version of their application.
 //!
 //! Slots stay what they are, so routes, registry and whoever pushes know nothing of it. The group before [stands
-//! still](Group::stand_still) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is full. So there is one
+//! still](Group::quiesce) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is full. So there is one
 //! moment at which state, parameters and waiting events change hands, and as long as it has not come nothing has happened: a step that
 //! fails leaves the group as it was, to [go on](Group::go_on).
 //!
-//! The steps: [`Group::take_over`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting events and cannot;
+//! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting events and cannot;
 //! [`Group::retire`] ends the group before.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,9 +19,9 @@ use crate::Task;
 use crate::scheduler::Runnable;
 
 const RUNS: u8 = 0;
-const REFUSES_INPUT: u8 = 1;
-const STANDS_STILL: u8 = 2;
-const HOLDS_BACK: u8 = 3;
+const INTAKE_CLOSED: u8 = 1;
+const QUIESCED: u8 = 2;
+const SUSPENDED: u8 = 3;
 
 /// Whether a group does less than usual.
 #[derive(Debug, Default)]
@@ -30,25 +30,25 @@ pub(crate) struct Rest(AtomicU8);
 impl Rest {
     /// Whether events are to wait where they come from.
     #[inline]
-    pub(crate) fn refuses_input(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), REFUSES_INPUT | STANDS_STILL)
+    pub(crate) fn has_closed_intake(&self) -> bool {
+        matches!(self.0.load(Ordering::Acquire), INTAKE_CLOSED | QUIESCED)
     }
 
     /// Whether nothing is taken in and nothing processed.
     #[inline]
-    pub(crate) fn stands_still(&self) -> bool {
-        self.0.load(Ordering::Acquire) == STANDS_STILL
+    pub(crate) fn is_quiesced(&self) -> bool {
+        self.0.load(Ordering::Acquire) == QUIESCED
     }
 
     /// Whether nothing is processed.
     #[inline]
-    pub(crate) fn holds_back(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), STANDS_STILL | HOLDS_BACK)
+    pub(crate) fn is_suspended(&self) -> bool {
+        matches!(self.0.load(Ordering::Acquire), QUIESCED | SUSPENDED)
     }
 }
 
 /// What queries become in the group that takes them over.
-pub struct Succession<'a> {
+pub struct StateMigration<'a> {
     /// Whose state the operators take over.
     pub state: &'a StateMap,
     /// The parameters that queries have there, a row for each. Queries that share a slot are equal there too.
@@ -59,20 +59,20 @@ impl Group {
     /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are handed on still
     /// come. Whoever pushes may be half way: see [`Router::settle`] of the connectors.
     ///
-    /// [`Router::settle`]: Group::stand_still
-    pub fn refuse_input(&self) {
-        self.settings.rest.0.store(REFUSES_INPUT, Ordering::Release);
+    /// [`Router::settle`]: Group::quiesce
+    pub fn close_intake(&self) {
+        self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }
 
     /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come back to its tasks
     /// as they do where results find no room.
-    pub fn stand_still(&self) {
-        self.rest(STANDS_STILL);
+    pub fn quiesce(&self) {
+        self.rest(QUIESCED);
     }
 
     /// From now on nothing is processed; events wait in the inboxes, as far as these have room. When this returns nothing is under way.
-    pub fn hold_back(&self) {
-        self.rest(HOLDS_BACK);
+    pub fn suspend(&self) {
+        self.rest(SUSPENDED);
     }
 
     fn rest(&self, how: u8) {
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// Takes back [`Group::refuse_input`], [`Group::stand_still`] and [`Group::hold_back`].
+    /// Takes back [`Group::close_intake`], [`Group::quiesce`] and [`Group::suspend`].
     pub fn go_on(&self) {
         self.settings.rest.0.store(RUNS, Ordering::Release);
     }
@@ -101,9 +101,9 @@ impl Group {
     ///
     /// # Errors
     /// State that cannot be read or does not fit. `before` is as it was; this group is of no use any more.
-    pub fn take_over(&self, before: &Self, succession: &Succession<'_>) -> Result<(), StateError> {
-        let stand_still = before.settings.rest.stands_still() && self.settings.rest.stands_still();
-        assert!(stand_still, "who is taken over stands still, and who takes over too");
+    pub fn migrate_from(&self, before: &Self, migration: &StateMigration<'_>) -> Result<(), StateError> {
+        let quiesce = before.settings.rest.is_quiesced() && self.settings.rest.is_quiesced();
+        assert!(quiesce, "who is taken over stands still, and who takes over too");
         let (mut free, _still) = (self.free.lock(), before.free.lock());
         assert_eq!(self.tasks.count(), 0, "who takes over has no queries yet");
         let places = boxcar::Vec::new();
@@ -126,7 +126,7 @@ impl Group {
                 target.lock().count_further(&before.metrics());
             }
             for (inner, outer) in inner.chunks(MOVED_AT_ONCE).zip(outer.chunks(MOVED_AT_ONCE)) {
-                let copied = Copied::new(&source.lock(), inner)?.translate(succession)?;
+                let copied = Copied::new(&source.lock(), inner)?.translate(migration)?;
                 let new = copied.put(&mut target.lock(), &target, inner)?;
                 for (&outer, slot) in outer.iter().zip(new) {
                     places[outer as usize].store(Place { task: to as u32, slot }.pack(), Ordering::Release);
@@ -183,11 +183,11 @@ impl Group {
 
 impl Copied {
     /// What is copied as the new version has it.
-    fn translate(mut self, succession: &Succession<'_>) -> Result<Self, StateError> {
-        let parameters = succession.parameters;
+    fn translate(mut self, migration: &StateMigration<'_>) -> Result<Self, StateError> {
+        let parameters = migration.parameters;
         self.parameters = parameters(&self.queries);
         self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
-        self.frames = succession.state.apply(&self.frames)?;
+        self.frames = migration.state.apply(&self.frames)?;
         Ok(self)
     }
 }
