@@ -4,7 +4,7 @@
 //! thread by an engine [by hand](rivulet::engine::stepped), which does nothing between two calls; so the same seed has the same history, byte for byte. What
 //! fails is run again with steps left out, until none can be spared ([`shrink`]).
 //!
-//! Real: catalog, statements, routes, ledgers of duplicates, inboxes, groups and their operators, capture, splits and merges, log, epochs, checkpoints, recovery,
+//! Real: catalog, statements, routes, dedup_windows of duplicates, inboxes, groups and their operators, capture, splits and merges, log, epochs, checkpoints, recovery,
 //! replay. Simulated: the clock; the [`disk`], down to unsynced bytes and names; the connections of clients; who runs next.
 //!
 //! That it bites is tested with defects on purpose ([`Defect`]); each is found within some hundred seeds, most within the first ten. What it has

@@ -1,7 +1,7 @@
 //! The network: clients that send with QoS 1 and send again what was not acknowledged, and a receiver of results.
 //!
 //! Between a client and the engine are two queues, of messages and of acknowledgements; the end of a connection empties both. What the engine does with a
-//! message is what its broker does: ask the ledger of the client whether it has come before, route it, and acknowledge it when the log has it. Results too go
+//! message is what its broker does: ask the dedup_window of the client whether it has come before, route it, and acknowledge it when the log has it. Results too go
 //! their way as in the broker: first to other queries that read them, in their order, then to the receiver.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rivulet::engine::Engine;
 use rivulet::engine::stepped::Network;
-use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, Ledger, Ledgers};
+use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, DedupWindow, DedupWindows};
 use rivulet_connectors::mqtt::{Pending, PublishBatch, Publisher, Received, RoomCallback, Router};
 use rivulet_dataflow::{Clock, LogPosition, Push};
 
@@ -23,7 +23,7 @@ const UNACKNOWLEDGED_MAX: usize = 8;
 
 /// The side of the engine: what it knows of clients, and the results that it has published. One for each process.
 pub(crate) struct Side {
-    ledgers: Ledgers,
+    dedup_windows: DedupWindows,
     results: Arc<Results>,
 }
 
@@ -82,7 +82,7 @@ impl Side {
             count: AtomicU64::new(0),
             are_away: AtomicBool::new(false),
         };
-        Self { ledgers: Ledgers::default(), results: Arc::new(results) }
+        Self { dedup_windows: DedupWindows::default(), results: Arc::new(results) }
     }
 
     /// From now on queries read results of others.
@@ -113,7 +113,7 @@ impl Network for Side {
     }
 
     fn remember(&self, message: &Received<'_>, position: LogPosition) {
-        self.ledgers.remember(message, position);
+        self.dedup_windows.remember(message, position);
     }
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct Client {
     /// Under way to the engine; whether marked as duplicate.
     under_way: VecDeque<(Message, bool)>,
     pending: Pending,
-    ledger: Option<Arc<Ledger>>,
+    dedup_window: Option<Arc<DedupWindow>>,
     /// Whether it repeats without a mark after its session was lost, as MQTT 5 has it.
     obeys_lost_session: bool,
     /// Whether the engine's process has ended since it was connected.
@@ -204,7 +204,7 @@ impl Client {
             unacknowledged: VecDeque::new(),
             under_way: VecDeque::new(),
             pending: Pending::default(),
-            ledger: None,
+            dedup_window: None,
             obeys_lost_session: number % 2 == 1,
             has_lost_session: false,
         }
@@ -223,7 +223,7 @@ impl Client {
     pub(crate) fn send(&mut self, event: EventName, topic: String, payload: String) {
         let mut message = Message { event, packet_id: self.next_packet_id, topic, payload, was_sent: false };
         self.next_packet_id = self.next_packet_id % 20 + 1;
-        if self.ledger.is_some() {
+        if self.dedup_window.is_some() {
             self.under_way.push_back((message.clone(), false));
             message.was_sent = true;
         }
@@ -234,10 +234,10 @@ impl Client {
     pub(crate) fn lose_connection(&mut self, side: Option<&Side>) {
         self.under_way.clear();
         self.pending = Pending::default();
-        let ledger = self.ledger.take();
+        let dedup_window = self.dedup_window.take();
         match side {
             Some(side) => {
-                ledger.inspect(|ledger| side.ledgers.end(self.name.as_bytes(), ledger));
+                dedup_window.inspect(|dedup_window| side.dedup_windows.end(self.name.as_bytes(), dedup_window));
             }
             None => self.has_lost_session = true,
         }
@@ -245,15 +245,15 @@ impl Client {
 
     /// Comes back, and sends again what was not acknowledged, before anything new; returns how many messages that are.
     pub(crate) fn connect(&mut self, side: &Side) -> usize {
-        if self.ledger.is_some() {
+        if self.dedup_window.is_some() {
             return 0;
         }
-        let ledger = side.ledgers.begin_next(self.name.as_bytes());
+        let dedup_window = side.dedup_windows.begin_next(self.name.as_bytes());
         let marks = !(std::mem::take(&mut self.has_lost_session) && self.obeys_lost_session);
         if !marks {
-            ledger.lost_session();
+            dedup_window.lost_session();
         }
-        self.ledger = Some(ledger);
+        self.dedup_window = Some(dedup_window);
         self.under_way =
             self.unacknowledged.iter().map(|message| (message.clone(), marks && message.was_sent)).collect();
         self.unacknowledged.iter_mut().for_each(|message| message.was_sent = true);
@@ -262,14 +262,16 @@ impl Client {
 
     /// The engine reads the next message, as its broker does.
     pub(crate) fn deliver(&mut self, engine: &Engine, now_us: i64, defect: Option<Defect>) -> Delivered {
-        let Some(ledger) = self.ledger.as_deref().filter(|ledger| ledger.admission() == Admission::Open) else {
+        let Some(dedup_window) =
+            self.dedup_window.as_deref().filter(|dedup_window| dedup_window.admission() == Admission::Open)
+        else {
             return Delivered::Nothing;
         };
         let Some((message, is_duplicate)) = self.under_way.front() else { return Delivered::Nothing };
         let (topic, payload, packet_id) = (message.topic.as_bytes(), message.payload.as_bytes(), message.packet_id);
         let known_at = match defect {
             Some(Defect::DuplicatesAreNew) => None,
-            _ => ledger.known_at(*is_duplicate, packet_id, topic, payload),
+            _ => dedup_window.known_at(*is_duplicate, packet_id, topic, payload),
         };
         let (position, delivered) = match known_at {
             Some(position) => (position, Delivered::Again(message.event, position)),
@@ -286,7 +288,7 @@ impl Client {
             }
         };
         let mut at_once = Vec::new();
-        ledger.acknowledge(position, Answer::success(packet_id), (topic, payload), &mut at_once);
+        dedup_window.acknowledge(position, Answer::success(packet_id), (topic, payload), &mut at_once);
         self.under_way.pop_front();
         self.acknowledged(&at_once);
         delivered
@@ -294,13 +296,13 @@ impl Client {
 
     /// Hears of what the log has by now; returns of how many messages.
     pub(crate) fn acknowledge(&mut self, engine: &Engine, defect: Option<Defect>) -> usize {
-        let (Some(ledger), Some(log)) = (&self.ledger, engine.router().log()) else { return 0 };
+        let (Some(dedup_window), Some(log)) = (&self.dedup_window, engine.router().log()) else { return 0 };
         let durable = match defect {
             Some(Defect::AcknowledgesBeforeSync) => log.next() - 1,
             _ => log.durable(),
         };
         let mut answers = Vec::new();
-        ledger.release(durable, Instant::now(), &mut answers);
+        dedup_window.release(durable, Instant::now(), &mut answers);
         self.acknowledged(&answers)
     }
 

@@ -19,7 +19,7 @@
 //! identifier that is indeed new is taken for a repeat. Nothing in the protocol tells these apart.
 //!
 //! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first message, though
-//! they may not have ended when it began ([`Ledger::take_over`]); and memory is bounded, by client and in total.
+//! they may not have ended when it began ([`DedupWindow::take_over`]); and memory is bounded, by client and in total.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Answer {
 struct Message {
     position: LogPosition,
     content: u64,
-    /// When it was acknowledged, in seconds from a moment that is the same for all messages of a ledger.
+    /// When it was acknowledged, in seconds from a moment that is the same for all messages of a dedup_window.
     acknowledged_s: u32,
     answer: Answer,
 }
@@ -115,7 +115,7 @@ type ByPacketId = HashMap<u16, Known, foldhash::fast::RandomState>;
 
 /// The messages of QoS 1 of one connection.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct DedupWindow {
     state: Mutex<State>,
     begun: Instant,
     /// When something was last read from the sender, in seconds since `begun`.
@@ -124,7 +124,7 @@ pub struct Ledger {
     filled: Notify,
     /// Told when the connection has ended.
     ended: Notify,
-    /// How many messages all ledgers remember.
+    /// How many messages all dedup_windows remember.
     total: Arc<AtomicUsize>,
 }
 
@@ -135,7 +135,7 @@ struct State {
     sent: VecDeque<Message>,
     /// What is known of earlier connections, but for identifiers that this one has used.
     known: ByPacketId,
-    /// Until when `known` is kept, in seconds since the ledger was begun; `None` before the first message.
+    /// Until when `known` is kept, in seconds since the dedup_window was begun; `None` before the first message.
     repeats_until_s: Option<u64>,
     /// Whether the client asked for a session that is not there.
     has_lost_session: bool,
@@ -143,7 +143,7 @@ struct State {
     /// never send one.
     index: Option<ByPacketId>,
     /// The connection before this one, if that has not ended yet.
-    predecessor: Option<Arc<Ledger>>,
+    predecessor: Option<Arc<DedupWindow>>,
     /// Whether the next connection has taken what this one knows.
     is_taken: bool,
 }
@@ -203,7 +203,7 @@ pub enum Admission {
     TakenOver,
 }
 
-impl Ledger {
+impl DedupWindow {
     fn new(total: Arc<AtomicUsize>) -> Self {
         let (filled, ended) = (Notify::new(), Notify::new());
         Self { state: Mutex::default(), begun: Instant::now(), heard_s: AtomicU32::new(0), filled, ended, total }
@@ -246,17 +246,17 @@ impl Ledger {
         // They may not have come to that themselves, and there may be many of them: the newest first.
         let mut earlier = Vec::new();
         let mut next = self.state.lock().predecessor.take();
-        while let Some(ledger) = next {
-            next = ledger.state.lock().predecessor.take();
-            earlier.push(ledger);
+        while let Some(dedup_window) = next {
+            next = dedup_window.state.lock().predecessor.take();
+            earlier.push(dedup_window);
         }
         if earlier.is_empty() {
             return;
         }
         let mut known = ByPacketId::default();
-        for ledger in earlier.iter().rev() {
-            let old = ledger.change(|old| std::mem::replace(old, State { is_taken: true, ..State::default() }));
-            known.extend(old.into_known(ledger.heard_s.load(Ordering::Relaxed)));
+        for dedup_window in earlier.iter().rev() {
+            let old = dedup_window.change(|old| std::mem::replace(old, State { is_taken: true, ..State::default() }));
+            known.extend(old.into_known(dedup_window.heard_s.load(Ordering::Relaxed)));
         }
         self.change(|state| state.known = known);
     }
@@ -385,15 +385,15 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for DedupWindow {
     fn drop(&mut self) {
         self.total.fetch_sub(self.state.get_mut().remembered(), Ordering::Relaxed);
     }
 }
 
-/// The ledgers of all clients, those that have gone for a while included.
+/// The dedup_windows of all clients, those that have gone for a while included.
 #[derive(Debug, Default)]
-pub struct Ledgers {
+pub struct DedupWindows {
     clients: Mutex<HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>>,
     /// How many messages they remember.
     total: Arc<AtomicUsize>,
@@ -404,33 +404,33 @@ pub struct Ledgers {
 
 #[derive(Debug)]
 struct Client {
-    ledger: Arc<Ledger>,
+    dedup_window: Arc<DedupWindow>,
     /// When its connection has ended.
     ended: Option<Instant>,
 }
 
-impl Ledgers {
-    /// A connection begins. What an earlier one of the same client has left is known to it, after [`Ledger::take_over`] if that has not ended yet.
-    pub fn begin(&self, client: &[u8]) -> Arc<Ledger> {
-        let ledger = Arc::new(Ledger::new(self.total.clone()));
+impl DedupWindows {
+    /// A connection begins. What an earlier one of the same client has left is known to it, after [`DedupWindow::take_over`] if that has not ended yet.
+    pub fn begin(&self, client: &[u8]) -> Arc<DedupWindow> {
+        let dedup_window = Arc::new(DedupWindow::new(self.total.clone()));
         let mut clients = self.clients.lock();
         if let Some(known) = clients.get_mut(client) {
-            let old = std::mem::replace(known, Client { ledger: ledger.clone(), ended: None });
-            ledger.state.lock().predecessor = Some(old.ledger);
+            let old = std::mem::replace(known, Client { dedup_window: dedup_window.clone(), ended: None });
+            dedup_window.state.lock().predecessor = Some(old.dedup_window);
             if old.ended.is_some() {
-                ledger.inherit();
+                dedup_window.inherit();
             }
         } else if self.makes_room(&mut clients) {
-            clients.insert(client.into(), Client { ledger: ledger.clone(), ended: None });
+            clients.insert(client.into(), Client { dedup_window: dedup_window.clone(), ended: None });
         }
-        ledger
+        dedup_window
     }
 
     /// The same after the end of the one before.
-    pub fn begin_next(&self, client: &[u8]) -> Arc<Ledger> {
-        let ledger = self.begin(client);
-        ledger.inherit();
-        ledger
+    pub fn begin_next(&self, client: &[u8]) -> Arc<DedupWindow> {
+        let dedup_window = self.begin(client);
+        dedup_window.inherit();
+        dedup_window
     }
 
     /// Makes sure that there is room for one more client: those go that have gone for longest. False if all are connected.
@@ -463,14 +463,16 @@ impl Ledgers {
     }
 
     /// A connection has ended, and processes nothing more.
-    pub fn end(&self, client: &[u8], ledger: &Arc<Ledger>) {
+    pub fn end(&self, client: &[u8], dedup_window: &Arc<DedupWindow>) {
         let mut clients = self.clients.lock();
-        ledger.ended.notify_one();
-        ledger.inherit();
-        let Some(known) = clients.get_mut(client).filter(|known| Arc::ptr_eq(&known.ledger, ledger)) else { return };
+        dedup_window.ended.notify_one();
+        dedup_window.inherit();
+        let Some(known) = clients.get_mut(client).filter(|known| Arc::ptr_eq(&known.dedup_window, dedup_window)) else {
+            return;
+        };
         known.ended = Some(Instant::now());
         let is_empty = {
-            let state = ledger.state.lock();
+            let state = dedup_window.state.lock();
             state.waiting.is_empty() && state.remembered() == 0
         };
         if is_empty {
@@ -486,14 +488,14 @@ impl Ledgers {
             if !self.makes_room(&mut clients) {
                 return;
             }
-            let ledger = Arc::new(Ledger::new(self.total.clone()));
-            clients.insert(client.into(), Client { ledger, ended: Some(Instant::now()) });
+            let dedup_window = Arc::new(DedupWindow::new(self.total.clone()));
+            clients.insert(client.into(), Client { dedup_window, ended: Some(Instant::now()) });
         }
-        let Some(Client { ledger, .. }) = clients.get(client) else { return };
+        let Some(Client { dedup_window, .. }) = clients.get(client) else { return };
         let content = content_hash(topic, payload);
         let acknowledged_s = u32::try_from(arrival_us.div_euclid(1_000_000)).unwrap_or(0);
-        let sent_max = ledger.sent_max();
-        ledger.change(|state| {
+        let sent_max = dedup_window.sent_max();
+        dedup_window.change(|state| {
             let message = Message { position, content, acknowledged_s, answer: Answer::success(packet_id) };
             state.remember(message, sent_max);
         });

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::{Clock, Push};
 use tokio::io::AsyncRead;
 
-use super::acknowledge::{Admission, Answer, Ledger};
+use super::acknowledge::{Admission, Answer, DedupWindow};
 use super::buffer::ReadBuffer;
 use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::router::{Pending, Received, Router, Routing};
@@ -175,7 +175,7 @@ struct Messages<'a> {
     arrival_us: i64,
     under_way: UnderWay,
     /// What waits for the log, if there is one.
-    ledger: Option<Arc<Ledger>>,
+    dedup_window: Option<Arc<DedupWindow>>,
     /// Answers to be handed to the writer together.
     acknowledgements: Vec<u8>,
 }
@@ -194,9 +194,9 @@ pub(super) struct Sender<'a> {
 
 impl<'a> Intake<'a> {
     /// In `buffer` is what was read behind the first packet of the connection.
-    pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, ledger: Option<Arc<Ledger>>) -> Self {
+    pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, dedup_window: Option<Arc<DedupWindow>>) -> Self {
         let (arrival_us, under_way) = (sender.clock.now_us(), UnderWay::new(sender.deadlock_after));
-        let messages = Messages { sender, arrival_us, under_way, ledger, acknowledgements: Vec::new() };
+        let messages = Messages { sender, arrival_us, under_way, dedup_window, acknowledgements: Vec::new() };
         Self { buffer, searched: 0, messages }
     }
 
@@ -204,8 +204,8 @@ impl<'a> Intake<'a> {
     pub(super) async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let bytes = self.buffer.fill(socket).await?;
         self.waited();
-        if let Some(ledger) = &self.messages.ledger {
-            ledger.heard(Instant::now());
+        if let Some(dedup_window) = &self.messages.dedup_window {
+            dedup_window.heard(Instant::now());
         }
         Ok(bytes)
     }
@@ -238,8 +238,8 @@ impl<'a> Intake<'a> {
 
     /// What an earlier connection of the client has read goes into the log first, and is known when it comes again.
     pub(super) async fn take_over(&self) {
-        if let Some(ledger) = &self.messages.ledger {
-            ledger.take_over().await;
+        if let Some(dedup_window) = &self.messages.dedup_window {
+            dedup_window.take_over().await;
         }
     }
 
@@ -256,7 +256,7 @@ impl<'a> Intake<'a> {
 
     /// Processes whole packets until there is none left, one has to wait, or the connection is over.
     pub(super) fn process<T: Turn>(&mut self, turn: &mut T) -> Result<Step, T::End> {
-        match self.messages.ledger.as_ref().map_or(Admission::Open, |ledger| ledger.admission()) {
+        match self.messages.dedup_window.as_ref().map_or(Admission::Open, |dedup_window| dedup_window.admission()) {
             Admission::Open => {}
             Admission::Full => return Ok(Step::Full),
             Admission::TakenOver => return Ok(Step::NeedsMore),
@@ -323,8 +323,9 @@ impl Messages<'_> {
         if verdict == Verdict::Take && !turn.has_room(publish) {
             return Ok(false);
         }
-        let ledger = self.ledger.as_deref().filter(|_| qos > Qos::AtMostOnce);
-        let known_at = ledger.and_then(|ledger| ledger.known_at(publish.duplicate, packet_id, topic, payload));
+        let dedup_window = self.dedup_window.as_deref().filter(|_| qos > Qos::AtMostOnce);
+        let known_at =
+            dedup_window.and_then(|dedup_window| dedup_window.known_at(publish.duplicate, packet_id, topic, payload));
         let mut position = known_at.unwrap_or(0);
         let fate = match verdict {
             Verdict::Answer(reason) => Fate::Answered(reason),
@@ -344,8 +345,10 @@ impl Messages<'_> {
         let reason = turn.conclude(publish, properties, fate);
         if qos > Qos::AtMostOnce {
             let answer = Answer { qos, packet_id, reason };
-            match ledger {
-                Some(ledger) => ledger.acknowledge(position, answer, (topic, payload), &mut self.acknowledgements),
+            match dedup_window {
+                Some(dedup_window) => {
+                    dedup_window.acknowledge(position, answer, (topic, payload), &mut self.acknowledgements)
+                }
                 None => answer.encode(&mut self.acknowledgements),
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::Ledger;
+use super::super::acknowledge::DedupWindow;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, Version};
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
@@ -64,18 +64,18 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
         return;
     };
     let (mut read_half, write_half) = tokio::io::split(stream);
-    let ledger = shared.router.log().map(|_| shared.ledgers.begin(login.client_id.as_bytes()));
-    if let Some(ledger) = ledger.as_ref().filter(|_| login.wants_session() && !session_present) {
-        ledger.lost_session();
+    let dedup_window = shared.router.log().map(|_| shared.dedup_windows.begin(login.client_id.as_bytes()));
+    if let Some(dedup_window) = dedup_window.as_ref().filter(|_| login.wants_session() && !session_present) {
+        dedup_window.lost_session();
     }
     let answers = Answers::new(outbox.clone(), shared.journal.get().cloned());
-    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (ledger.clone(), rights));
+    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (dedup_window.clone(), rights));
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
             end = reader.run(&mut read_half) => Some(end),
             () = &mut writer => None,
-            () = acknowledge(shared, ledger.as_deref(), &answers) => None,
+            () = acknowledge(shared, dedup_window.as_deref(), &answers) => None,
             () = answers.serve() => None,
             () = seat.gives_way() => Some(End::Close(Close::new(
                 packets::Reason::QuotaExceeded,
@@ -105,8 +105,8 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     if end.is_none() {
         reader.drain().await;
     }
-    if let Some(ledger) = &ledger {
-        shared.ledgers.end(login.client_id.as_bytes(), ledger);
+    if let Some(dedup_window) = &dedup_window {
+        shared.dedup_windows.end(login.client_id.as_bytes(), dedup_window);
     }
     if let Some(End::Close(_)) = end
         && !seat.is_hurried()
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
         key: SessionKey,
         (outbox, answers): (&'a Arc<Outbox>, &'a Answers),
         buffer: ReadBuffer,
-        (ledger, rights): (Option<Arc<Ledger>>, Rights),
+        (dedup_window, rights): (Option<Arc<DedupWindow>>, Rights),
     ) -> Self {
         let sender = Sender {
             client: login.client_id.as_bytes(),
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
             key,
             outbox,
             answers,
-            intake: Intake::new(sender, buffer, ledger),
+            intake: Intake::new(sender, buffer, dedup_window),
             expiry_s: login.expiry_s,
             silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
             rights,
@@ -354,9 +354,9 @@ impl<'a> Reader<'a> {
 }
 
 /// Acknowledges what the log has on disk, for as long as it is polled.
-async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>, answers: &Answers) {
-    match (ledger, shared.router.log()) {
-        (Some(ledger), Some(log)) => ledger.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
+async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>, answers: &Answers) {
+    match (dedup_window, shared.router.log()) {
+        (Some(dedup_window), Some(log)) => dedup_window.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
         _ => std::future::pending().await,
     }
 }

@@ -47,7 +47,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::core::{Core, Rewritten};
 pub use self::core::{JournalContents, JournalSummary};
-use super::acknowledge::Ledgers;
+use super::acknowledge::DedupWindows;
 use super::publisher::{Outbound, Publisher};
 use super::router::{Received, Router};
 use super::supervise::{Pauses, Supervisor};
@@ -76,7 +76,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     core: Mutex<Core>,
     outbound: Arc<Outbound>,
-    ledgers: Ledgers,
+    dedup_windows: DedupWindows,
     /// Where what outlives the process is, if it does.
     journal: OnceLock<Arc<dyn Journal>>,
     /// Connections, from being accepted to their end.
@@ -152,7 +152,7 @@ impl Broker {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(&options)),
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
-            ledgers: Ledgers::default(),
+            dedup_windows: DedupWindows::default(),
             journal: OnceLock::new(),
             seats: Seats::new(options.connections_max, options.needs_login()),
             options,
@@ -223,7 +223,7 @@ impl Broker {
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
-        self.shared.ledgers.remember(message, position);
+        self.shared.dedup_windows.remember(message, position);
     }
 
     /// The state of things.
@@ -236,7 +236,7 @@ impl Broker {
         stats.queued_bytes = shared.outbound.queued_bytes();
         stats.running = self.is_running();
         stats.panics = shared.supervisor.panics();
-        stats.dropped.clients_forgotten = shared.ledgers.forgotten();
+        stats.dropped.clients_forgotten = shared.dedup_windows.forgotten();
         stats
     }
 
@@ -367,7 +367,7 @@ async fn keep_house(shared: &Shared) {
             core.keep_house(Instant::now());
             core.has_wills()
         };
-        shared.ledgers.keep_house(Instant::now());
+        shared.dedup_windows.keep_house(Instant::now());
         if has_wills {
             shared.outbound.wake.notify_one();
         }

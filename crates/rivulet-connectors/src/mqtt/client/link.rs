@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rmqtt_codec::{v3, v5};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::super::acknowledge::Ledger;
+use super::super::acknowledge::DedupWindow;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, PacketKind, Publish, Qos, Version};
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
@@ -53,18 +53,18 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     shared.counters.add(Count::BytesIn, read_bytes as u64);
     let (read_half, write_half) = tokio::io::split(stream);
     let life = Life::default();
-    let ledger = shared.router.log().map(|_| shared.ledgers.begin_next(b""));
-    if let Some(ledger) = ledger.as_ref().filter(|_| !terms.session_present) {
+    let dedup_window = shared.router.log().map(|_| shared.dedup_windows.begin_next(b""));
+    if let Some(dedup_window) = dedup_window.as_ref().filter(|_| !terms.session_present) {
         // The broker begins to count anew.
-        ledger.forget_earlier();
+        dedup_window.forget_earlier();
     }
-    let mut reader = Reader::new(shared, buffer, &life, ledger.clone());
+    let mut reader = Reader::new(shared, buffer, &life, dedup_window.clone());
     let mut writer = Writer { shared, terms, outgoing, bytes: Vec::new(), messages_unsent: 0 };
     let end = tokio::select! {
         error = reader.run(read_half) => End::Failed(error),
         end = writer.run(write_half) => end,
         silent_s = life.watch(terms.keep_alive_s) => End::Failed(ConnectionError::Silent(silent_s)),
-        end = acknowledge(shared, ledger.as_deref()) => end,
+        end = acknowledge(shared, dedup_window.as_deref()) => end,
     };
     if let End::Failed(_) = end {
         shared.counters.add(Count::LostMessages, writer.messages_unsent);
@@ -74,13 +74,13 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
 }
 
 /// Acknowledges what the log has on disk, for as long as it is polled.
-async fn acknowledge(shared: &Shared, ledger: Option<&Ledger>) -> End {
-    if let (Some(ledger), Some(log)) = (ledger, shared.router.log()) {
+async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>) -> End {
+    if let (Some(dedup_window), Some(log)) = (dedup_window, shared.router.log()) {
         let send = |bytes: &mut Vec<u8>| {
             shared.acknowledgements.lock().append(bytes);
             shared.outbound.wake.notify_one();
         };
-        ledger.serve(&**log, send).await;
+        dedup_window.serve(&**log, send).await;
     }
     std::future::pending().await
 }
@@ -136,7 +136,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life, ledger: Option<Arc<Ledger>>) -> Self {
+    fn new(shared: &'a Shared, buffer: ReadBuffer, life: &'a Life, dedup_window: Option<Arc<DedupWindow>>) -> Self {
         let sender = Sender {
             client: b"",
             version: shared.options.version,
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
             router: &shared.router,
             clock: &*shared.clock,
         };
-        Self { shared, life, intake: Intake::new(sender, buffer, ledger), acknowledged: Vec::new() }
+        Self { shared, life, intake: Intake::new(sender, buffer, dedup_window), acknowledged: Vec::new() }
     }
 
     async fn run(&mut self, mut socket: impl AsyncRead + Send + Unpin) -> ConnectionError {

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::acknowledge::Ledgers;
+use super::acknowledge::DedupWindows;
 use super::codec::Qos;
 use super::publisher::{Outbound, Publisher};
 use super::router::{Received, Router};
@@ -148,7 +148,7 @@ struct Shared {
     in_flight: Mutex<InFlight>,
     /// PUBACKs for the writer.
     acknowledgements: Mutex<Vec<u8>>,
-    ledgers: Ledgers,
+    dedup_windows: DedupWindows,
     /// Whether results wait for PUBACKs of the broker, which come behind the events that are not read yet.
     waits_for_acknowledgements: AtomicBool,
     /// Whether the broker may send a message once for each of several filters.
@@ -248,7 +248,7 @@ impl Client {
             subscriptions: Mutex::default(),
             in_flight: Mutex::new(InFlight::new()),
             acknowledgements: Mutex::default(),
-            ledgers: Ledgers::default(),
+            dedup_windows: DedupWindows::default(),
             waits_for_acknowledgements: AtomicBool::new(false),
             has_overlaps: AtomicBool::new(false),
             supervisor: Supervisor::default(),
@@ -293,7 +293,7 @@ impl Client {
     /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
     /// nothing else.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
-        self.shared.ledgers.remember(message, position);
+        self.shared.dedup_windows.remember(message, position);
     }
 
     /// Where results are handed over.
