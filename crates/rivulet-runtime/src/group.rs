@@ -6,10 +6,10 @@
 //! has to look.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`spilled_task`] how silent ones leave memory and come back,
-//! [`shared_slots`] how equal ones share a slot, [`capture`] what a checkpoint saves of them and how it comes back, [`migration`] how
+//! [`shared_slots`] how equal ones share a slot, [`snapshot`] what a checkpoint saves of them and how it comes back, [`migration`] how
 //! all of them go over to the group of a new version of their application.
 
-mod capture;
+mod snapshot;
 mod moves;
 mod rows;
 mod spilled_task;
@@ -38,10 +38,10 @@ use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
 pub use crate::task::progress::Absences;
-pub use capture::{Captured, Restored, Saved};
 pub(crate) use migration::Rest;
 pub use migration::StateMigration;
 pub use shared_slots::Joined;
+pub use snapshot::{GroupSnapshot, Restored, Saved};
 
 /// Where the spilled task stands among the tasks.
 const SPILLED: usize = u32::MAX as usize - 1;
@@ -72,8 +72,8 @@ pub struct GroupParts {
     /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its order is that of
     /// those behind it.
     pub passes_on: bool,
-    /// Whether the group can be [captured](Group::capture); it keeps some 16 bytes for each query then.
-    pub is_captured: bool,
+    /// Whether the group can be [captured](Group::snapshot); it keeps some 16 bytes for each query then.
+    pub is_checkpointed: bool,
 }
 
 /// The queries of one application that run together.
@@ -136,7 +136,7 @@ impl Group {
             batch_rows_max: parts.batch_rows_max,
             event_time_column: parts.event_time_column,
             passes_on: parts.passes_on,
-            is_captured: parts.is_captured,
+            is_checkpointed: parts.is_checkpointed,
             upstream: RwLock::default(),
             rest: Rest::default(),
         });
@@ -184,9 +184,9 @@ impl Group {
         &self.settings.name
     }
 
-    /// Whether it can be [captured](Group::capture).
-    pub fn is_captured(&self) -> bool {
-        self.settings.is_captured
+    /// Whether it can be [captured](Group::snapshot).
+    pub fn is_checkpointed(&self) -> bool {
+        self.settings.is_checkpointed
     }
 
     /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that hands rows on.

@@ -35,7 +35,9 @@ pub mod task;
 pub mod workers;
 
 pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, OperatorReport, Partition, TaskReport};
-pub use group::{Absences, Captured, Group, GroupId, GroupInput, GroupParts, Joined, Restored, Saved, StateMigration};
+pub use group::{
+    Absences, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
+};
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};

@@ -60,7 +60,7 @@ pub(crate) struct TaskSettings {
     /// Whether the sink hands rows on to other groups.
     pub(crate) passes_on: bool,
     /// Whether it is kept what checkpoints need.
-    pub(crate) is_captured: bool,
+    pub(crate) is_checkpointed: bool,
     /// Groups that hand rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
     pub(crate) rest: Rest,
@@ -150,7 +150,7 @@ impl Task {
             wanted_on: Mutex::default(),
             parts: RwLock::default(),
             core: Mutex::new(Core {
-                progress: settings.is_captured.then(Box::default),
+                progress: settings.is_checkpointed.then(Box::default),
                 ..Core::new(slots.into(), parts)
             }),
             settings,

@@ -15,7 +15,7 @@ use rivulet_dataflow::{
     SinkError, Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
-    Activation, Captured, Group, GroupMetrics, GroupParts, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
+    Activation, Group, GroupMetrics, GroupParts, GroupSnapshot, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
     TaskParts,
 };
 use rivulet_sql::{Application, Input, ParamValue, ParameterRows, StateMigration, Statement};
@@ -105,7 +105,7 @@ impl TestGroup {
             equal_by: shares.then(|| application.deciding_parameters.clone()),
             cut: application.cut.clone(),
             passes_on: false,
-            is_captured: true,
+            is_checkpointed: true,
         };
         let clock = Arc::new(ManualClock::new(now_us));
         let group = Group::stepped(parts, clock.clone());
@@ -217,8 +217,8 @@ impl TestGroup {
     ///
     /// # Panics
     /// If anything could not be captured.
-    pub fn capture(&self, everything: bool) -> Captured {
-        let captured = self.group.capture(everything, &mut |_| {});
+    pub fn snapshot(&self, everything: bool) -> GroupSnapshot {
+        let captured = self.group.snapshot(everything, &mut |_| {});
         assert_eq!(captured.failures, (0, None), "state can be exported");
         captured
     }
@@ -235,7 +235,7 @@ impl TestGroup {
         sql: &str,
         queries: &[QueryId],
         bind: impl FnOnce(&mut ParameterRows),
-    ) -> (Self, Captured, StateMap) {
+    ) -> (Self, GroupSnapshot, StateMap) {
         let (results, numbered) = (self.results.clone(), self.numbered.clone());
         let after = Self::with_results(sql, self.clock.now_us(), results, numbered, self.shares);
         let after = if self.spills { after.spilling() } else { after };
@@ -252,7 +252,7 @@ impl TestGroup {
         if self.group.tasks().next().is_some() {
             assert_eq!(self.group.run(), Activation::Blocked, "nothing is done meanwhile");
         }
-        let captured = self.capture(true);
+        let captured = self.snapshot(true);
         let migration = rivulet_runtime::StateMigration { state: &map, parameters: &parameters };
         after.group.migrate_from(&self.group, &migration).expect("state can be taken over");
         self.group.hand_over(&after.group);

@@ -132,7 +132,7 @@ impl Group {
         }
         let has_events = target_queue.waiting().0 > 0;
         drop((source_queue, target_queue));
-        // Before anybody can look into the source: see `Group::capture`.
+        // Before anybody can look into the source: see `Group::snapshot`.
         self.moves.fetch_add(1, Ordering::AcqRel);
         target.note_deadline(&target_core);
         drop(target_core);

@@ -316,7 +316,7 @@ impl Group {
                 let mark = progress.mark(place.slot);
                 progress.set(own, mark);
             }
-            // Before anybody can look into the task: see `Group::capture`.
+            // Before anybody can look into the task: see `Group::snapshot`.
             self.moves.fetch_add(1, Ordering::AcqRel);
             core.slots.leave(place.slot, query);
             task.inbox().lock().copy_events(place.slot, own, task.inbox().chunk_rows());

@@ -237,7 +237,7 @@ impl Bench {
             equal_by: None,
             cut: Cut::Never("its state is of no key"),
             passes_on: false,
-            is_captured: false,
+            is_checkpointed: false,
         }
     }
 

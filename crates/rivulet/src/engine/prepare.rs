@@ -134,7 +134,7 @@ impl Preparation {
                 false => application.cut.clone(),
             },
             passes_on: false,
-            is_captured: self.config.checkpoint.is_some()
+            is_checkpointed: self.config.checkpoint.is_some()
                 && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None),
         };
         let warnings = self.warnings_of(&application);

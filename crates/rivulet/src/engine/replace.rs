@@ -277,7 +277,7 @@ impl Upgrade for Version<'_> {
             engine.let_rest(&before, &mut self.resting)?;
         }
         engine.part(state, &before, &unequal)?;
-        if self.paused.is_some() && before.group.is_captured() {
+        if self.paused.is_some() && before.group.is_checkpointed() {
             // Nothing may come in between what has passed and what waits.
             before.group.quiesce();
             self.pass(&before.group);
@@ -353,7 +353,7 @@ impl Upgrade for Version<'_> {
             parameters_dropped: std::mem::take(&mut self.bound.dropped).into_iter().collect(),
             state_discarded: std::mem::take(&mut self.migration.lost),
         };
-        let is_saved = after.group.is_captured();
+        let is_saved = after.group.is_checkpointed();
         ((replaced, after), is_saved)
     }
 

@@ -15,7 +15,7 @@ mod bounds;
 mod broker_backup;
 mod bulk;
 mod callers;
-mod capture_property;
+mod snapshot_property;
 mod catalog_crash;
 mod checkpoint_place;
 mod checkpoint_store;

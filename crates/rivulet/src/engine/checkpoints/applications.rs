@@ -4,7 +4,7 @@
 //! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
 //! reads little that does not count.
 //!
-//! A piece begins with a mark and the identity of the application's text; behind them stands what [`Captured`] has.
+//! A piece begins with a mark and the identity of the application's text; behind them stands what [`GroupSnapshot`] has.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rivulet_dataflow::{LogPosition, StateError};
-use rivulet_runtime::Captured;
+use rivulet_runtime::GroupSnapshot;
 use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
 use serde_json::json;
 
@@ -81,11 +81,11 @@ pub(super) struct Taken {
 impl Taken {
     /// What was captured of the application with this text, whose results until then have numbers below `results_to`;
     /// nothing if nothing changed.
-    pub(super) fn new(number: ApplicationNumber, id: &str, captured: Captured, results_to: u64) -> Option<Self> {
+    pub(super) fn new(number: ApplicationNumber, id: &str, captured: GroupSnapshot, results_to: u64) -> Option<Self> {
         if captured.bytes.is_empty() && captured.failures.0 == 0 {
             return None;
         }
-        let Captured { mut bytes, slots, position, failures } = captured;
+        let GroupSnapshot { mut bytes, slots, position, failures } = captured;
         let head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
         // In the same memory: this may be all state of an application, and the copy was as large once more.
         bytes.reserve_exact(head.len());
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
-        let captured = Captured { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
+        let captured = GroupSnapshot { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
         let taken = Taken::new(3, "abc", captured, 9).expect("something was captured");
         assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
         let mut later = taken.bytes.to_vec();
@@ -327,7 +327,7 @@ mod tests {
         for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
             assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
         }
-        assert!(Taken::new(3, "abc", Captured::default(), 0).is_none());
+        assert!(Taken::new(3, "abc", GroupSnapshot::default(), 0).is_none());
     }
 
     #[test]
@@ -335,14 +335,19 @@ mod tests {
         let mut bytes = Vec::with_capacity(1_000);
         bytes.resize(900, 7);
         let memory = bytes.as_ptr();
-        let captured = Captured { bytes, slots: 1, position: 0, failures: (0, None) };
+        let captured = GroupSnapshot { bytes, slots: 1, position: 0, failures: (0, None) };
         let taken = Taken::new(3, "abc", captured, 0).expect("something was captured");
         assert_eq!((taken.bytes.as_ptr(), taken.bytes.len()), (memory, 900 + MARK.len() + 2 + 3));
         assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[7; 900][..]));
     }
 
-    fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> Captured {
-        Captured { bytes: bytes.to_vec(), slots: 1, position, failures: (failures, (failures > 0).then(String::new)) }
+    fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> GroupSnapshot {
+        GroupSnapshot {
+            bytes: bytes.to_vec(),
+            slots: 1,
+            position,
+            failures: (failures, (failures > 0).then(String::new)),
+        }
     }
 
     impl Applications {

@@ -3,7 +3,7 @@
 //! One thread makes them, on a timer; so does whoever asks, and the end of the server. A checkpoint goes through all
 //! lines of epochs, each by the same steps ([`line`]): that of all applications, that of each big query, and that of
 //! the catalog where it is saved too. Groups of applications are captured one after the other, each what changed since
-//! the last time, and nobody waits for anybody ([`rivulet_runtime::Group::capture`]); on the timer it takes its time,
+//! the last time, and nobody waits for anybody ([`rivulet_runtime::Group::snapshot`]); on the timer it takes its time,
 //! so that events are not late for it. They give one epoch ([`applications`]), written as a whole or not at all. At the
 //! start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
 //! checkpoints of this catalog.
@@ -351,7 +351,7 @@ impl Engine {
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::capture`]. Who asks for it wants all queries to be in
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be in
     /// it; says of which big queries none could be made.
     fn make_checkpoint(
         &self,

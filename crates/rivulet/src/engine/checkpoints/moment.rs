@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rivulet_dataflow::LogPosition;
-use rivulet_runtime::Captured;
+use rivulet_runtime::GroupSnapshot;
 
 use super::Checkpoints;
 use super::applications::{Applications, NotReady, Taken};
@@ -44,9 +44,9 @@ impl Engine {
         checkpoints.take_unfit(known);
         let mut slots = 0;
         let saved = line.save(is_asked, |line| {
-            let captured = running.iter().filter(|running| running.group.is_captured());
+            let captured = running.iter().filter(|running| running.group.is_checkpointed());
             let taken = captured
-                .filter_map(|running| self.take(running, running.group.capture(known.wants_all_of(running), rest)));
+                .filter_map(|running| self.take(running, running.group.snapshot(known.wants_all_of(running), rest)));
             let taken: Vec<Taken> = taken.collect();
             slots = taken.iter().map(Taken::slots).sum();
             match self.wait_for_both_ends(&taken, position) {
@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// What was captured of an application just now.
-    pub(super) fn take(&self, running: &Running, captured: Captured) -> Option<Taken> {
+    pub(super) fn take(&self, running: &Running, captured: GroupSnapshot) -> Option<Taken> {
         // What it has given until then was submitted before it was captured.
         let results_to = self.messaging.publisher().next();
         Taken::new(running.number, &running.application.id, captured, results_to)

@@ -40,7 +40,7 @@ impl Engine {
     /// # Errors
     /// There is no way out.
     pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
-        if !running.group.is_captured() || !running.reads_log() {
+        if !running.group.is_checkpointed() || !running.reads_log() {
             return Ok(());
         }
         self.wait_for_way_out(self.messaging.publisher().next()).map_err(|NotReady { what, why }| {
@@ -63,7 +63,7 @@ impl Paused<'_> {
         };
         self.checkpoints.take_unfit(known);
         let saved = line.save(true, |line| {
-            let captured = running.group.capture(known.wants_all_of(running), &mut |_| {});
+            let captured = running.group.snapshot(known.wants_all_of(running), &mut |_| {});
             if let (failures @ 1.., Some(error)) = &captured.failures {
                 known.want_everything(running.number);
                 return Err(format!("of {}: {error}", counted(*failures as u64, "query")).into());

@@ -66,7 +66,7 @@ impl SharedInput {
             equal_by: None,
             cut: Cut::Never("it hands rows on in the order of its topics"),
             passes_on: true,
-            is_captured: false,
+            is_checkpointed: false,
         });
         Self { inbox: register(group.clone()), group, topics: HashMap::new(), readers }
     }

@@ -92,7 +92,7 @@ impl Run<'_> {
     /// Processes what came before `place`, and captures it.
     fn save_all(&mut self, place: usize) {
         self.run(place);
-        self.captures = vec![self.group.capture(true).bytes];
+        self.captures = vec![self.group.snapshot(true).bytes];
         self.replayed_from = place;
         if let Some(replaced) = &mut self.replaced {
             replaced.map = None;
@@ -121,7 +121,7 @@ impl Run<'_> {
         let from = self.processed;
         let is_outdated = self.replaced.as_mut().is_some_and(|replaced| replaced.map.take().is_some());
         let everything = is_outdated || self.captures.is_empty() || random.random_range(0..4) == 0;
-        let captured = self.group.capture(everything);
+        let captured = self.group.snapshot(everything);
         assert!(captured.position <= from as u64, "{} and {from}", captured.position);
         if everything {
             self.captures.clear();
@@ -130,10 +130,10 @@ impl Run<'_> {
             // It could not be kept, and a crash finds the state before. The next one must have everything.
             match everything {
                 true => self.replayed_from = 0,
-                false => drop(self.group.capture(true)),
+                false => drop(self.group.snapshot(true)),
             }
             self.captures.clear();
-            let captured = self.group.capture(true);
+            let captured = self.group.snapshot(true);
             self.captures.push(captured.bytes);
         } else {
             self.captures.push(captured.bytes);

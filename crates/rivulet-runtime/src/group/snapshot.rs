@@ -28,11 +28,11 @@ use crate::task::progress::{Absences, Mark, position_of, stamp};
 pub use saved::Saved;
 
 /// How many queries are taken while their task stands still, which is some hundred microseconds.
-const CAPTURED_AT_ONCE: usize = 1_024;
+const SNAPSHOT_AT_ONCE: usize = 1_024;
 
 /// What a checkpoint saves of a group.
 #[derive(Clone, Debug, Default)]
-pub struct Captured {
+pub struct GroupSnapshot {
     /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may stand behind each other.
     pub bytes: Vec<u8>,
     /// How many slots are in it.
@@ -71,9 +71,9 @@ impl Group {
     ///
     /// # Panics
     /// If the group was not made to be captured.
-    pub fn capture(&self, everything: bool, rest: &mut dyn FnMut(Duration)) -> Captured {
-        assert!(self.settings.is_captured, "the group keeps what changed");
-        let mut captured = Captured::default();
+    pub fn snapshot(&self, everything: bool, rest: &mut dyn FnMut(Duration)) -> GroupSnapshot {
+        assert!(self.settings.is_checkpointed, "the group keeps what changed");
+        let mut captured = GroupSnapshot::default();
         if everything {
             // Nobody slips from a task that is yet to be marked into one that is already.
             let _still = self.free.lock();
@@ -185,7 +185,7 @@ impl Group {
     }
 }
 
-impl Captured {
+impl GroupSnapshot {
     /// Adds what changed in a task, slice by slice.
     fn take(&mut self, task: &Task, everything: bool, rest: &mut dyn FnMut(Duration)) {
         let (mut from, end) = (0, task.lock().slots.capacity() as Slot);
@@ -251,7 +251,7 @@ impl Core {
         let (mut from, mut found) = (from, Vec::new());
         // Those that are gone are of no interest, but they must not look like the end either.
         while found.is_empty() {
-            let changed = progress.changed(from, end, CAPTURED_AT_ONCE);
+            let changed = progress.changed(from, end, SNAPSHOT_AT_ONCE);
             let Some(&last) = changed.last() else { break };
             from = last + 1;
             found = changed;
