@@ -339,7 +339,7 @@ impl FlowWorld {
             self.step(step)?;
             self.look()?;
         }
-        self.settle()
+        self.run_until_idle()
     }
 
     fn look(&mut self) -> Result<(), String> {
@@ -560,7 +560,7 @@ impl FlowWorld {
         Ok(true)
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_idle(&mut self) -> Result<(), String> {
         self.note("-- nothing fails any more, and the files end");
         self.disk.stay_on();
         self.disk.set_full(false);

@@ -182,14 +182,14 @@ impl World {
             self.look()?;
         }
         self.note("-- nothing fails any more");
-        self.settle()?;
+        self.run_until_idle()?;
         self.note("-- once more from what is on disk");
         // So often that the log has nothing of what came first: what is saved is all there is to know.
         for value in [11, 77, 30] {
             for device in 0..self.devices.len() {
                 self.send(device, value, 6);
             }
-            self.settle()?;
+            self.run_until_idle()?;
             self.rest();
             self.checkpoint(true)?;
         }
@@ -199,7 +199,7 @@ impl World {
                 self.send(device, value, 4);
             }
         }
-        self.settle()
+        self.run_until_idle()
     }
 
     fn note(&mut self, text: &str) {
@@ -670,7 +670,7 @@ impl World {
     }
 
     /// Nothing fails any more: everything has to come to its end.
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn run_until_idle(&mut self) -> Result<(), Failure> {
         self.disk.stay_on();
         self.disk.set_full(false);
         self.disk.fail_to_sync(false);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
-use super::{ConnectorError, Options, Settled, SinkSpec, SourceSpec};
+use super::{ConnectorError, FinalUpTo, Options, SinkSpec, SourceSpec};
 use crate::files::Files;
 
 /// Which way rows go.
@@ -58,8 +58,8 @@ pub struct Opening {
     /// What is looked at when it is declared.
     pub check: Check,
     /// Up to where the results of a query are final, of a sink that keeps account of that itself
-    /// ([`super::Connectors::settled`]).
-    pub settled: Option<AskSettled>,
+    /// ([`super::Connectors::final_up_to`]).
+    pub final_up_to: Option<AskFinal>,
     /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
     pub replaced: Option<ReplacedFile>,
     /// Whether addresses are paths of files and folders on this machine.
@@ -73,7 +73,7 @@ impl Opening {
         sink: None,
         columns: None,
         check: Check::NONE,
-        settled: None,
+        final_up_to: None,
         replaced: None,
         address_is_path: false,
     };
@@ -110,7 +110,7 @@ pub type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Sou
 pub type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
 
 /// Asks a sink up to where results are final.
-pub type AskSettled = fn(&SinkSpec, &Options) -> Result<Settled, ConnectorError>;
+pub type AskFinal = fn(&SinkSpec, &Options) -> Result<FinalUpTo, ConnectorError>;
 
 /// The file that a result replaces.
 pub type ReplacedFile = fn(&SinkSpec, &Options) -> Option<PathBuf>;

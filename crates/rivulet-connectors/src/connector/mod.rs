@@ -41,7 +41,7 @@ pub use error::ConnectorError;
 pub use mqtt::MqttHost;
 pub use options::Options;
 pub use registry::Connectors;
-pub use spec::{FormatText, Host, Settled, SinkSpec, SourceSpec};
+pub use spec::{FinalUpTo, FormatText, Host, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 
 /// The connectors of this crate.

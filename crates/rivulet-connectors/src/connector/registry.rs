@@ -9,7 +9,7 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::Instance;
 use super::nearest::nearest;
 use super::options::{Options, shortened, shown};
-use super::{ConnectorDescription, ConnectorError, Direction, FormatText, OWN, Settled, SinkSpec, SourceSpec};
+use super::{ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, OWN, SinkSpec, SourceSpec};
 use crate::files::Files;
 
 /// The connectors that statements can name.
@@ -95,10 +95,10 @@ impl Connectors {
     ///
     /// # Errors
     /// As with [`Connectors::open_sink`]; and if it cannot be said.
-    pub fn settled(self, spec: &SinkSpec) -> Result<Settled, ConnectorError> {
+    pub fn final_up_to(self, spec: &SinkSpec) -> Result<FinalUpTo, ConnectorError> {
         let (connector, options) = self.checked_sink(spec)?;
         // The others make final what they have prepared for, whichever checkpoint it is, when they are opened.
-        connector.open.settled.map_or(Ok(Settled::Any), |settled| settled(spec, &options))
+        connector.open.final_up_to.map_or(Ok(FinalUpTo::Any), |final_up_to| final_up_to(spec, &options))
     }
 
     /// The one file that the result of a query replaces when the query ends, if the sink is such a file.

@@ -127,7 +127,7 @@ pub struct SinkSpec {
 
 /// Up to where the results of a query are final, as its sink has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum FinalUpTo {
     /// Whatever checkpoint the query goes on from, the sink does too.
     Any,
     /// None is: the query begins anew.

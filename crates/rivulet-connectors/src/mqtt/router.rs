@@ -154,7 +154,7 @@ impl Router {
     }
 
     /// Waits until nobody routes who was at it: what an inbox says from now on is known to everybody.
-    pub fn settle(&self) {
+    pub fn await_routing(&self) {
         drop(self.routes.write());
     }
 

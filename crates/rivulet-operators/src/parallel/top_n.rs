@@ -320,7 +320,7 @@ impl TopNOperator {
     }
 
     /// Removes what can never come out, and remembers the last row that does.
-    fn settle(&mut self, partition: u32) {
+    fn trim(&mut self, partition: u32) {
         let (rows, is_full) = self.visible(&self.partitions[partition as usize]);
         let kept = &mut self.partitions[partition as usize];
         if !self.plan.spec.input_retracts {
@@ -334,7 +334,7 @@ impl TopNOperator {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let touched = std::mem::take(&mut self.touched);
         for (partition, before) in &touched {
-            self.settle(*partition);
+            self.trim(*partition);
             let after = self.outside(&self.partitions[*partition as usize]);
             let (before, after) = without_common_ends(before, &after);
             let (mut old, mut new) = (before.to_vec(), after.to_vec());
@@ -465,7 +465,7 @@ impl Operator for TopNOperator {
             let mut all: Vec<u32> = kept.iter().chain(rows.iter().map(|row| row.1)).collect();
             all.sort_by(|&a, &b| compare(&plan.spec.order, &self.store, a, b));
             *kept = all.into();
-            self.settle(rows[0].0);
+            self.trim(rows[0].0);
         }
         Ok(())
     }

@@ -57,9 +57,9 @@ pub struct StateMigration<'a> {
 
 impl Group {
     /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are handed on still
-    /// come. Whoever pushes may be half way: see [`Router::settle`] of the connectors.
+    /// come. Whoever pushes may be half way: see [`Router::await_routing`] of the connectors.
     ///
-    /// [`Router::settle`]: Group::quiesce
+    /// [`Router::await_routing`]: Group::quiesce
     pub fn close_intake(&self) {
         self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }

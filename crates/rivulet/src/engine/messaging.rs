@@ -125,7 +125,7 @@ impl MqttHost for CommonConnection {
     }
 
     /// A broker that is not there yet, or refuses, is seen in the status, as with small queries.
-    fn settle(&self, _filter: &str) -> Result<(), String> {
+    fn await_subscription(&self, _filter: &str) -> Result<(), String> {
         Ok(())
     }
 

@@ -207,7 +207,7 @@ impl Engine {
                 return Err(orphans(&config, checkpoints.store().0.place()));
             }
             checkpoints.restore_catalog(&catalog)?;
-            checkpoints.settle(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
+            checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))

@@ -187,7 +187,7 @@ impl Engine {
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&before.group]) {
             group.close_intake();
-            self.messaging.router().settle();
+            self.messaging.router().await_routing();
             let until = Instant::now() + REST_WAIT_MAX;
             while !group.is_idle() {
                 if Instant::now() >= until {
@@ -296,7 +296,7 @@ impl Upgrade for Version<'_> {
             }
         }
         before.group.quiesce();
-        engine.routing.settle_shared(&before);
+        engine.routing.await_shared_rows(&before);
         Ok(())
     }
 

@@ -154,8 +154,8 @@ impl Routing {
     }
 
     /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
-    pub(super) fn settle_shared(&self, running: &Running) {
-        self.shared.lock().settle(running);
+    pub(super) fn await_shared_rows(&self, running: &Running) {
+        self.shared.lock().await_rows(running);
     }
 
     /// How many topics are shared, and how many queries read them.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::{Host, Settled};
+use rivulet_connectors::connector::{FinalUpTo, Host};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
@@ -199,11 +199,11 @@ impl Opened {
 }
 
 /// Up to where the results of a query are final of which this is the newest checkpoint.
-pub(crate) fn settled(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<Settled, ServiceError> {
-    let Some(sink) = &plan.output.sink else { return Ok(Settled::Any) };
+pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<FinalUpTo, ServiceError> {
+    let Some(sink) = &plan.output.sink else { return Ok(FinalUpTo::Any) };
     let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
     // The places of its errors are in another script.
-    open::settled(sink, &plan.output, host, prepared).map_err(|error| ServiceError {
+    open::final_up_to(sink, &plan.output, host, prepared).map_err(|error| ServiceError {
         line: None,
         column: None,
         ..error

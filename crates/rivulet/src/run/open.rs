@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_connectors::connector::{ConnectorError, Connectors, Host, Settled, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{ConnectorError, Connectors, FinalUpTo, Host, SinkSpec, SourceSpec};
 use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_sql::{
@@ -125,14 +125,14 @@ pub(super) fn sink(
 }
 
 /// Up to where the results of a query are final whose instances of the sink have said this to its newest checkpoint.
-pub(super) fn settled(
+pub(super) fn final_up_to(
     declaration: &SinkDeclaration,
     output: &PlannedOutput,
     host: &Host,
     prepared: Vec<String>,
-) -> Result<Settled, ServiceError> {
+) -> Result<FinalUpTo, ServiceError> {
     let spec = SinkSpec { checkpoints: Some(prepared), ..sink_spec(declaration, output.schema.clone(), host) };
-    CONNECTORS.settled(&spec).map_err(|error| {
+    CONNECTORS.final_up_to(&spec).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
 }

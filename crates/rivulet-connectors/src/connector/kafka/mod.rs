@@ -28,8 +28,8 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
-    Settled, SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 use properties::PROPERTIES;
 use transaction::Transactions;
@@ -137,7 +137,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         source: Some(open_source),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
-        settled: Some(settled),
+        final_up_to: Some(final_up_to),
         ..Opening::NONE
     },
 };
@@ -214,10 +214,10 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 }
 
 /// Up to which checkpoint the results of a query are final whose newest checkpoint is that of `spec`.
-fn settled(spec: &SinkSpec, options: &Options) -> Result<Settled, ConnectorError> {
-    let Some(place) = transactions(spec, options)? else { return Ok(Settled::Any) };
+fn final_up_to(spec: &SinkSpec, options: &Options) -> Result<FinalUpTo, ConnectorError> {
+    let Some(place) = transactions(spec, options)? else { return Ok(FinalUpTo::Any) };
     let prepared = spec.checkpoints.as_deref().unwrap_or_default();
-    transaction::settled(&place, prepared).map_err(|error| sink_problem(spec, options, error))
+    transaction::final_up_to(&place, prepared).map_err(|error| sink_problem(spec, options, error))
 }
 
 /// Where transactions go, if that is asked for.

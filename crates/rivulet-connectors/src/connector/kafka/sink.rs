@@ -278,7 +278,7 @@ impl Sink for KafkaSink {
             transactions.finish();
             self.has_left = true;
         }
-        let is_done = self.has_left && transactions.is_settled().map_err(|problem| self.sender.failed(problem))?;
+        let is_done = self.has_left && transactions.is_committed().map_err(|problem| self.sender.failed(problem))?;
         self.sender.check().map(|()| is_done)
     }
 
@@ -306,7 +306,7 @@ impl TransactionalSink for KafkaSink {
     fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
         let Some(transactions) = &self.sender.transactions else { return Ok(true) };
         transactions.commit(epoch);
-        transactions.is_settled().map_err(|problem| self.sender.failed(problem))
+        transactions.is_committed().map_err(|problem| self.sender.failed(problem))
     }
 
     /// What is written behind a checkpoint must not become final with it.
@@ -317,6 +317,6 @@ impl TransactionalSink for KafkaSink {
     /// A transaction that failed is aborted, by us or by the broker when its time is over.
     fn has_rolled_back(&self) -> bool {
         self.sender.check().is_err()
-            || self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_settled().is_err())
+            || self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_committed().is_err())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint is durable first, then the transaction that belongs to it is committed. A crash between the two leaves a checkpoint whose rows were
 //! aborted. So each transaction commits, with its rows, the number of its checkpoint, as the offset of a consumer group that nobody reads with: the
-//! *marker*. A restart reads it ([`settled`]) and goes on from the checkpoint that it names, which is the newest one or the one before. Both are there or
+//! *marker*. A restart reads it ([`final_up_to`]) and goes on from the checkpoint that it names, which is the newest one or the one before. Both are there or
 //! neither, because they are one transaction.
 //!
 //! What must hold: nothing is written while a transaction is committed. Before the marker is read, no producer of an earlier run can commit any more: whoever
@@ -23,7 +23,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use serde::{Deserialize, Serialize};
 
 use super::sink::{Context, OpenError};
-use crate::connector::Settled;
+use crate::connector::FinalUpTo;
 use crate::connector::instances::Instances;
 
 /// How long opening waits for the broker.
@@ -51,7 +51,7 @@ struct Prepared {
     /// The line of checkpoints, unlike any other.
     line: String,
     /// The newest checkpoint whose transaction had been committed.
-    settled: Option<u64>,
+    final_up_to: Option<u64>,
 }
 
 /// What stands beside the number of the marker.
@@ -90,7 +90,7 @@ struct State {
     /// The newest checkpoint whose transaction was committed, or is being.
     begun: Option<u64>,
     /// The newest one whose transaction was.
-    settled: Option<u64>,
+    final_up_to: Option<u64>,
     is_committing: bool,
     /// Instances that have not come to their end, and whether the last transaction was begun to be committed.
     to_finish: usize,
@@ -180,11 +180,11 @@ const PRODUCER_PROPERTIES: [&str; 7] = [
 ];
 
 /// Up to which checkpoint results are final, of a query of whose checkpoints the newest says this.
-pub(super) fn settled(place: &Place, prepared: &[String]) -> Result<Settled, OpenError> {
-    let Some(prepared) = parsed(prepared)? else { return Ok(Settled::Any) };
+pub(super) fn final_up_to(place: &Place, prepared: &[String]) -> Result<FinalUpTo, OpenError> {
+    let Some(prepared) = parsed(prepared)? else { return Ok(FinalUpTo::Any) };
     // Whoever may still be at work for this query is shut out before it is looked what it has done.
     drop(place.producer()?);
-    settled_by(place.marker()?, &prepared).map_err(|problem| {
+    final_by(place.marker()?, &prepared).map_err(|problem| {
         OpenError::Transaction(format!(
             "{problem}\nhint: set the offset of the consumer group '{}' for partition {MARKER_PARTITION} of the topic, with \
              kafka-consumer-groups --reset-offsets, to the number of the checkpoint up to which results are in the topic; or drop the query and \
@@ -194,18 +194,18 @@ pub(super) fn settled(place: &Place, prepared: &[String]) -> Result<Settled, Ope
     })
 }
 
-fn settled_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<Settled, String> {
+fn final_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<FinalUpTo, String> {
     // One that was set by hand has nothing beside it, and counts.
     let marker = marker.and_then(|(epoch, note)| match serde_json::from_str::<Note>(&note) {
         Ok(note) => (note.line == prepared.line).then_some((epoch, note.has_ended)),
         Err(_) => note.is_empty().then_some((epoch, false)),
     });
-    match (marker, prepared.settled) {
-        (Some((_, true)), _) => Ok(Settled::Ended),
-        (Some((epoch, false)), _) => Ok(Settled::Epoch { number: epoch, set_by: SET_BY }),
-        (None, None) => Ok(Settled::Nothing),
-        (None, Some(settled)) => Err(format!(
-            "the broker does not say any more up to which checkpoint results are final; that of checkpoint {settled} were. It forgets that \
+    match (marker, prepared.final_up_to) {
+        (Some((_, true)), _) => Ok(FinalUpTo::Ended),
+        (Some((epoch, false)), _) => Ok(FinalUpTo::Epoch { number: epoch, set_by: SET_BY }),
+        (None, None) => Ok(FinalUpTo::Nothing),
+        (None, Some(final_up_to)) => Err(format!(
+            "the broker does not say any more up to which checkpoint results are final; that of checkpoint {final_up_to} were. It forgets that \
              offsets.retention.minutes after a query has stopped"
         )),
     }
@@ -236,9 +236,9 @@ impl Transactions {
         let producer = place.producer()?;
         let group = place.consumer()?.group_metadata();
         let group = group.ok_or_else(|| OpenError::Transaction("the consumer group has no name".into()))?;
-        // Those before it in the line were settled when the query was told from where to go on.
-        let (line, settled) = match prepared {
-            Some(Prepared { line, settled }) => (line, settled),
+        // Those before it in the line were final_up_to when the query was told from where to go on.
+        let (line, final_up_to) = match prepared {
+            Some(Prepared { line, final_up_to }) => (line, final_up_to),
             None => (format!("{:016x}", RandomState::new().build_hasher().finish()), None),
         };
         let opened = Arc::new(Self {
@@ -249,7 +249,7 @@ impl Transactions {
             line,
             is_open: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
-            state: Mutex::new(State { settled, to_finish: instances, ..State::default() }),
+            state: Mutex::new(State { final_up_to, to_finish: instances, ..State::default() }),
         });
         OPEN.put(&place.id, &opened);
         Ok(opened)
@@ -281,7 +281,7 @@ impl Transactions {
 
     /// What a checkpoint is to remember.
     pub(super) fn prepared(&self) -> String {
-        let prepared = Prepared { line: self.line.clone(), settled: self.state.lock().settled };
+        let prepared = Prepared { line: self.line.clone(), final_up_to: self.state.lock().final_up_to };
         serde_json::to_string(&prepared).expect("texts and numbers are always JSON")
     }
 
@@ -299,13 +299,13 @@ impl Transactions {
         state.to_finish = state.to_finish.saturating_sub(1);
         if state.to_finish == 0 && !state.is_ending {
             state.is_ending = true;
-            let epoch = state.begun.or(state.settled).unwrap_or(0);
+            let epoch = state.begun.or(state.final_up_to).unwrap_or(0);
             self.start(&mut state, epoch, true);
         }
     }
 
     /// Whether nothing is being committed. Fails if something could not be.
-    pub(super) fn is_settled(&self) -> Result<bool, String> {
+    pub(super) fn is_committed(&self) -> Result<bool, String> {
         let state = self.state.lock();
         state.failed.clone().map_or(Ok(!state.is_committing), Err)
     }
@@ -313,25 +313,25 @@ impl Transactions {
     fn start(self: &Arc<Self>, state: &mut State, epoch: u64, has_ended: bool) {
         (state.begun, state.is_committing) = (Some(epoch), true);
         let this = self.clone();
-        let settle = move || {
-            let outcome = this.settle(epoch, has_ended);
+        let commit = move || {
+            let outcome = this.commit_until(epoch, has_ended);
             let mut state = this.state.lock();
             state.is_committing = false;
             match outcome {
                 Ok(()) => {
                     this.is_open.store(false, Ordering::Release);
-                    state.settled = Some(epoch);
+                    state.final_up_to = Some(epoch);
                 }
                 Err(problem) => state.failed = Some(problem),
             }
         };
-        if let Err(error) = thread::Builder::new().name("kafka commit".into()).spawn(settle) {
+        if let Err(error) = thread::Builder::new().name("kafka commit".into()).spawn(commit) {
             state.failed = Some(format!("no thread: {error}"));
         }
     }
 
     /// Commits the transaction, with the marker.
-    fn settle(&self, epoch: u64, has_ended: bool) -> Result<(), String> {
+    fn commit_until(&self, epoch: u64, has_ended: bool) -> Result<(), String> {
         let failed =
             |error: &KafkaError| format!("the transaction of checkpoint {epoch} was not committed: {}", problem(error));
         self.begin().map_err(|error| failed(&error))?;
@@ -414,26 +414,26 @@ mod tests {
 
     #[test]
     fn a_marker_counts_for_the_line_that_it_was_written_for() {
-        let first = Prepared { line: "a".into(), settled: None };
-        let later = Prepared { line: "a".into(), settled: Some(6) };
-        assert_eq!(settled_by(marker(7, "a", false), &later), Ok(Settled::Epoch { number: 7, set_by: SET_BY }));
-        assert_eq!(settled_by(marker(7, "a", true), &later), Ok(Settled::Ended));
+        let first = Prepared { line: "a".into(), final_up_to: None };
+        let later = Prepared { line: "a".into(), final_up_to: Some(6) };
+        assert_eq!(final_by(marker(7, "a", false), &later), Ok(FinalUpTo::Epoch { number: 7, set_by: SET_BY }));
+        assert_eq!(final_by(marker(7, "a", true), &later), Ok(FinalUpTo::Ended));
         // That of a query of the same name, which was dropped.
-        assert_eq!(settled_by(marker(57, "b", false), &first), Ok(Settled::Nothing));
-        assert_eq!(settled_by(None, &first), Ok(Settled::Nothing));
+        assert_eq!(final_by(marker(57, "b", false), &first), Ok(FinalUpTo::Nothing));
+        assert_eq!(final_by(None, &first), Ok(FinalUpTo::Nothing));
         assert_eq!(
-            settled_by(Some((5, String::new())), &later),
-            Ok(Settled::Epoch { number: 5, set_by: SET_BY }),
+            final_by(Some((5, String::new())), &later),
+            Ok(FinalUpTo::Epoch { number: 5, set_by: SET_BY }),
             "set by hand"
         );
         for lost in [None, marker(57, "b", false)] {
-            assert!(settled_by(lost, &later).unwrap_err().contains("that of checkpoint 6 were"));
+            assert!(final_by(lost, &later).unwrap_err().contains("that of checkpoint 6 were"));
         }
     }
 
     #[test]
     fn what_a_checkpoint_remembers_is_read_back() {
-        let prepared = Prepared { line: "a".into(), settled: Some(6) };
+        let prepared = Prepared { line: "a".into(), final_up_to: Some(6) };
         let text = serde_json::to_string(&prepared).unwrap();
         assert_eq!(parsed(&[String::new(), text]).ok(), Some(Some(prepared)));
         assert_eq!(parsed(&[]).ok(), Some(None));

@@ -23,7 +23,7 @@ pub trait MqttHost: Send + Sync {
     ///
     /// # Errors
     /// It has not, and why.
-    fn settle(&self, filter: &str) -> Result<(), String>;
+    fn await_subscription(&self, filter: &str) -> Result<(), String>;
 
     /// Nothing more will be published: begins to bring what is left on its way, where nobody else does, and waits for nothing.
     fn finish(&self);

@@ -104,7 +104,7 @@ impl MqttHost for Link {
         self.client.unsubscribe([filter]);
     }
 
-    fn settle(&self, filter: &str) -> Result<(), String> {
+    fn await_subscription(&self, filter: &str) -> Result<(), String> {
         self.wait_until(|status| {
             let refused = status.refused_subscriptions.iter().find(|(refused, _)| refused == filter);
             match refused {

@@ -185,7 +185,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         holds_up: spec.host.holds_up.clone(),
     };
     let opened = source::open(&host, filter, layout, partitions, queue)?;
-    host.settle(filter).map_err(|problem| refused(&spec.address, problem))?;
+    host.await_subscription(filter).map_err(|problem| refused(&spec.address, problem))?;
     Ok(opened)
 }
 

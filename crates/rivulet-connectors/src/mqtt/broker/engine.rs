@@ -29,7 +29,7 @@ pub(super) async fn publish_results(shared: &Shared) {
         leaving: VecDeque::new(),
     };
     loop {
-        results.settle();
+        results.report_durable();
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
             // It begins to become worthless now.
@@ -138,11 +138,11 @@ impl Results<'_> {
             Some(last) if is_full || last.1 == self.saved_at => *last = (end, self.saved_at),
             _ => self.leaving.push_back((end, self.saved_at)),
         }
-        self.settle();
+        self.report_durable();
     }
 
     /// Says of what is on disk that it has left.
-    fn settle(&mut self) {
+    fn report_durable(&mut self) {
         let durable = self.shared.journal.get().map_or(LogPosition::MAX, |journal| journal.durable());
         while let Some((end, _)) = self.leaving.pop_front_if(|(_, saved_at)| *saved_at <= durable) {
             self.shared.outbound.left(end);
@@ -167,10 +167,10 @@ impl Results<'_> {
         // Before looking: what is committed from here on is not missed.
         committed.as_mut().enable();
         let before = self.leaving.len();
-        self.settle();
+        self.report_durable();
         if self.leaving.len() == before {
             committed.await;
-            self.settle();
+            self.report_durable();
         }
     }
 

@@ -68,7 +68,7 @@ fn a_message_under_way_goes_to_the_inbox_that_has_replaced_the_one_it_waited_for
     let mut pending = Pending::default();
     assert_eq!(push(&router, "a", &mut pending), Push::Full);
     router.replace_inbox(inbox, empty.clone());
-    router.settle();
+    router.await_routing();
     assert_eq!(push(&router, "a", &mut pending), Push::Taken);
     assert_eq!(push(&router, "a", &mut pending), Push::Taken);
     assert_eq!((full.slots(), empty.slots()), (Vec::new(), vec![7, 7]));

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
-use rivulet_connectors::connector::{Connectors, Host, Settled, SinkSpec};
+use rivulet_connectors::connector::{Connectors, FinalUpTo, Host, SinkSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink};
 
 use super::kafka_broker::Broker;
@@ -307,19 +307,19 @@ fn transactions_become_final_with_checkpoints(address: &str) {
     assert!(seen(address).is_empty(), "nothing before the checkpoint is durable");
     // A crash now: the checkpoint is there, its rows are not.
     spec.checkpoints = Some(first);
-    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.final_up_to(&spec).unwrap(), FinalUpTo::Nothing);
     drop(sinks);
     let mut sinks = instances(&exactly_once(address, &[]), 2);
     sinks[1].write(&rows(0..100)).unwrap();
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 5);
     await_rows(address, 0..100);
-    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 5, .. })));
+    assert!(matches!(Connectors::OWN.final_up_to(&spec), Ok(FinalUpTo::Epoch { number: 5, .. })));
     // One without rows becomes final too. By now the first ones are shut out; the query goes on with others.
     let mut sinks = instances(&spec, 1);
     spec.checkpoints = Some(prepare(&mut sinks));
     commit(&mut sinks, 6);
-    assert!(matches!(Connectors::OWN.settled(&spec), Ok(Settled::Epoch { number: 6, .. })));
+    assert!(matches!(Connectors::OWN.final_up_to(&spec), Ok(FinalUpTo::Epoch { number: 6, .. })));
     // Rows behind the last checkpoint do not come, and come once when they are written again.
     let mut sinks = instances(&spec, 3);
     sinks[2].write(&rows(100..200)).unwrap();
@@ -338,15 +338,15 @@ fn transactions_become_final_with_checkpoints(address: &str) {
     }
     sinks[1..].iter_mut().for_each(|sink| await_some(|| sink.finish().unwrap().then_some(())));
     await_rows(address, 0..201);
-    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Ended, "though no checkpoint says so");
+    assert_eq!(Connectors::OWN.final_up_to(&spec).unwrap(), FinalUpTo::Ended, "though no checkpoint says so");
     // A query of the same name that begins anew is another one.
     let mut sinks = instances(&exactly_once(address, &[]), 1);
     spec.checkpoints = Some(prepare(&mut sinks));
-    assert_eq!(Connectors::OWN.settled(&spec).unwrap(), Settled::Nothing);
+    assert_eq!(Connectors::OWN.final_up_to(&spec).unwrap(), FinalUpTo::Nothing);
     spec.checkpoints = None;
     let error = sink_error(&spec);
     assert!(error.contains("nobody makes checkpoints here\nhint: run the query on a server"), "{error}");
-    assert_eq!(Connectors::OWN.settled(&sink(address, rows(0..1).columns.schema())).unwrap(), Settled::Any);
+    assert_eq!(Connectors::OWN.final_up_to(&sink(address, rows(0..1).columns.schema())).unwrap(), FinalUpTo::Any);
 }
 
 fn a_later_run_shuts_out_the_one_before(address: &str) {

@@ -233,19 +233,19 @@ impl Probe {
         if qos > 0 {
             return self.wait_for("acknowledged");
         }
-        self.settle();
+        self.drain();
         String::new()
     }
 
     /// Waits until the broker has answered a PINGREQ: everything it had to say before has arrived then.
-    fn settle(&mut self) {
+    fn drain(&mut self) {
         self.send(&codec::PING_REQUEST);
         self.wait_for("pong");
     }
 
     /// Everything seen since the last time, up to now.
     pub(crate) fn take(&mut self) -> Vec<String> {
-        self.settle();
+        self.drain();
         self.seen.drain(..).collect()
     }
 

@@ -409,7 +409,7 @@ impl FlowTask {
     }
 
     /// Counts what was refused, and sends what the sink has buffered on its way.
-    fn settle(&self, core: &mut Core) -> Result<(), String> {
+    fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
         let mut figures = self.figures.lock();
         figures.reached_us = core.stage.reached_us();
         if !core.refusals.is_empty() {
@@ -473,7 +473,7 @@ impl FlowTask {
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
             self.run_stage(core, clock.now_us(), StageHost::tick)?;
         }
-        self.settle(core)?;
+        self.count_and_send(core)?;
         self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
         Ok(outcome)
     }

@@ -13,7 +13,7 @@ use crate::bench::process::ServerProcess;
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(30);
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// How long the engine is left alone before its idle memory is read; no longer than events are sent.
-const SETTLE: Duration = Duration::from_secs(5);
+const WARM_UP: Duration = Duration::from_secs(5);
 
 /// Runs one step.
 pub(super) fn run_step(
@@ -63,7 +63,7 @@ pub(super) fn run_step(
     progress(&format!("  submitted at {submit_per_s:.0} queries a second"));
     generator.prepare(queries, workload_options).map_err(|error| error.to_string())?;
     generator.wait_for_subscriptions(SUBSCRIBE_MAX).map_err(|error| error.to_string())?;
-    std::thread::sleep(SETTLE.min(options.duration));
+    std::thread::sleep(WARM_UP.min(options.duration));
     let rss_idle_bytes = server.rss_bytes();
 
     let profiler = match options.profiles.then(|| Profiler::start(server.id(), server.folder())) {

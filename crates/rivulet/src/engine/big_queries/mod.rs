@@ -4,7 +4,7 @@
 //! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
 //!
 //! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `settle`: where
+//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `begin`: where
 //! one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those
 //! that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that
 //! need more than there may be.
@@ -17,7 +17,7 @@ mod life;
 mod memory;
 mod replace;
 pub(crate) mod saved;
-mod settle;
+mod begin;
 mod starts;
 mod watch;
 
@@ -39,9 +39,9 @@ use super::outside::{OPEN_MAX, START_MAX, START_MIN};
 use super::queries::submit::check_free;
 use crate::run::{self, RunOptions};
 use crate::service::{ErrorKind, ServiceError};
+use begin::{Begin, begin_where_final};
 use life::Life;
 use saved::Saved;
-use settle::{Begin, settle};
 use starts::{Starts, Verdict};
 
 pub(crate) use crash::note_crashes;
@@ -363,7 +363,7 @@ impl Engine {
                 return Err(ServiceError::new(ErrorKind::Conflict, message));
             }
             let (newest, problems) = saved.restore(plan)?;
-            let begin = self.settle(plan, name, &mut saved, newest);
+            let begin = self.begin_where_final(plan, name, &mut saved, newest);
             self.note_damage(name, &problems, &begin);
             found = match begin? {
                 Begin::At(found) => found,
@@ -420,17 +420,18 @@ impl Engine {
     }
 
     /// Where a query goes on of which `found` is the newest checkpoint.
-    fn settle(
+    fn begin_where_final(
         &self,
         plan: &Arc<QueryPlan>,
         name: &str,
         saved: &mut Saved,
         found: Option<(u64, Snapshot)>,
     ) -> Result<Begin, ServiceError> {
-        settle(plan, name, saved, found, &|snapshot| {
+        begin_where_final(plan, name, saved, found, &|snapshot| {
             let (plan, host, snapshot) = (plan.clone(), self.host_of(name), snapshot.clone());
             let what = format!("asking the sink of '{name}' where it is");
-            self.outside.call(&what, self.open_limit(), &self.is_stopped, move || run::settled(&plan, &host, &snapshot))
+            self.outside
+                .call(&what, self.open_limit(), &self.is_stopped, move || run::final_up_to(&plan, &host, &snapshot))
         })
     }
 

@@ -20,9 +20,9 @@ use rivulet_sql::{
     CreateBigQuery, QueryMigration, QueryPlan, StateWish, Statement, name_in_sql, plan_query, query_migration,
 };
 
+use super::begin::Begin;
 use super::claim::Claim;
 use super::saved::Saved;
-use super::settle::Begin;
 use super::{Life, OneQuery, STOP_MAX, close};
 use crate::engine::Engine;
 use crate::engine::checkpoints::Paused;
@@ -227,7 +227,7 @@ impl Version<'_> {
         let (found, problems) = saved.restore(&self.of_before).map_err(|error| stays(name, error))?;
         let begin = match running {
             Some(_) => Ok(Begin::At(found)),
-            None => engine.settle(&self.of_before, name, saved, found),
+            None => engine.begin_where_final(&self.of_before, name, saved, found),
         };
         engine.note_damage(name, &problems, &begin);
         let (epoch, snapshot) = match begin.map_err(|error| stays(name, error))? {

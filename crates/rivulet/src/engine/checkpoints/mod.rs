@@ -195,7 +195,7 @@ impl Checkpoints {
 
     /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as
     /// [`home::find`] has them.
-    pub(super) fn settle(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
+    pub(super) fn claim_place(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
         home::find((Some(&*self.store), &self.settings.place), catalog, usual, accepts_empty)?
             .note(&self.store, catalog)
     }

@@ -216,12 +216,12 @@ impl EventLog {
         if recent.back().is_none_or(|(at_us, _)| now_us - at_us >= SETTLING_STEP_US) {
             recent.push_back((now_us, next));
         }
-        let is_settled = |(at_us, _): &(i64, LogPosition)| now_us - at_us >= UNACKNOWLEDGED_US;
-        while recent.get(1).is_some_and(is_settled) {
+        let is_committed = |(at_us, _): &(i64, LogPosition)| now_us - at_us >= UNACKNOWLEDGED_US;
+        while recent.get(1).is_some_and(is_committed) {
             recent.pop_front();
         }
-        let settled = recent.front().filter(|one| is_settled(one)).map_or(0, |(_, next)| *next);
-        self.log.forget_before(position.min(settled));
+        let final_up_to = recent.front().filter(|one| is_committed(one)).map_or(0, |(_, next)| *next);
+        self.log.forget_before(position.min(final_up_to));
     }
 
     /// Ends the replay, if it is still under way: what is left is replayed at the next start.

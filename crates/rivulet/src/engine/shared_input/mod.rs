@@ -182,10 +182,10 @@ impl SharedInputs {
     }
 
     /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
-    pub(super) fn settle(&self, running: &Running) {
+    pub(super) fn await_rows(&self, running: &Running) {
         let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input {
-            input.readers.settle();
+            input.readers.await_rows();
         }
     }
 

@@ -127,7 +127,7 @@ impl Readers {
     }
 
     /// Waits until nothing is being handed on.
-    pub(super) fn settle(&self) {
+    pub(super) fn await_rows(&self) {
         drop(self.known.write());
     }
 

@@ -3,7 +3,7 @@
 //!
 //! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on, and what to do is said.
 
-use rivulet_connectors::connector::Settled;
+use rivulet_connectors::connector::FinalUpTo;
 use rivulet_dataflow::Snapshot;
 use rivulet_sql::QueryPlan;
 
@@ -19,39 +19,40 @@ pub(super) enum Begin {
 }
 
 /// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
-/// `settled` asks the sink up to where results are final.
-pub(super) fn settle(
+/// `final_up_to` asks the sink up to where results are final.
+pub(super) fn begin_where_final(
     plan: &QueryPlan,
     query: &str,
     saved: &mut Saved,
     found: Option<(u64, Snapshot)>,
-    settled: &dyn Fn(&Snapshot) -> Result<Settled, ServiceError>,
+    final_up_to: &dyn Fn(&Snapshot) -> Result<FinalUpTo, ServiceError>,
 ) -> Result<Begin, ServiceError> {
     let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
-    let settled = match settled(&snapshot)? {
+    let final_up_to = match final_up_to(&snapshot)? {
         // What is final up to the end of the version before is so up to where this one begins.
-        Settled::Epoch { number, set_by } => {
-            Settled::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
+        FinalUpTo::Epoch { number, set_by } => {
+            FinalUpTo::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
         }
-        settled => settled,
+        final_up_to => final_up_to,
     };
-    let to = match settled {
-        Settled::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
-        Settled::Epoch { number, .. } if number == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
-        Settled::Ended => {
+    let to = match final_up_to {
+        FinalUpTo::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
+        FinalUpTo::Epoch { number, .. } if number == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
+        FinalUpTo::Ended => {
             saved.end(plan)?;
             return Ok(Begin::HasEnded);
         }
-        Settled::Epoch { number: settled, set_by } if settled > epoch => {
+        FinalUpTo::Epoch { number: final_up_to, set_by } if final_up_to > epoch => {
             let message = format!(
-                "its results are final up to checkpoint {settled}, and the newest that can be used is {epoch}: what came between would come twice"
+                "its results are final up to checkpoint {final_up_to}, and the newest that can be used is {epoch}: what came between would come twice"
             );
-            return Err(ServiceError::new(ErrorKind::Unavailable, message)
-                .with_hint(format!("restore checkpoint {settled}; or, to go on all the same, {set_by} to {epoch}")));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
+                "restore checkpoint {final_up_to}; or, to go on all the same, {set_by} to {epoch}"
+            )));
         }
-        Settled::Epoch { number, .. } => Some(number),
+        FinalUpTo::Epoch { number, .. } => Some(number),
         // Of a query that wrote elsewhere before, all that it has written here.
-        Settled::Nothing => saved.begin_of_sink(),
+        FinalUpTo::Nothing => saved.begin_of_sink(),
     };
     if !saved.go_back(to)? {
         let message = format!(
