@@ -1,10 +1,11 @@
 //! Runs the fuzzers of `fuzz/`, one after another.
 //!
-//! Only Rivulet's own crates are instrumented, by this program as the compiler's wrapper: what they call is compiled as for the product, so it is
-//! there already where the product or its tests have been built, and no other toolchain is needed. `cargo +nightly fuzz run TARGET` (cargo-fuzz) has
-//! everything instrumented, and memory checked.
+//! Only Rivulet's own crates are instrumented, by this program as the compiler's wrapper: what they call is compiled as
+//! for the product, so it is there already where the product or its tests have been built, and no other toolchain is
+//! needed. `cargo +nightly fuzz run TARGET` (cargo-fuzz) has everything instrumented, and memory checked.
 //!
-//! In reading order: [`compile`]: the wrapper, and how programs are built; [`run`]: one of them; [`outcome`]: what it says.
+//! In reading order: [`compile`]: the wrapper, and how programs are built; [`run`]: one of them; [`outcome`]: what it
+//! says.
 
 mod compile;
 mod outcome;

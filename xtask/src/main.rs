@@ -117,8 +117,8 @@ fn run_tests(rest: &[&str], environment: &[(&str, &str)]) -> Result<(), String> 
 }
 
 /// `cargo test` of the whole workspace. It shares the dependencies with the program and optimises our own crates
-/// less, because to compile the tests takes longer than to run them. Clippy compiles as rustc does and lints besides, so
-/// one build serves tests and lints.
+/// less, because to compile the tests takes longer than to run them. Clippy compiles as rustc does and lints besides,
+/// so one build serves tests and lints.
 fn checked_tests() -> Result<Command, String> {
     let mut cargo = plain_cargo();
     cargo.args(["test", "--release", "--workspace"]).env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
@@ -196,8 +196,8 @@ fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String>
     if status.success() { Ok(()) } else { Err(format!("`cargo {}` failed ({status})", arguments.join(" "))) }
 }
 
-/// Cargo, without what it has told this program of itself: build scripts that look at that would run again each time that somebody builds
-/// without this program.
+/// Cargo, without what it has told this program of itself: build scripts that look at that would run again each time
+/// that somebody builds without this program.
 fn plain_cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {

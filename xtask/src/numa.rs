@@ -1,8 +1,8 @@
 //! `cargo xtask numa`: the program on an emulated machine with two memory nodes.
 //!
-//! A Linux kernel is booted in QEMU with two nodes of two cores each, and nothing but our program, the libraries it needs and BusyBox. What
-//! the program says about where its workers and tasks stand is compared with what that kernel says about nodes, threads and pages.
-//! Emulation without hardware support shows places, not speed.
+//! A Linux kernel is booted in QEMU with two nodes of two cores each, and nothing but our program, the libraries it
+//! needs and BusyBox. What the program says about where its workers and tasks stand is compared with what that kernel
+//! says about nodes, threads and pages. Emulation without hardware support shows places, not speed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -194,7 +194,8 @@ fn check(said: &str) -> Vec<String> {
                     runs.entry(workers).or_default().places.insert(worker, (core, node));
                 }
             }
-            // The kernel keeps 15 characters of a name, so all workers have the same one; they come in the order of their start.
+            // The kernel keeps 15 characters of a name, so all workers have the same one; they come in the order of
+            // their start.
             [thread, allowed] if part == "THREADS" && thread.starts_with("rivulet-worker") => {
                 let allowed_of = &mut runs.entry(workers).or_default().allowed;
                 allowed_of.insert(allowed_of.len(), (*allowed).to_owned());

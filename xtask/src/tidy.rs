@@ -29,8 +29,8 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The crates in `crates/`, by name, with the Rivulet crates each depends on outside of tests. Folders that git does not
-/// know are left out.
+/// The crates in `crates/`, by name, with the Rivulet crates each depends on outside of tests. Folders that git does
+/// not know are left out.
 fn crates() -> BTreeMap<String, Vec<String>> {
     let listed = Command::new("git").args(["ls-files", "crates/*/Cargo.toml"]).current_dir(root()).output().unwrap();
     let manifests = String::from_utf8(listed.stdout).unwrap();
@@ -149,6 +149,24 @@ fn lines_of_documents_have_at_most_120_columns() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Tables and what stands between fences keep their form.
+#[test]
+fn lines_of_comments_have_at_most_120_columns() {
+    let mut problems = Vec::new();
+    for file in ["crates", "xtask"].iter().flat_map(|folder| rust_files(&root().join(folder))) {
+        let mut is_fenced = false;
+        for (number, line) in read(&file).lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let text = comment.trim_start_matches(['/', '!']).trim_start();
+            is_fenced ^= text.starts_with("```");
+            if line.chars().count() > 120 && !is_fenced && !text.starts_with('|') {
+                problems.push(format!("{}, line {}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "comments of more than 120 columns:\n{}", problems.join("\n"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Computes the known answers of the NEXMark queries again, with DuckDB: `cargo xtask oracle`.
 //!
-//! Writes each corpus to files, has DuckDB answer all queries over them, twice, with the rows in two different orders, and writes
-//! `nexmark/answers/`. An answer that depends on the order of rows cannot be compared with and is an error here.
+//! Writes each corpus to files, has DuckDB answer all queries over them, twice, with the rows in two different orders,
+//! and writes `nexmark/answers/`. An answer that depends on the order of rows cannot be compared with and is an error
+//! here.
 
 mod duckdb;
 

@@ -1,9 +1,10 @@
 //! The base applications of the workload: the scripts in `examples/`, what feeds each, and how the parameters of its
 //! queries are distributed.
 //!
-//! They are the fifteen applications of the Pluto evaluation, one of which joins two streams, and the points of interest of
-//! MIST. The last three are not from an evaluation: of two a single query may have more to do than a worker, without state and
-//! with state by key; the queries of the other one read one topic, out of which each takes the events of its own device.
+//! They are the fifteen applications of the Pluto evaluation, one of which joins two streams, and the points of
+//! interest of MIST. The last three are not from an evaluation: of two a single query may have more to do than a
+//! worker, without state and with state by key; the queries of the other one read one topic, out of which each takes
+//! the events of its own device.
 
 use crate::digits::{write_fixed, write_integer};
 use crate::random::Random;
@@ -18,11 +19,11 @@ pub struct BaseApplication {
     pub script: &'static str,
     /// What its input is.
     pub stream_type: StreamType,
-    /// What stands in its input topic before and after the parameter that says whose it is. If nothing stands after it, the
-    /// first part is the topic of all its queries, and an event's field `device` says whose it is.
+    /// What stands in its input topic before and after the parameter that says whose it is. If nothing stands after it,
+    /// the first part is the topic of all its queries, and an event's field `device` says whose it is.
     topic: (&'static str, &'static str),
-    /// Of an application with two inputs: what stands behind the parameter in the topic of the second one, as its events are
-    /// published and as all of them are subscribed to.
+    /// Of an application with two inputs: what stands behind the parameter in the topic of the second one, as its
+    /// events are published and as all of them are subscribed to.
     second_topic: Option<(&'static str, &'static str)>,
     /// Writes the parameters of one query.
     parameters: fn(u64, &Stream, &mut Random, &mut Parameters<'_>),
@@ -305,7 +306,8 @@ impl BaseApplication {
         self.topic.1.is_empty()
     }
 
-    /// The filters that match the input topics of all its queries, for example `home/+/temperature`: one for each input.
+    /// The filters that match the input topics of all its queries, for example `home/+/temperature`: one for each
+    /// input.
     pub fn input_filters(&self) -> impl Iterator<Item = String> + use<> {
         let (before, after) = self.topic;
         let first = if self.shares_topic() { before.into() } else { format!("{before}+{after}") };

@@ -1,6 +1,8 @@
-//! Small queries of many kinds over small files, and the answers of another engine: what a query means is no opinion of ours.
+//! Small queries of many kinds over small files, and the answers of another engine: what a query means is no opinion of
+//! ours.
 //!
-//! Queries, data and answers are in `comparison/` beside this crate's `src/`. `cargo xtask oracle` computes the answers again.
+//! Queries, data and answers are in `comparison/` beside this crate's `src/`. `cargo xtask oracle` computes the answers
+//! again.
 
 use std::path::Path;
 use std::{fs, io};

@@ -1,5 +1,5 @@
-//! What feeds the queries of a run: for each query its sensor and its topic, 32 bytes and the topic's text; of a query with two
-//! inputs one sensor that speaks for both, and two topics.
+//! What feeds the queries of a run: for each query its sensor and its topic, 32 bytes and the topic's text; of a query
+//! with two inputs one sensor that speaks for both, and two topics.
 
 use std::hint::black_box;
 

@@ -62,7 +62,8 @@ impl LatencyHistogram {
         self.histogram.len()
     }
 
-    /// The latency that this percentage (0 to 100) of the recorded ones do not exceed, microseconds; 0 if there is none.
+    /// The latency that this percentage (0 to 100) of the recorded ones do not exceed, microseconds; 0 if there is
+    /// none.
     pub fn percentile_us(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent)
     }

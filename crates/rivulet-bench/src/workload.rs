@@ -143,8 +143,8 @@ impl Workload {
         self.bases.len() * self.options.copies as usize
     }
 
-    /// Whether all queries read one topic, and each takes from it the events that name it: every event is one result of one
-    /// query.
+    /// Whether all queries read one topic, and each takes from it the events that name it: every event is one result of
+    /// one query.
     pub fn shares_topic(&self) -> bool {
         self.bases.iter().all(|base| base.shares_topic())
     }

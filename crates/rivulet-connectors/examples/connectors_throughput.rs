@@ -1,8 +1,9 @@
 //! How fast sources and formats of big queries are on one core:
 //! `cargo run --release --package rivulet --package rivulet-connectors --example connectors_throughput`.
 //!
-//! Files are written once to a temporary folder and read from the page cache, so this is the price of reading, splitting and decoding,
-//! not of the disk. What counts is the time of the processor, where the system tells it, so that others on the machine matter less.
+//! Files are written once to a temporary folder and read from the page cache, so this is the price of reading,
+//! splitting and decoding, not of the disk. What counts is the time of the processor, where the system tells it, so
+//! that others on the machine matter less.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,5 +1,6 @@
-//! What decoding costs, by message and batch size: `cargo run --release -p rivulet-connectors --example formats_throughput`.
-//! With an argument, only the workloads whose name contains it.
+//! What decoding costs, by message and batch size:
+//! `cargo run --release -p rivulet-connectors --example formats_throughput`. With an argument, only the workloads whose
+//! name contains it.
 //!
 //! Prints nanoseconds per row (the best and the median of several runs) and millions of rows per second, on one
 //! thread, from payload bytes in an arena to a finished batch.

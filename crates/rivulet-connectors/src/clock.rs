@@ -1,8 +1,8 @@
 //! The machine's clock, for the engine, for connections of sources and sinks, and for load generators: time goes on
 //! evenly, never back, and leaps forward where the machine's clock is set forward.
 //!
-//! What must hold: a reading is never earlier than one before it, for deadlines and windows by arrival would stand still
-//! until the clock is there again; and time over which the clock has leapt counts as no silence.
+//! What must hold: a reading is never earlier than one before it, for deadlines and windows by arrival would stand
+//! still until the clock is there again; and time over which the clock has leapt counts as no silence.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The files that statements name: the one way to them for connectors, formats and tables.
 //!
-//! A statement on the command line has the rights of its user ([`Files::of_user`]). One that comes over the network reads
-//! and writes regular files below folders that the configuration allows, and never data of the server
+//! A statement on the command line has the rights of its user ([`Files::of_user`]). One that comes over the network
+//! reads and writes regular files below folders that the configuration allows, and never data of the server
 //! ([`Files::below`]). Without either nothing is allowed.
 //!
 //! What must hold: links are resolved before it is decided whether a file is allowed, and what was opened is looked at
@@ -41,8 +41,8 @@ impl Files {
         Self(Rights::OfUser)
     }
 
-    /// Files below the folders `allowed`, and by default below `exchange` alone. Relative paths begin in the first folder.
-    /// What is below `kept` is never allowed, unless it is below `exchange`.
+    /// Files below the folders `allowed`, and by default below `exchange` alone. Relative paths begin in the first
+    /// folder. What is below `kept` is never allowed, unless it is below `exchange`.
     ///
     /// # Errors
     /// The path of a folder cannot be resolved.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// After so much silence the system asks, and so often, and gives up after so many questions without an answer: a machine that
-/// has vanished is noticed within two minutes also where its protocol has no signs of life of its own.
+/// After so much silence the system asks, and so often, and gives up after so many questions without an answer: a
+/// machine that has vanished is noticed within two minutes also where its protocol has no signs of life of its own.
 const SILENCE: Duration = Duration::from_secs(60);
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(15);
 const QUESTIONS: u32 = 4;

@@ -29,8 +29,8 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// The leaps of a clock: times that it has never shown, because it was set forward. They did not pass, so they are no part
-/// of a silence.
+/// The leaps of a clock: times that it has never shown, because it was set forward. They did not pass, so they are no
+/// part of a silence.
 #[derive(Clone, Debug, Default)]
 pub struct Leaps {
     /// From where to where, in order; not all there were.
@@ -67,7 +67,8 @@ impl Leaps {
         to_us.saturating_sub(from_us).saturating_sub(self.all().iter().map(leapt).sum())
     }
 
-    /// What the clock shows when `by_us` microseconds have passed since it showed `from_us`, as far as it has leapt yet.
+    /// What the clock shows when `by_us` microseconds have passed since it showed `from_us`, as far as it has leapt
+    /// yet.
     pub fn after_us(&self, from_us: i64, by_us: i64) -> i64 {
         self.all().iter().fold(from_us.saturating_add(by_us), |at_us, &(leap_from_us, leap_to_us)| {
             match from_us < leap_to_us && at_us > leap_from_us {

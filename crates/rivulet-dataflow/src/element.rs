@@ -13,13 +13,14 @@ use crate::{LogPosition, Slot};
 /// `columns` holds the declared (or computed) columns; the three buffers beside it hold, for each row, the query it
 /// belongs to and its two times. All have the same length. Cloning shares the buffers.
 ///
-/// Results of big queries may change: then a row may take back an equal row that came before ([`Batch::retracts`]). A changed row
-/// is two: the old one taken back, and behind it the new one.
+/// Results of big queries may change: then a row may take back an equal row that came before ([`Batch::retracts`]). A
+/// changed row is two: the old one taken back, and behind it the new one.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The slot of each row's query.
     pub slots: ScalarBuffer<Slot>,
-    /// Event time of each row, microseconds since the Unix epoch; equal to `arrival_us` until a time column is assigned.
+    /// Event time of each row, microseconds since the Unix epoch; equal to `arrival_us` until a time column is
+    /// assigned.
     pub event_time_us: ScalarBuffer<i64>,
     /// When each row's event reached the engine, microseconds since the Unix epoch.
     pub arrival_us: ScalarBuffer<i64>,
@@ -195,8 +196,8 @@ pub enum Control {
 pub enum Element {
     /// Rows.
     Batch(Batch),
-    /// No row older than this event time (microseconds since the epoch) will follow from any input, and one that does is
-    /// late. For big queries; small queries have an event clock per slot, kept by the operator that needs it.
+    /// No row older than this event time (microseconds since the epoch) will follow from any input, and one that does
+    /// is late. For big queries; small queries have an event clock per slot, kept by the operator that needs it.
     Watermark(i64),
     /// State before this element belongs to the checkpoint with this number.
     Barrier(u64),

@@ -7,8 +7,8 @@ pub type InputIndex = u8;
 
 /// Where an event stands in the log of events: 1, 2, 3, ..., never used again. 0 for one that is in no log.
 ///
-/// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a batch may end
-/// between two of these. So a position says "done before" only of what was done before a restart.
+/// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a
+/// batch may end between two of these. So a position says "done before" only of what was done before a restart.
 pub type LogPosition = u64;
 
 /// An event as it is put into an inbox.
@@ -251,9 +251,9 @@ pub trait Inbox: Send + Sync {
         true
     }
 
-    /// Copies an event of the log in. One that several inboxes want is offered when all have room, and `must_fit` then: another
-    /// source may have been faster, so it is taken even if that exceeds the bound by this one event. By default it is an event like any
-    /// other.
+    /// Copies an event of the log in. One that several inboxes want is offered when all have room, and `must_fit` then:
+    /// another source may have been faster, so it is taken even if that exceeds the bound by this one event. By default
+    /// it is an event like any other.
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         let _ = must_fit;
         self.push_message(event.slot, event.arrival_us, event.topic, event.payload)

@@ -1,8 +1,8 @@
-//! The hash of keys that stand in columns, for a whole batch at once: which instance of an operator has a key, and in which key
-//! group its state is saved.
+//! The hash of keys that stand in columns, for a whole batch at once: which instance of an operator has a key, and in
+//! which key group its state is saved.
 //!
-//! The hash is part of the storage format: it depends on values alone, not on the process, the machine or how columns are
-//! encoded. Keys that SQL holds equal have one hash: null is a value, all NaN are one, 0 and -0 too.
+//! The hash is part of the storage format: it depends on values alone, not on the process, the machine or how columns
+//! are encoded. Keys that SQL holds equal have one hash: null is a value, all NaN are one, 0 and -0 too.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::datatypes::{
@@ -20,8 +20,8 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Stands for null.
 const NULL: u64 = 0xa5a5_5a5a_c3c3_3c3c;
 
-/// Puts the hash of each row's values in `columns` into `hashes`, which gets as many as there are `rows`. Without columns all rows
-/// are one key.
+/// Puts the hash of each row's values in `columns` into `hashes`, which gets as many as there are `rows`. Without
+/// columns all rows are one key.
 ///
 /// # Errors
 /// A column of a type that cannot be a key.
@@ -121,7 +121,8 @@ fn float_bits(value: f64) -> u64 {
     canonical_float(value).to_bits()
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the argument changes every bit of the result.
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the argument changes every bit of the
+/// result.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -59,8 +59,8 @@ pub trait Operator: Send {
     /// users.
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError>;
 
-    /// Processes one element of one of several inputs, numbered from 0. Only batches come by input: of watermarks, barriers and the
-    /// end the host hands in those that hold for all inputs together, as elements of input 0.
+    /// Processes one element of one of several inputs, numbered from 0. Only batches come by input: of watermarks,
+    /// barriers and the end the host hands in those that hold for all inputs together, as elements of input 0.
     fn process_input(
         &mut self,
         input: usize,
@@ -78,8 +78,8 @@ pub trait Operator: Send {
         Err(OperatorError::new("this operator has no state by key"))
     }
 
-    /// Processes the rows `own` of a batch, ascending. The other rows are those of instances beside this one, and do nothing here
-    /// but what they do to the clock of their slot, where it has one.
+    /// Processes the rows `own` of a batch, ascending. The other rows are those of instances beside this one, and do
+    /// nothing here but what they do to the clock of their slot, where it has one.
     fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
         if own.is_empty() {
             return Ok(());
@@ -87,9 +87,9 @@ pub trait Operator: Send {
         self.process(Element::Batch(batch.take(own)?), context)
     }
 
-    /// Whether an element has given so much already that the rest of what comes of it waits for [`Operator::go_on`]. Until that is done the
-    /// operator is given nothing else, and an element that is not a batch is not passed on. So what is in hand stays bounded where one row
-    /// meets very many, or is in very many windows.
+    /// Whether an element has given so much already that the rest of what comes of it waits for [`Operator::go_on`].
+    /// Until that is done the operator is given nothing else, and an element that is not a batch is not passed on. So
+    /// what is in hand stays bounded where one row meets very many, or is in very many windows.
     fn has_more(&self) -> bool {
         false
     }
@@ -105,8 +105,8 @@ pub trait Operator: Send {
         None
     }
 
-    /// The same for one slot: when a tick can make the operator do anything for it, if no element comes. An operator that
-    /// cannot tell has all its slots wait for its own deadline; they stay in memory as long as it has one.
+    /// The same for one slot: when a tick can make the operator do anything for it, if no element comes. An operator
+    /// that cannot tell has all its slots wait for its own deadline; they stay in memory as long as it has one.
     fn slot_deadline_us(&self, _slot: Slot) -> Option<i64> {
         self.deadline_us()
     }
@@ -200,7 +200,8 @@ impl Chain {
         result
     }
 
-    /// The same for an element of one of several inputs of the first operator, of which more may come ([`Chain::has_more`]).
+    /// The same for an element of one of several inputs of the first operator, of which more may come
+    /// ([`Chain::has_more`]).
     pub fn process_input(
         &mut self,
         input: usize,
@@ -227,7 +228,8 @@ impl Chain {
         }
     }
 
-    /// Whether the first operator has more to give of the last element: nothing else is handed in until it has been asked to go on.
+    /// Whether the first operator has more to give of the last element: nothing else is handed in until it has been
+    /// asked to go on.
     pub fn has_more(&self) -> bool {
         self.operators.first().is_some_and(|operator| operator.has_more())
     }

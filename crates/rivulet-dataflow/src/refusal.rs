@@ -83,8 +83,8 @@ pub enum Refused {
     Row(Box<Batch>),
 }
 
-/// Times that are most likely seconds since 1970 and were taken for milliseconds, so that they lie in January 1970. Their rows are taken all
-/// the same, and windows of them wait for ever.
+/// Times that are most likely seconds since 1970 and were taken for milliseconds, so that they lie in January 1970.
+/// Their rows are taken all the same, and windows of them wait for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seconds {
     /// How many rows.
@@ -239,8 +239,8 @@ impl Refusals {
         self.counts[reason as usize]
     }
 
-    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds, and
-    /// counts them for the `inputs` of the rows; without these, for the only input. Costs a look at the earliest.
+    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds,
+    /// and counts them for the `inputs` of the rows; without these, for the only input. Costs a look at the earliest.
     pub fn note_times(&mut self, inputs: Option<&[InputIndex]>, times_us: &[i64], arrival_us: i64) {
         if !times_us.iter().min().is_some_and(|&earliest_us| Seconds::are(earliest_us, arrival_us)) {
             return;
@@ -251,8 +251,8 @@ impl Refusals {
         }
     }
 
-    /// Rows whose times are most likely seconds that were taken for milliseconds, by input. Inputs behind the last one that
-    /// has such rows are left out.
+    /// Rows whose times are most likely seconds that were taken for milliseconds, by input. Inputs behind the last one
+    /// that has such rows are left out.
     pub fn seconds(&self) -> &[Seconds] {
         &self.seconds
     }

@@ -3,8 +3,8 @@
 //! A removed slot is *retired* first and becomes free only when the host says that no event of the old query can be
 //! under way any more ([`SlotTable::recycle`]); so an event never reaches a query that came later.
 //!
-//! Queries that compute the same may share a slot: one stands in the row, the further ones in a table beside it, with their
-//! own values of the parameters that only say where results go ([`further`]).
+//! Queries that compute the same may share a slot: one stands in the row, the further ones in a table beside it, with
+//! their own values of the parameters that only say where results go ([`further`]).
 
 mod further;
 

@@ -7,35 +7,38 @@ use arrow::array::RecordBatch;
 
 use crate::Refusals;
 
-/// One partition of a source: a file, a range of a generator, a partition of a topic. It has a time of its own: how far it is, is told by its
-/// newest row, and that says nothing of other partitions.
+/// One partition of a source: a file, a range of a generator, a partition of a topic. It has a time of its own: how far
+/// it is, is told by its newest row, and that says nothing of other partitions.
 ///
-/// A source runs in a task like an operator, so it never blocks: what must wait for a device does so in a thread of its own and
-/// hands over through a bounded queue. Rows of one partition come in the order in which they stand there.
+/// A source runs in a task like an operator, so it never blocks: what must wait for a device does so in a thread of its
+/// own and hands over through a bounded queue. Rows of one partition come in the order in which they stand there.
 pub trait Source: Send {
-    /// The next rows, about `rows_max` of them at most (a single event that gives several rows may exceed it). What does not
-    /// fit the declared columns is refused and leaves no row.
+    /// The next rows, about `rows_max` of them at most (a single event that gives several rows may exceed it). What
+    /// does not fit the declared columns is refused and leaves no row.
     ///
     /// # Errors
-    /// The source is broken for good: a file that cannot be read, a broker that refuses. What may come back is waited for.
+    /// The source is broken for good: a file that cannot be read, a broker that refuses. What may come back is waited
+    /// for.
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError>;
 
-    /// Partitions that were found since this was last asked, as files that are new. They are read beside this one, as it is.
+    /// Partitions that were found since this was last asked, as files that are new. They are read beside this one, as
+    /// it is.
     fn found(&mut self) -> Vec<Box<dyn Source>> {
         Vec::new()
     }
 
-    /// Whether rows come as they happen, so that a time far ahead of their arrival is wrong. History that is read again has any time.
+    /// Whether rows come as they happen, so that a time far ahead of their arrival is wrong. History that is read again
+    /// has any time.
     fn is_live(&self) -> bool {
         false
     }
 
-    /// It will not be asked until it is told otherwise (`false`), or goes on being asked. A source that holds up others while it is full
-    /// lets go of what it listens to; most have nothing to do.
+    /// It will not be asked until it is told otherwise (`false`), or goes on being asked. A source that holds up others
+    /// while it is full lets go of what it listens to; most have nothing to do.
     fn set_paused(&mut self, _is_paused: bool) {}
 
-    /// Where its next row stands, in words of its connector, which can open it there again. `None` where what was read cannot be read
-    /// again. Asked between two polls.
+    /// Where its next row stands, in words of its connector, which can open it there again. `None` where what was read
+    /// cannot be read again. Asked between two polls.
     fn position(&mut self) -> Option<String> {
         None
     }
@@ -54,18 +57,19 @@ pub trait Source: Send {
 /// What a source has.
 #[derive(Clone, Debug)]
 pub enum Polled {
-    /// Rows with the columns that were asked for. `arrival_us` is when they reached the engine, or were meant to by the schedule of
-    /// a generator, microseconds since the epoch.
+    /// Rows with the columns that were asked for. `arrival_us` is when they reached the engine, or were meant to by the
+    /// schedule of a generator, microseconds since the epoch.
     Rows {
         /// The columns.
         columns: RecordBatch,
         /// One time for all of them.
         arrival_us: i64,
     },
-    /// Nothing now; it is worth asking again after this long. After no time at all, it was not silent: what it had was refused.
+    /// Nothing now; it is worth asking again after this long. After no time at all, it was not silent: what it had was
+    /// refused.
     Nothing(Duration),
-    /// Nothing is expected of it, as of a partition that somebody else reads now, and nobody waits for its time. It is worth asking again after
-    /// this long.
+    /// Nothing is expected of it, as of a partition that somebody else reads now, and nobody waits for its time. It is
+    /// worth asking again after this long.
     Aside(Duration),
     /// Nothing will ever follow.
     End,

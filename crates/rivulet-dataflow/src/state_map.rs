@@ -1,5 +1,5 @@
-//! Which operators take over the state of which others: what a new version of an application, which is a chain, or of a big query, which is a
-//! dataflow, does with the state of the one before.
+//! Which operators take over the state of which others: what a new version of an application, which is a chain, or of a
+//! big query, which is a dataflow, does with the state of the one before.
 
 use crate::{NodeId, StateError, StateFrame};
 

@@ -1,18 +1,21 @@
-//! What is fuzzed: for every place where our code reads bytes from outside, one function that takes any bytes and panics if anything is wrong.
+//! What is fuzzed: for every place where our code reads bytes from outside, one function that takes any bytes and
+//! panics if anything is wrong.
 //!
 //! - [`Target`]: such a function with its name; [`TARGETS`]: all of them;
 //! - [`targets`]: one file each, which says what must hold;
-//! - [`input`]: bytes read as a list of choices; [`edits`]: changes to files that were whole; [`reference`]: simple doubles of what is tested;
+//! - [`input`]: bytes read as a list of choices; [`edits`]: changes to files that were whole; [`reference`]: simple
+//!   doubles of what is tested;
 //! - [`mutate`]: bytes into other bytes, for the test that has no fuzzer.
 //!
-//! `cargo xtask fuzz TARGET` runs one under libFuzzer, which looks for inputs that reach new code (`fuzz/`); the test of this crate runs
-//! all of them over the committed inputs (`fuzz/corpus/TARGET/`) and a number of mutations of these.
+//! `cargo xtask fuzz TARGET` runs one under libFuzzer, which looks for inputs that reach new code (`fuzz/`); the test
+//! of this crate runs all of them over the committed inputs (`fuzz/corpus/TARGET/`) and a number of mutations of these.
 //!
-//! What is parsed by others alone has no target: HTTP itself (hyper), the protocol of Kafka (librdkafka), and the XML of object stores, which is
-//! searched for a few words (`rivulet-storage`, `store/s3/answer.rs`, with a test of every cut). What an HTTP source is posted goes to the formats.
+//! What is parsed by others alone has no target: HTTP itself (hyper), the protocol of Kafka (librdkafka), and the XML
+//! of object stores, which is searched for a few words (`rivulet-storage`, `store/s3/answer.rs`, with a test of every
+//! cut). What an HTTP source is posted goes to the formats.
 //!
-//! The invariant: a target is a function of its bytes. It leaves nothing behind, neither in memory nor on disk, opens no socket, and
-//! reads and writes no file but its own.
+//! The invariant: a target is a function of its bytes. It leaves nothing behind, neither in memory nor on disk, opens
+//! no socket, and reads and writes no file but its own.
 
 pub mod edits;
 pub mod input;

@@ -1,5 +1,5 @@
-//! Rows of given columns, for what is planned from any bytes and then run: few, the same each time, with nulls, ends of the numbers and equal keys
-//! among them.
+//! Rows of given columns, for what is planned from any bytes and then run: few, the same each time, with nulls, ends of
+//! the numbers and equal keys among them.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub(crate) enum Values {
     Ends,
 }
 
-/// `count` rows of these columns; `None` if a column has a type that no source has. Columns that may not be null are not, and times only grow.
+/// `count` rows of these columns; `None` if a column has a type that no source has. Columns that may not be null are
+/// not, and times only grow.
 pub(crate) fn sample(schema: &SchemaRef, count: usize, values: Values) -> Option<RecordBatch> {
     let columns = schema.fields().iter().zip(0..).map(|(field, place)| column(field, place, count, values));
     let columns = columns.collect::<Option<Vec<_>>>()?;
@@ -67,7 +68,8 @@ fn column(field: &Field, place: usize, count: usize, values: Values) -> Option<A
     })
 }
 
-/// Each row in words, without the digits of floating-point numbers: how sums of these are put together may show in the last one.
+/// Each row in words, without the digits of floating-point numbers: how sums of these are put together may show in the
+/// last one.
 ///
 /// # Panics
 /// If a column has a type that cannot be shown.

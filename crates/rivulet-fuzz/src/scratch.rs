@@ -1,4 +1,5 @@
-//! Folders for files of a target: in memory, where the system has such a place, because a million executions write a million files.
+//! Folders for files of a target: in memory, where the system has such a place, because a million executions write a
+//! million files.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! What keyed operators of big queries do on one core: rows a second of processor time, the operator alone.
 //!
-//! Run with `cargo run --release -p rivulet -p rivulet-operators --example parallel_throughput [name]`; with a part of a name only those rows.
+//! Run with `cargo run --release -p rivulet -p rivulet-operators --example parallel_throughput [name]`; with a part of
+//! a name only those rows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

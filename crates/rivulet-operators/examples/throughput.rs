@@ -1,5 +1,5 @@
-//! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large batches;
-//! and what the windows of the example applications cost in time and memory once they are full.
+//! What an event costs: a filter with a parameter, and a sliding average over 100,000 queries, in small and large
+//! batches; and what the windows of the example applications cost in time and memory once they are full.
 //!
 //! Run with `cargo run --release -p rivulet-operators --example throughput [slots [name]]`; with a part of a name only
 //! those lines.
@@ -165,7 +165,8 @@ fn histories(table: &SlotTable, slots: u32) {
     }
 }
 
-/// `PATTERN (A B)`: where no row begins a match, where conditions look at the row alone, and where one looks at the match.
+/// `PATTERN (A B)`: where no row begins a match, where conditions look at the row alone, and where one looks at the
+/// match.
 fn patterns(table: &SlotTable, slots: u32) {
     let input = timed();
     let column = |index: usize| Arc::new(Column::new(input.field(index).name(), index)) as Arc<dyn PhysicalExpr>;

@@ -86,18 +86,18 @@ pub struct Application {
     pub bytes: Vec<u8>,
     /// The parameters in order of declaration; the implicit ones, which are topics, come last.
     pub parameters: Arc<[Parameter]>,
-    /// The places of those that stand in an expression or in the address of an input. Queries that are equal in them give equal
-    /// rows for equal events; the other parameters only say where results go.
+    /// The places of those that stand in an expression or in the address of an input. Queries that are equal in them
+    /// give equal rows for equal events; the other parameters only say where results go.
     pub deciding_parameters: Vec<usize>,
     /// What it reads, in order of declaration: at least one.
     pub inputs: Vec<Input>,
-    /// The columns of decoded rows: those of the input; of several inputs the number of the input (`UInt8`), then the columns of
-    /// all of them, nullable.
+    /// The columns of decoded rows: those of the input; of several inputs the number of the input (`UInt8`), then the
+    /// columns of all of them, nullable.
     pub row_schema: SchemaRef,
     /// What it writes: at least one.
     pub outputs: Vec<Output>,
-    /// Whether result rows end with a column of bits (`UInt32`, the lowest for the first output) that says to which outputs
-    /// they go. Otherwise every row goes to every output.
+    /// Whether result rows end with a column of bits (`UInt32`, the lowest for the first output) that says to which
+    /// outputs they go. Otherwise every row goes to every output.
     pub has_output_bits: bool,
     /// The operators.
     pub dataflow: Line,
@@ -107,7 +107,8 @@ pub struct Application {
     pub tables: Vec<TableUse>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     pub matching: Option<Match>,
-    /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one worker.
+    /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one
+    /// worker.
     pub cut: Cut,
     /// What its author should know, in words: what is shown with the application.
     pub warnings: Vec<String>,
@@ -198,7 +199,8 @@ pub struct Output {
     pub format: FormatSpec,
     /// The condition on rows, as written.
     pub condition: Option<String>,
-    /// The columns, the same for all outputs: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`, all nullable.
+    /// The columns, the same for all outputs: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`,
+    /// all nullable.
     pub schema: SchemaRef,
 }
 

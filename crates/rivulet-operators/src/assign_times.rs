@@ -1,5 +1,5 @@
-//! The same as `assign_time` for an application with several inputs, whose rows come mixed in one batch: each input has its own
-//! column with the event time, and its own limit on the future.
+//! The same as `assign_time` for an application with several inputs, whose rows come mixed in one batch: each input has
+//! its own column with the event time, and its own limit on the future.
 
 use arrow::array::{Array, AsArray, BooleanArray, TimestampMicrosecondArray};
 use arrow::datatypes::{Schema, SchemaRef, UInt8Type};
@@ -8,12 +8,12 @@ use rivulet_dataflow::{Context, Description, Element, InputIndex, Operator, Oper
 use crate::PlanError;
 use crate::assign_time::{ARRIVAL_COLUMN, is_accepted, output_schema, refuse, with_arrival};
 
-/// The name of the column that says by which input a row came (`UInt8`). Names of the inputs' columns have a point, so none of
-/// them is this one.
+/// The name of the column that says by which input a row came (`UInt8`). Names of the inputs' columns have a point, so
+/// none of them is this one.
 pub const INPUT_COLUMN: &str = "input";
 
-/// Sets each row's event time and refuses rows from the future, by the rules of its input. The rows have the number of their input
-/// in the first column ([`INPUT_COLUMN`]).
+/// Sets each row's event time and refuses rows from the future, by the rules of its input. The rows have the number of
+/// their input in the first column ([`INPUT_COLUMN`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssignTimes {
     /// The rules of each input.
@@ -25,8 +25,8 @@ pub struct AssignTimes {
 /// Where the event times of one of several inputs come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputTime {
-    /// The `Timestamp(Microsecond, None)` column with the event time, among the columns of all inputs; without one the arrival is the
-    /// event time.
+    /// The `Timestamp(Microsecond, None)` column with the event time, among the columns of all inputs; without one the
+    /// arrival is the event time.
     pub event_time_column: Option<usize>,
     /// How far an event time may lie behind the arrival, in microseconds.
     pub future_limit_us: i64,

@@ -139,8 +139,8 @@ impl Expressions {
         self.evaluate_first(self.expressions.len(), batch, context)
     }
 
-    /// The same, but of the expressions behind the first `required` ones each is for itself: where it fails its value is null, which is
-    /// counted as a refusal, and the row stays for the others.
+    /// The same, but of the expressions behind the first `required` ones each is for itself: where it fails its value
+    /// is null, which is counted as a refusal, and the row stays for the others.
     pub(crate) fn evaluate_or_null(
         &self,
         required: usize,

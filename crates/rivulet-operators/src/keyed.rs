@@ -8,7 +8,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rivulet_dataflow::{Batch, Leaps, Slot, fetch};
 
-/// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else memory.
+/// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else
+/// memory.
 pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
 
 /// The most keys remembered by one operator over all slots.

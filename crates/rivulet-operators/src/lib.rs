@@ -12,7 +12,8 @@
 //! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
 //! - [`assign_times`]: the same for the mixed rows of several inputs ([`AssignTimes`]);
 //! - [`filter`] and [`project`]: WHERE, HAVING and SELECT ([`Filter`], [`Project`]);
-//! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`], [`AggregateSpec`]);
+//! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`],
+//!   [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
 //! - [`lookup`]: rows of a reference table for each event ([`Lookup`], [`Table`]);
@@ -22,7 +23,8 @@
 //! - [`matching`]: which queries on one topic a row can concern ([`Match`], [`MatchIndex`]);
 //! - [`pattern`]: sequences of rows, MATCH_RECOGNIZE ([`PatternMatch`], [`PatternSpec`]);
 //! - [`unnest`]: several rows of one ([`Unnest`]);
-//! - [`parallel`]: the keyed operators of big queries, whose instances run side by side ([`parallel::KeyedWindow`], ...);
+//! - [`parallel`]: the keyed operators of big queries, whose instances run side by side ([`parallel::KeyedWindow`],
+//!   ...);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
 //!
 //! Each operator file holds a factory (plain public fields or a checked constructor), which implements

@@ -1,8 +1,8 @@
 //! Which of many queries a row can concern, without asking each: an index over their parameters.
 //!
 //! Five thousand queries `WHERE device = $device` on one topic would try every row five thousand times. The values of
-//! `$device` are kept in order instead, and a row finds its queries by what it holds. What is found are candidates: every
-//! query whose condition is true is among them, and the condition itself is evaluated on them as always.
+//! `$device` are kept in order instead, and a row finds its queries by what it holds. What is found are candidates:
+//! every query whose condition is true is among them, and the condition itself is evaluated on them as always.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,7 +12,8 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampMicrosecondTyp
 use rivulet_dataflow::Slot;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A part of a WHERE that compares a column of the input with a parameter, both of one type, and without which no row passes.
+/// A part of a WHERE that compares a column of the input with a parameter, both of one type, and without which no row
+/// passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The column of the input.
@@ -45,7 +46,8 @@ impl Match {
     }
 }
 
-/// A value as it is compared in an index: of two values of one type the greater has no smaller key, and equal ones have one key.
+/// A value as it is compared in an index: of two values of one type the greater has no smaller key, and equal ones have
+/// one key.
 pub type MatchKey = u64;
 
 /// The keys of a column, a key for each row; `None` for null, which no comparison is true for.
@@ -160,7 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// Every query whose comparison is true is a candidate, for all pairs of values; of those that are not, only equal ones.
+    /// Every query whose comparison is true is a candidate, for all pairs of values; of those that are not, only equal
+    /// ones.
     fn check(values: &ArrayRef) {
         let keys = match_keys(values);
         for comparison in [Comparison::Equal, Comparison::AtLeast, Comparison::AtMost] {

@@ -1,8 +1,8 @@
 //! Values by number that never move: what grows is given another page, and what is there stays where it is.
 //!
-//! A vector that doubles copies all it has, into memory that the system has to provide first: with some million keys that takes a tenth of a second, in
-//! which no row goes on. A page costs the same whenever it comes, and no memory is held twice. The price is a look at the list of
-//! pages for each access, which is short enough to stay in the cache.
+//! A vector that doubles copies all it has, into memory that the system has to provide first: with some million keys
+//! that takes a tenth of a second, in which no row goes on. A page costs the same whenever it comes, and no memory is
+//! held twice. The price is a look at the list of pages for each access, which is short enough to stay in the cache.
 //!
 //! What must hold: every page but the last one is full.
 

@@ -13,8 +13,8 @@ use crate::expression::{Expressions, is_condition};
 /// The name of the column that says to which outputs a row goes (`UInt32`, the lowest bit for the first output).
 pub const OUTPUT_BITS_COLUMN: &str = "$outputs";
 
-/// Appends the column [`OUTPUT_BITS_COLUMN`]. A row goes to every output whose condition is true (null counts as false), and to
-/// those without condition; one that goes nowhere goes no further.
+/// Appends the column [`OUTPUT_BITS_COLUMN`]. A row goes to every output whose condition is true (null counts as
+/// false), and to those without condition; one that goes nowhere goes no further.
 #[derive(Clone, Debug)]
 pub struct Route {
     conditions: Arc<Expressions>,

@@ -26,8 +26,8 @@ const OUTPUT_ROWS_MAX: usize = 1 << 14;
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Splits a text of each row at a delimiter, and repeats the row for each part with the part in a further column. A row
-/// whose text or delimiter is null, or whose text is empty, gives none; an empty delimiter splits nothing. A row with more
-/// than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
+/// whose text or delimiter is null, or whose text is empty, gives none; an empty delimiter splits nothing. A row with
+/// more than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
 /// ([`Reason::Expression`]).
 ///
 /// # Example
@@ -84,8 +84,8 @@ impl Unnest {
         Ok(Self { expressions: Arc::new(expressions), carried, numbered, output, text: shown })
     }
 
-    /// The same, repeating only those columns of the input whose names are used behind it. Above all the text that is split is
-    /// long and seldom looked at again.
+    /// The same, repeating only those columns of the input whose names are used behind it. Above all the text that is
+    /// split is long and seldom looked at again.
     pub fn carrying(mut self, is_used: impl Fn(&str) -> bool) -> Self {
         let (carried, added) = self.output.fields().split_at(self.carried.len());
         let is_kept: Vec<bool> = carried.iter().map(|field| is_used(field.name())).collect();

@@ -57,8 +57,8 @@ impl Catalog {
         options.sql_parser.parse_float_as_decimal = false;
         options.sql_parser.collect_spans = true;
         options.sql_parser.enable_ident_normalization = true;
-        // A subquery that gives one value becomes a join with one row, which follows the value when it changes; there is no plan that runs
-        // it once beforehand.
+        // A subquery that gives one value becomes a join with one row, which follows the value when it changes; there
+        // is no plan that runs it once beforehand.
         options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
         let scalars: HashMap<String, Arc<ScalarUDF>> = scalars.into_iter().chain(own).collect();
@@ -110,7 +110,8 @@ impl fmt::Debug for Catalog {
     }
 }
 
-/// A view, to the planner of what reads it: columns. Its plan is put in only then, so that it is not walked over each time.
+/// A view, to the planner of what reads it: columns. Its plan is put in only then, so that it is not walked over each
+/// time.
 pub(crate) struct ViewSource {
     pub(crate) plan: Arc<LogicalPlan>,
 }

@@ -1,5 +1,5 @@
-//! What the planner below reads and ignores, or would misread over streams, is refused here by name: nothing that is written is
-//! ignored.
+//! What the planner below reads and ignores, or would misread over streams, is refused here by name: nothing that is
+//! written is ignored.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -7,7 +7,8 @@ use datafusion_sql::sqlparser::tokenizer::Span;
 use crate::error::RelationalError;
 use crate::walk::{Node, look, look_at_expression};
 
-/// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference table.
+/// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference
+/// table.
 pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
     let mut check = Check { is_table: &is_table, has_parameters: false, place: None, negated: None };
     look(query, &mut |node| check.node(node))

@@ -1,5 +1,5 @@
-//! Text and numbers are not compared: the planner below would read each text as a number, which for many texts fails at each row. Such
-//! a comparison is a mistake, and is told when the query is planned, as in applications.
+//! Text and numbers are not compared: the planner below would read each text as a number, which for many texts fails at
+//! each row. Such a comparison is a mistake, and is told when the query is planned, as in applications.
 
 use arrow::datatypes::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};

@@ -1,10 +1,11 @@
 //! Conditions go down to where their rows come from, but not below an aggregate without keys.
 //!
-//! Such an aggregate gives a row also where nothing comes. A condition over it that names no column, as one over a column
-//! that is a constant, would otherwise be moved below it, take away what it counts, and let its row through.
+//! Such an aggregate gives a row also where nothing comes. A condition over it that names no column, as one over a
+//! column that is a constant, would otherwise be moved below it, take away what it counts, and let its row through.
 //!
-//! The constant of a comparison stands on its right. The optimizer puts it there in WHERE and leaves it in ON, and takes two
-//! conditions on one column for a contradiction if one of them has it on the left: `2 = k` and `2 = k`, one of them inferred.
+//! The constant of a comparison stands on its right. The optimizer puts it there in WHERE and leaves it in ON, and
+//! takes two conditions on one column for a contradiction if one of them has it on the left: `2 = k` and `2 = k`, one
+//! of them inferred.
 
 use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNode};

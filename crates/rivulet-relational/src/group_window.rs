@@ -1,8 +1,8 @@
-//! Windows in GROUP BY: `GROUP BY device, tumble(ts, INTERVAL '1 minute')` or `count_window(100)`, with `window_start` and `window_end` in the SELECT, or
-//! `TUMBLE_START(ts, ...)` and `TUMBLE_END(ts, ...)` as older scripts have it.
+//! Windows in GROUP BY: `GROUP BY device, tumble(ts, INTERVAL '1 minute')` or `count_window(100)`, with `window_start`
+//! and `window_end` in the SELECT, or `TUMBLE_START(ts, ...)` and `TUMBLE_END(ts, ...)` as older scripts have it.
 //!
-//! In the syntax tree the window becomes two keys, its start and its end, as functions; in the plan the aggregate over such keys
-//! becomes one over a [`WindowTable`].
+//! In the syntax tree the window becomes two keys, its start and its end, as functions; in the plan the aggregate over
+//! such keys becomes one over a [`WindowTable`].
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
-//! SQL queries to optimized relational plans: DataFusion's planner and optimizer, with windows of streams as nodes of their own.
+//! SQL queries to optimized relational plans: DataFusion's planner and optimizer, with windows of streams as nodes of
+//! their own.
 //!
-//! The invariant of this crate is an absence: it knows no operator, no source and no connector, only names, columns and functions
-//! that it is given in a [`Catalog`]; and no rule of the optimizer is in force that supposes an input with an end.
+//! The invariant of this crate is an absence: it knows no operator, no source and no connector, only names, columns and
+//! functions that it is given in a [`Catalog`]; and no rule of the optimizer is in force that supposes an input with an
+//! end.
 //!
 //! In reading order:
 //! - [`planning`]: a syntax tree to a plan ([`plan`]), and what is taken off its top ([`Planned`]);

@@ -1,12 +1,12 @@
 //! Conditions that nothing fulfils, and one row of nothing.
 //!
-//! `HAVING false` over a global aggregate asks for no row, but the optimizer pushes what names no column below the aggregate,
-//! which then gives one: of nothing. So what such a condition is over becomes what gives no row in any place: its columns,
-//! all null, of a source of which no row is taken. The source stays, for a query without one could not be run. A join under
-//! such a condition has no pairs, and what is left of it needs no key.
+//! `HAVING false` over a global aggregate asks for no row, but the optimizer pushes what names no column below the
+//! aggregate, which then gives one: of nothing. So what such a condition is over becomes what gives no row in any
+//! place: its columns, all null, of a source of which no row is taken. The source stays, for a query without one could
+//! not be run. A join under such a condition has no pairs, and what is left of it needs no key.
 //!
-//! The other way round, a global aggregate of which nothing but its one row is wanted becomes a row without columns in the
-//! optimizer's hands. That row again needs a source.
+//! The other way round, a global aggregate of which nothing but its one row is wanted becomes a row without columns in
+//! the optimizer's hands. That row again needs a source.
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, Result, ScalarValue};
@@ -59,8 +59,8 @@ fn is_never(predicate: &Expr) -> bool {
     split_conjunction(predicate).iter().any(is_never)
 }
 
-/// Whether a plan has an aggregate in it that gives a row also where nothing comes, or a join, which would be left without
-/// its key.
+/// Whether a plan has an aggregate in it that gives a row also where nothing comes, or a join, which would be left
+/// without its key.
 fn must_be_replaced(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|plan| {
         Ok(match plan {
@@ -121,7 +121,8 @@ fn without_pairs(join: &Join, plan: &LogicalPlan) -> Result<Option<LogicalPlan>>
     })
 }
 
-/// The rows of `input` with the columns of `plan`: those at such places are the columns of `input` in turn, the others null.
+/// The rows of `input` with the columns of `plan`: those at such places are the columns of `input` in turn, the others
+/// null.
 fn with_columns(input: LogicalPlan, plan: &LogicalPlan, is_own: impl Fn(usize) -> bool) -> Result<LogicalPlan> {
     let mut own = input.schema().columns().into_iter();
     let columns = plan.schema().iter().enumerate().map(|(place, (qualifier, field))| {

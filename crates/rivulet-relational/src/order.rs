@@ -1,5 +1,5 @@
-//! `ORDER BY 2`: the place of a column becomes what is selected there. The planner below looks for it among the columns of the
-//! aggregate, where an expression over aggregates is not.
+//! `ORDER BY 2`: the place of a column becomes what is selected there. The planner below looks for it among the columns
+//! of the aggregate, where an expression over aggregates is not.
 
 use datafusion_sql::sqlparser::ast;
 

@@ -1,8 +1,9 @@
 //! A syntax tree to an optimized plan.
 //!
-//! The rules of the optimizer are chosen: those that only say the same in fewer rows and columns, or turn subqueries into joins. Left out
-//! is what supposes that all rows are there (limits and sorts inside of plans, empty relations), and what trades one
-//! aggregate for two (`SingleDistinctToGroupBy`), which would make a changing result of a growing one.
+//! The rules of the optimizer are chosen: those that only say the same in fewer rows and columns, or turn subqueries
+//! into joins. Left out is what supposes that all rows are there (limits and sorts inside of plans, empty relations),
+//! and what trades one aggregate for two (`SingleDistinctToGroupBy`), which would make a changing result of a growing
+//! one.
 
 use std::sync::Arc;
 
@@ -156,8 +157,9 @@ fn limit_place(query: &ast::Query, is_offset: bool) -> Option<(u64, u64)> {
 pub struct PlannedView {
     /// The plan that takes the place of the name.
     pub plan: LogicalPlan,
-    /// Whether it is optimized already, so that what cannot be run can be found now, where its text is at hand. A long one
-    /// is optimized with what reads it: to begin anew with each view of a chain of views would take the square of its length.
+    /// Whether it is optimized already, so that what cannot be run can be found now, where its text is at hand. A long
+    /// one is optimized with what reads it: to begin anew with each view of a chain of views would take the square of
+    /// its length.
     pub is_optimized: bool,
 }
 
@@ -174,7 +176,8 @@ pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, R
     }
 }
 
-/// The steps and expressions of a plan, and how many steps stand one over the other; `None` if either is more than `most`.
+/// The steps and expressions of a plan, and how many steps stand one over the other; `None` if either is more than
+/// `most`.
 fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
     let (mut steps, mut deepest, mut waiting) = (0, 0, vec![(plan, 1)]);
     while let Some((plan, depth)) = waiting.pop() {

@@ -1,5 +1,5 @@
-//! Windows in FROM: `TUMBLE(t, DESCRIPTOR(ts), INTERVAL '1 minute')`, over a name, a subquery or another window, with arguments by
-//! place or by name (`DATA => t, TIMECOL => DESCRIPTOR(ts), SIZE => ...`).
+//! Windows in FROM: `TUMBLE(t, DESCRIPTOR(ts), INTERVAL '1 minute')`, over a name, a subquery or another window, with
+//! arguments by place or by name (`DATA => t, TIMECOL => DESCRIPTOR(ts), SIZE => ...`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Walks over syntax trees. The trees have hundreds of types, and each walk is compiled for all of them: so there is one walk
-//! that looks and one that changes, with what they do behind a pointer.
+//! Walks over syntax trees. The trees have hundreds of types, and each walk is compiled for all of them: so there is
+//! one walk that looks and one that changes, with what they do behind a pointer.
 
 use std::ops::ControlFlow;
 

@@ -1,5 +1,5 @@
-//! The node that gives rows their windows: its input's columns, then the start and the end of the window. A row that is in several
-//! windows comes once for each.
+//! The node that gives rows their windows: its input's columns, then the start and the end of the window. A row that is
+//! in several windows comes once for each.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;

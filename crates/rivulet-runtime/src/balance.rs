@@ -1,8 +1,8 @@
 //! Evening out load between workers: how busy tasks keep them, and what is to be moved, split or merged.
 //!
-//! The load of a task is its utilisation as an M/M/1 queue: the rate at which events arrive divided by the rate at which it
-//! could process them. A worker's load is the sum over its tasks. [`plan`] is a function of loads alone, so it can be tested
-//! without threads or clocks.
+//! The load of a task is its utilisation as an M/M/1 queue: the rate at which events arrive divided by the rate at
+//! which it could process them. A worker's load is the sum over its tasks. [`plan`] is a function of loads alone, so it
+//! can be tested without threads or clocks.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ const STEPS_MAX: usize = 30;
 /// A task counts at most this much: its true load cannot be seen while it cannot keep up.
 const LOAD_MAX: f64 = 1.5;
 
-/// Joining a query that runs in parts takes so much less load than cutting it, in parts of that: so that none is cut and joined
-/// again and again.
+/// Joining a query that runs in parts takes so much less load than cutting it, in parts of that: so that none is cut
+/// and joined again and again.
 const JOINED_BELOW: f64 = UNDERLOADED / OVERLOADED;
 
 /// For how many periods a task that was moved stays where it is, so that none is thrown to and fro.
@@ -111,8 +111,8 @@ pub(crate) enum Step {
     Join { task: usize },
 }
 
-/// What to do about workers that have too much, about queries that need more than `cut_above` of one, and about groups and queries that
-/// need not be in parts any more.
+/// What to do about workers that have too much, about queries that need more than `cut_above` of one, and about groups
+/// and queries that need not be in parts any more.
 pub(crate) fn plan(workers: usize, tasks: &[TaskLoad], cut_above: f64) -> Vec<Step> {
     let mut tasks = tasks.to_vec();
     let mut loads = vec![0.0; workers];
@@ -152,7 +152,8 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
         tasks.iter_mut().filter(|task| task.worker == from && is_whole(task) && task.load > 0.0).collect();
     own.sort_by(|a, b| b.load.total_cmp(&a.load));
     let fits = |load: f64| loads[to] + load < OVERLOADED;
-    // The largest task that the other worker can take; a worker whose only task is too much is not helped by moving that.
+    // The largest task that the other worker can take; a worker whose only task is too much is not helped by moving
+    // that.
     if let Some(task) = own.iter_mut().find(|task| fits(task.load) && loads[to] + task.load < loads[from]) {
         loads[from] -= task.load;
         loads[to] += task.load;

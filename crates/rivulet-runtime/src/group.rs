@@ -1,13 +1,14 @@
 //! A group: the queries of one application that run together, as one dataflow over a table of slots.
 //!
-//! A group has one task until load makes it worth more: then queries are moved to a second one, with their state and their
-//! waiting events. The sources notice nothing, for a slot of the group stays what it is; where its query runs is its
-//! *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and nobody
-//! has to look.
+//! A group has one task until load makes it worth more: then queries are moved to a second one, with their state and
+//! their waiting events. The sources notice nothing, for a slot of the group stays what it is; where its query runs is
+//! its *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and
+//! nobody has to look.
 //!
-//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them, [`spilled_task`] how silent ones leave memory and come back,
-//! [`shared_slots`] how equal ones share a slot, [`snapshot`] what a checkpoint saves of them and how it comes back, [`migration`] how
-//! all of them go over to the group of a new version of their application.
+//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them,
+//! [`spilled_task`] how silent ones leave memory and come back, [`shared_slots`] how equal ones share a slot,
+//! [`snapshot`] what a checkpoint saves of them and how it comes back, [`migration`] how all of them go over to the
+//! group of a new version of their application.
 
 mod snapshot;
 mod moves;
@@ -65,12 +66,14 @@ pub struct GroupParts {
     pub task_queries_max: Option<usize>,
     /// The most events of one batch; `None` for the usual bound.
     pub batch_rows_max: Option<usize>,
-    /// Queries that are equal in these of the parameters give equal results, and may be computed once; `None` if none may.
+    /// Queries that are equal in these of the parameters give equal results, and may be computed once; `None` if none
+    /// may.
     pub equal_by: Option<Vec<usize>>,
-    /// How the dataflow runs as several instances side by side, if it can: a single query may have several workers then.
+    /// How the dataflow runs as several instances side by side, if it can: a single query may have several workers
+    /// then.
     pub cut: Cut,
-    /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its order is that of
-    /// those behind it.
+    /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its
+    /// order is that of those behind it.
     pub passes_on: bool,
     /// Whether the group can be [captured](Group::snapshot); it keeps some 16 bytes for each query then.
     pub is_checkpointed: bool,
@@ -87,8 +90,8 @@ pub struct Group {
     tasks: boxcar::Vec<Arc<Task>>,
     /// Where silent queries are, once there were any.
     spilled_task: OnceLock<SpilledTask>,
-    /// Where the query of each slot is, once there are several tasks; before, it is in the same slot of the first. Made, and
-    /// changed, only under the locks of the inboxes concerned.
+    /// Where the query of each slot is, once there are several tasks; before, it is in the same slot of the first.
+    /// Made, and changed, only under the locks of the inboxes concerned.
     places: OnceLock<boxcar::Vec<AtomicU64>>,
     /// Slots without a query, of those in `places`. Held by whoever changes which queries there are and where.
     free: Mutex<Vec<Slot>>,
@@ -169,7 +172,8 @@ impl Group {
         self.host.enable_spilling(spill);
     }
 
-    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made [`stepped`](Group::stepped).
+    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made
+    /// [`stepped`](Group::stepped).
     pub fn hold_timers_at(&self, at_us: i64) {
         self.host.held_at_us.store(at_us, Ordering::Release);
     }
@@ -189,12 +193,14 @@ impl Group {
         self.settings.is_checkpointed
     }
 
-    /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that hands rows on.
+    /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that
+    /// hands rows on.
     pub(crate) fn is_movable(&self) -> bool {
         self.task_queries_max == usize::MAX && !self.settings.passes_on
     }
 
-    /// From now on `upstream`, which hands rows on, does so to this group too: what is under way there is not overtaken by timers.
+    /// From now on `upstream`, which hands rows on, does so to this group too: what is under way there is not overtaken
+    /// by timers.
     pub fn follow(&self, upstream: &Arc<Self>) {
         let mut all = self.settings.upstream.write();
         all.retain(|one| one.strong_count() > 0);
@@ -208,8 +214,8 @@ impl Group {
         self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 
-    /// The lowest position in the log of the events that wait, or are yet to be handed on; `None` if none is in the log. Whoever asks
-    /// several groups asks those that hand rows on first.
+    /// The lowest position in the log of the events that wait, or are yet to be handed on; `None` if none is in the
+    /// log. Whoever asks several groups asks those that hand rows on first.
     pub fn oldest_position(&self) -> Option<LogPosition> {
         // Events move between tasks only when queries do.
         let _still = self.free.lock();
@@ -228,8 +234,8 @@ impl Group {
         task.map_or(1, |task| task.parts())
     }
 
-    /// From now on one of its tasks runs in so many parts more as there are `workers`, each on one of them; in one piece if there is
-    /// none. Nothing happens in a group whose queries cannot be cut.
+    /// From now on one of its tasks runs in so many parts more as there are `workers`, each on one of them; in one
+    /// piece if there is none. Nothing happens in a group whose queries cannot be cut.
     pub fn cut_on(&self, task: &Task, workers: &[usize]) {
         task.cut_on(if self.is_movable() { workers } else { &[] });
     }
@@ -248,8 +254,8 @@ impl Group {
         self.tasks.push(task)
     }
 
-    /// Queries with this label come next. A group without any begins where the groups are whose queries have it too, if that
-    /// worker has not much to do; of several labels the first counts.
+    /// Queries with this label come next. A group without any begins where the groups are whose queries have it too, if
+    /// that worker has not much to do; of several labels the first counts.
     pub fn expect_label(&self, label: &str) {
         if !self.host.policy.is_balanced() {
             return;
@@ -343,7 +349,8 @@ impl Group {
     /// The task for new queries, and how many it takes.
     fn task_with_room(&self, free: &mut Vec<Slot>) -> (usize, usize) {
         let with_fewest = if self.task_queries_max == usize::MAX {
-            // One without queries had them taken away because they were too few for two tasks; one in parts has enough to do.
+            // One without queries had them taken away because they were too few for two tasks; one in parts has enough
+            // to do.
             let rank = |task: &Task| match task.queries() {
                 0 => usize::MAX,
                 _ if task.parts() > 1 => usize::MAX - 1,
@@ -360,7 +367,8 @@ impl Group {
         }
     }
 
-    /// Removes queries, all in these slots. Their routes must be gone already: nothing pushes events for these slots any more.
+    /// Removes queries, all in these slots. Their routes must be gone already: nothing pushes events for these slots
+    /// any more.
     pub fn remove(&self, slots: &[Slot]) {
         let mut free = self.free.lock();
         let mut places: Vec<(Place, Slot)> =
@@ -384,8 +392,8 @@ impl Group {
         }
     }
 
-    /// Reads the parameters of queries: calls `read` for each of `slots` in which there is a query, in order, with the table
-    /// where it is and its row there. Of several that share a slot it is any.
+    /// Reads the parameters of queries: calls `read` for each of `slots` in which there is a query, in order, with the
+    /// table where it is and its row there. Of several that share a slot it is any.
     pub fn with_queries<T>(&self, slots: &[Slot], mut read: impl FnMut(&SlotTable, Slot) -> T) -> Vec<Option<T>> {
         let slots = slots.iter().map(|&slot| (slot, ()));
         self.read_slots(slots, |table, row, ()| table.query(row).map(|_| read(table, row)))
@@ -432,7 +440,8 @@ impl Group {
         self.task(place.task as usize)?.peek().slots.query(place.slot)
     }
 
-    /// The selected state of every operator, wherever it is; slots are those of the group. Empty for a group without tasks.
+    /// The selected state of every operator, wherever it is; slots are those of the group. Empty for a group without
+    /// tasks.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
         let _still = self.free.lock();
         let mut merged: Vec<Option<StateFrame>> = Vec::new();
@@ -552,8 +561,8 @@ impl Group {
 }
 
 impl Group {
-    /// Copies one event in that came by one of the application's inputs; see [`Inbox::push`]. The events of all inputs wait
-    /// in one inbox, so that their order is kept.
+    /// Copies one event in that came by one of the application's inputs; see [`Inbox::push`]. The events of all inputs
+    /// wait in one inbox, so that their order is kept.
     #[inline]
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
         self.push_event(Event { input, slot, arrival_us, position: 0, payload }, false)

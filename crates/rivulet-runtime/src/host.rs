@@ -38,8 +38,8 @@ pub(crate) struct Host {
     pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
-/// Memory that a thread has allocated and another one has freed goes back to the system, in allocators with a heap for each
-/// thread, only when the first is asked to let go of it.
+/// Memory that a thread has allocated and another one has freed goes back to the system, in allocators with a heap for
+/// each thread, only when the first is asked to let go of it.
 #[derive(Default)]
 pub(crate) struct Relief {
     /// What makes the calling thread let go.
@@ -154,7 +154,8 @@ impl Host {
         let _ = self.spill.set(spill);
     }
 
-    /// The worker for the first task of a group with a label: that of the others, unless it has much to do or there are none.
+    /// The worker for the first task of a group with a label: that of the others, unless it has much to do or there are
+    /// none.
     pub(crate) fn place_near(&self, label: LabelHash) -> usize {
         let has_room = |worker: &usize| {
             let load = self.workers.get(*worker).map(|worker| worker.load.load(Ordering::Relaxed));

@@ -1,9 +1,9 @@
 //! The bounded queue in front of a task.
 //!
-//! Sources append to the last of a few arenas while a worker empties the first, so neither waits for the other for longer
-//! than a swap, and a worker can stop between two arenas. What does not fit is refused to the source, which then stops
-//! reading; or dropped and counted, where the input says so. Between the arenas may stand rows that were decoded already,
-//! because several queries read them.
+//! Sources append to the last of a few arenas while a worker empties the first, so neither waits for the other for
+//! longer than a swap, and a worker can stop between two arenas. What does not fit is refused to the source, which then
+//! stops reading; or dropped and counted, where the input says so. Between the arenas may stand rows that were decoded
+//! already, because several queries read them.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,8 +16,8 @@ use crate::Picked;
 use crate::scheduler::level;
 use crate::task::progress::stamp;
 
-/// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but holds
-/// its worker for longer.
+/// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but
+/// holds its worker for longer.
 const CHUNK_ROWS: usize = 4_096;
 
 /// An arena takes no further event beyond so many payload bytes.
@@ -292,8 +292,8 @@ impl TaskInbox {
         Pushed { push: Push::Taken, has_risen: queue.rows.is_power_of_two() }
     }
 
-    /// Whether rows find room. Rows are decoded already, so they are taken as a whole or not at all; but what drops events when it
-    /// is full always has room for them.
+    /// Whether rows find room. Rows are decoded already, so they are taken as a whole or not at all; but what drops
+    /// events when it is full always has room for them.
     pub(crate) fn has_room_for_rows(&self, queue: &Queue) -> bool {
         let is_full = queue.rows >= self.limits.rows_max || queue.bytes >= self.limits.bytes_max;
         !is_full || self.limits.overflow != Overflow::Block
@@ -326,8 +326,8 @@ impl TaskInbox {
         level(queue.rows) > level(before)
     }
 
-    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `in_hand` is told of them before anybody
-    /// can see that they do not wait any more.
+    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `in_hand` is told of
+    /// them before anybody can see that they do not wait any more.
     pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>) -> Option<Chunk> {
         let mut queue = self.lock();
         queue.keep(done);
@@ -410,8 +410,8 @@ impl Queue {
         self.spare.get_or_insert(done);
     }
 
-    /// Moves the events for which `place` knows another slot to the end of `to`, in order. Bounds are not looked at: what was
-    /// taken once is not refused later.
+    /// Moves the events for which `place` knows another slot to the end of `to`, in order. Bounds are not looked at:
+    /// what was taken once is not refused later.
     pub(crate) fn move_events(&mut self, to: &mut Self, chunk_rows: usize, place: impl Fn(Slot) -> Option<Slot>) {
         if !self.chunks.iter().any(|chunk| chunk.slots().iter().any(|&slot| place(slot).is_some())) {
             return;

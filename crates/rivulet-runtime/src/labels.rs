@@ -1,7 +1,7 @@
 //! Groups whose queries have a label in common, for example those of one home, begin on one worker.
 //!
-//! No more than a preference at the beginning: a worker that has much to do gets no more because of a label, and the balancer
-//! moves tasks as it sees fit.
+//! No more than a preference at the beginning: a worker that has much to do gets no more because of a label, and the
+//! balancer moves tasks as it sees fit.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

@@ -1,12 +1,13 @@
 //! Runs groups: inboxes, tasks, schedulers, worker threads, balance of load.
 //!
-//! A [`Group`] holds the queries of one application, run as one dataflow over a table of slots. A source pushes raw events
-//! into it; they land in the inbox of the [`Task`] where the query is. The push that makes an inbox non-empty hands the task to
-//! the [`Scheduler`]; a worker takes it, drains the inbox batch by batch and runs the chain depth first. A group has one task
-//! until the balancer finds that one worker is not enough for it.
+//! A [`Group`] holds the queries of one application, run as one dataflow over a table of slots. A source pushes raw
+//! events into it; they land in the inbox of the [`Task`] where the query is. The push that makes an inbox non-empty
+//! hands the task to the [`Scheduler`]; a worker takes it, drains the inbox batch by batch and runs the chain depth
+//! first. A group has one task until the balancer finds that one worker is not enough for it.
 //!
-//! The invariant of this crate: a query's events are processed by one thread at a time, in the order in which they came,
-//! wherever its query is moved; of a query in parts, the events of each key are. There is no payload format, no protocol and no SQL here.
+//! The invariant of this crate: a query's events are processed by one thread at a time, in the order in which they
+//! came, wherever its query is moved; of a query in parts, the events of each key are. There is no payload format, no
+//! protocol and no SQL here.
 //!
 //! In reading order:
 //! - `inbox`: the bounded queue in front of a task, and `picked`: rows in it that were decoded already;

@@ -25,11 +25,11 @@ pub struct GroupMetrics {
     pub busy_us: u64,
     /// From arrival in the engine to the end of processing, microseconds, for each event.
     pub processing_latency_us: Histogram,
-    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time whose
-    /// clock agrees with the engine's.
+    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time
+    /// whose clock agrees with the engine's.
     pub event_latency_us: Histogram,
-    /// Events whose own time differs from the engine's clock by more than an hour. They are processed as any other, and left
-    /// out of the latency: one device that believes in 1970 would hide all others.
+    /// Events whose own time differs from the engine's clock by more than an hour. They are processed as any other, and
+    /// left out of the latency: one device that believes in 1970 would hide all others.
     pub clock_differs: u64,
 }
 
@@ -37,7 +37,8 @@ pub struct GroupMetrics {
 const CLOCK_DIFFERENCE_MAX_US: u64 = 3_600_000_000;
 
 impl GroupMetrics {
-    /// Records for events that came at `arrival_us`, and whose own times are these where they have any, that they are processed.
+    /// Records for events that came at `arrival_us`, and whose own times are these where they have any, that they are
+    /// processed.
     pub(crate) fn record_latencies(&mut self, arrival_us: &[i64], event_times: Option<&ArrayRef>, end_us: i64) {
         for &arrival_us in arrival_us {
             self.processing_latency_us.record(end_us - arrival_us);
@@ -82,8 +83,8 @@ const PARTS: u64 = 1 << PARTS_BITS;
 /// Values from 2^36 us (19 hours) on share the last bucket.
 const BUCKETS: usize = ((36 - PARTS_BITS) as usize + 1) << PARTS_BITS;
 
-/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record, merged by
-/// adding. It holds the buckets from the lowest to the highest one that was ever hit, some hundred bytes.
+/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record,
+/// merged by adding. It holds the buckets from the lowest to the highest one that was ever hit, some hundred bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// The bucket that `counts` begins with.
@@ -161,8 +162,8 @@ impl Histogram {
         self.max_us
     }
 
-    /// The value below or at which the fraction `quantile` (0 to 1) of the values lies, microseconds; at most 1/16 too high.
-    /// 0 where nothing was recorded.
+    /// The value below or at which the fraction `quantile` (0 to 1) of the values lies, microseconds; at most 1/16 too
+    /// high. 0 where nothing was recorded.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
         if self.count == 0 {
             return 0;

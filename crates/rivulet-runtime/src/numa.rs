@@ -1,13 +1,15 @@
 //! The machine's memory nodes (NUMA), and which worker stands where.
 //!
-//! A core reaches the memory of its own node sooner than that of others, so a worker stays on a core, and the tasks of one dataflow on the
-//! workers of one node as long as they fit there; after that on those of the nodes nearest to it. Memory needs no further care: Linux takes
-//! a page from the node of the thread that touches it first, and what a task owns is first touched by the worker that runs it.
+//! A core reaches the memory of its own node sooner than that of others, so a worker stays on a core, and the tasks of
+//! one dataflow on the workers of one node as long as they fit there; after that on those of the nodes nearest to it.
+//! Memory needs no further care: Linux takes a page from the node of the thread that touches it first, and what a task
+//! owns is first touched by the worker that runs it.
 //!
-//! Nothing is set for that: the policy of a thread is to take memory from the node it runs on, and a worker on a core stays on its node.
+//! Nothing is set for that: the policy of a thread is to take memory from the node it runs on, and a worker on a core
+//! stays on its node.
 //!
-//! What must hold: only cores that this process may use are ever given out; and on one node, or where the system tells nothing, everything is
-//! as if there were no nodes.
+//! What must hold: only cores that this process may use are ever given out; and on one node, or where the system tells
+//! nothing, everything is as if there were no nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -173,8 +175,8 @@ impl Topology {
         self.nodes.iter().map(|node| node.cores.len()).sum()
     }
 
-    /// Where so many workers stand: a core each as long as there are any, on as few nodes, as near to each other, as hold them. More workers
-    /// than cores share them evenly.
+    /// Where so many workers stand: a core each as long as there are any, on as few nodes, as near to each other, as
+    /// hold them. More workers than cores share them evenly.
     pub fn places(&self, workers: usize) -> Vec<Place> {
         let mut places = Vec::with_capacity(workers);
         for node in self.nearest_nodes(workers, &vec![0.0; self.nodes.len()], |node| self.nodes[node].cores.len()) {
@@ -186,8 +188,9 @@ impl Topology {
         places
     }
 
-    /// The workers, among those at `places`, for the parallel instances of a dataflow, by instance: all on one node if one has as many
-    /// workers, the least loaded of those, else on nodes near to each other. `load` is what each worker has to do already.
+    /// The workers, among those at `places`, for the parallel instances of a dataflow, by instance: all on one node if
+    /// one has as many workers, the least loaded of those, else on nodes near to each other. `load` is what each worker
+    /// has to do already.
     pub fn workers_for(&self, instances: usize, places: &[Place], load: &[f64]) -> Vec<usize> {
         let of_node = |node: usize| (0..places.len()).filter(move |&worker| places[worker].node == node);
         let load_of = |worker: usize| load.get(worker).copied().unwrap_or(0.0);
@@ -209,10 +212,11 @@ impl Topology {
         workers
     }
 
-    /// Nodes that together have room for `wanted`, as few as possible and near to each other; all of them if they have not. Of several
-    /// ways the one with the least load is taken.
+    /// Nodes that together have room for `wanted`, as few as possible and near to each other; all of them if they have
+    /// not. Of several ways the one with the least load is taken.
     fn nearest_nodes(&self, wanted: usize, load: &[f64], room: impl Fn(usize) -> usize) -> Vec<usize> {
-        // From each node outwards, the nearest first; with nodes by the dozen that is nothing, and it happens when a dataflow starts.
+        // From each node outwards, the nearest first; with nodes by the dozen that is nothing, and it happens when a
+        // dataflow starts.
         let outwards = (0..self.nodes.len()).filter(|&node| room(node) > 0).map(|first| {
             let mut others: Vec<usize> = (0..self.nodes.len()).filter(|&node| room(node) > 0).collect();
             let distance = |node: usize| (node != first, self.nodes[first].distances[node]);

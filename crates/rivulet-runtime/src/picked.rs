@@ -2,8 +2,8 @@
 
 use rivulet_dataflow::{Batch, LogPosition, Slot};
 
-/// Rows of one batch for queries of a group: row `rows[i]` of it is an event for `slots[i]`. The same row may be picked for
-/// any number of queries; it is held once.
+/// Rows of one batch for queries of a group: row `rows[i]` of it is an event for `slots[i]`. The same row may be picked
+/// for any number of queries; it is held once.
 #[derive(Clone, Debug)]
 pub struct Picked {
     batch: Batch,
@@ -14,7 +14,8 @@ pub struct Picked {
 }
 
 impl Picked {
-    /// The rows `rows` of `batch`, each for the query in the slot beside it, in the order in which the queries get them.
+    /// The rows `rows` of `batch`, each for the query in the slot beside it, in the order in which the queries get
+    /// them.
     ///
     /// # Panics
     /// If there are not as many slots as rows, or a row is not in the batch.

@@ -111,7 +111,8 @@ pub(crate) struct Core {
     idle: Idle,
     /// What checkpoints need, in a group that is captured.
     pub(crate) progress: Option<Box<Progress>>,
-    /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can come.
+    /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can
+    /// come.
     retired_at: Option<u64>,
 }
 
@@ -244,7 +245,8 @@ impl Task {
         waiting_us.min(self.in_hand.arrival_us.load(Ordering::Acquire))
     }
 
-    /// The lowest position in the log of the events that wait, or that this task has yet to hand on; the highest there can be without any.
+    /// The lowest position in the log of the events that wait, or that this task has yet to hand on; the highest there
+    /// can be without any.
     pub(crate) fn oldest_position(&self) -> LogPosition {
         // In this order: what is taken is in hand before it does not wait any more.
         let waiting = self.inbox.lock().oldest_position().unwrap_or(LogPosition::MAX);
@@ -566,7 +568,8 @@ impl Core {
         self.metrics.merge(metrics);
     }
 
-    /// Takes out the events that are in the state of their slots already, and those that came while their query was away: the log gives them after a restart.
+    /// Takes out the events that are in the state of their slots already, and those that came while their query was
+    /// away: the log gives them after a restart.
     fn pass_over_repeated(&mut self, chunk: &mut Chunk) {
         let Some(progress) = &self.progress else { return };
         // Behind the last of them this is all that it costs.

@@ -50,7 +50,8 @@ pub struct WorkerSettings {
     pub time_slice: Duration,
     /// How often load is evened out; `None` for never.
     pub balance_period: Option<Duration>,
-    /// How many hundredths of a worker's time a single query may need before it is cut in parts, if it can be; `None` for any number.
+    /// How many hundredths of a worker's time a single query may need before it is cut in parts, if it can be; `None`
+    /// for any number.
     pub cut_above_percent: Option<u32>,
     /// Whether worker threads stay on one core each. Where notice is taken of several nodes they do in any case.
     pub pins: bool,
@@ -59,7 +60,8 @@ pub struct WorkerSettings {
 }
 
 impl Default for WorkerSettings {
-    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, queries cut from 95 % on, pinned where there are several nodes.
+    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, queries cut from 95 % on, pinned where
+    /// there are several nodes.
     fn default() -> Self {
         Self {
             threads: 2,
@@ -190,8 +192,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so what happens when. Load is not
-    /// evened out; groups are split, merged and spilled by whoever wants that.
+    /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so
+    /// what happens when. Load is not evened out; groups are split, merged and spilled by whoever wants that.
     pub fn stepped(clock: Arc<dyn Clock>) -> Self {
         let stepped = Arc::<ByHand>::default();
         let shared = Shared {
@@ -206,8 +208,8 @@ impl Workers {
         Self { shared: Arc::new(shared), stepped: Some(stepped) }
     }
 
-    /// Of workers [by hand](Workers::stepped), runs one of the tasks that are ready: `choose` is told how many there are, and says which. False if
-    /// none is. A panic of the task is the caller's.
+    /// Of workers [by hand](Workers::stepped), runs one of the tasks that are ready: `choose` is told how many there
+    /// are, and says which. False if none is. A panic of the task is the caller's.
     pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
         let Some(task) = self.stepped.as_ref().and_then(|ready| ready.take(choose)) else { return false };
         let outcome = task.run(Budget::of_time(slice));
@@ -228,14 +230,14 @@ impl Workers {
         self.shared.host.enable_spilling(spill);
     }
 
-    /// Timers of groups go no further than `at_us` until this is called again: events that came then are yet to be replayed. `i64::MAX`
-    /// lets them follow the clock.
+    /// Timers of groups go no further than `at_us` until this is called again: events that came then are yet to be
+    /// replayed. `i64::MAX` lets them follow the clock.
     pub fn hold_timers_at(&self, at_us: i64) {
         self.shared.host.held_at_us.store(at_us, Ordering::Release);
     }
 
-    /// Has each worker call `give_back` after queries were spilled: it is to return memory that the calling thread's heap
-    /// does not need. A second call changes nothing.
+    /// Has each worker call `give_back` after queries were spilled: it is to return memory that the calling thread's
+    /// heap does not need. A second call changes nothing.
     pub fn give_back_with(&self, give_back: fn()) {
         let _ = self.shared.host.relief.give_back.set(give_back);
     }
@@ -315,8 +317,8 @@ impl Workers {
         self.shared.balance(elapsed);
     }
 
-    /// Lets the workers finish what is ready, for a bounded time, then joins them, and returns how many events still wait
-    /// because that was not enough. Further calls do nothing. Sources should have been closed before.
+    /// Lets the workers finish what is ready, for a bounded time, then joins them, and returns how many events still
+    /// wait because that was not enough. Further calls do nothing. Sources should have been closed before.
     pub fn stop(&self) -> usize {
         let host = &self.shared.host;
         host.closing.begin();

@@ -1,10 +1,12 @@
 //! A disk in memory that loses whatever a disk may lose.
 //!
-//! It keeps apart what a file has (the page cache) from what is on the platter. A sync moves the one to the other; the loss of power takes
-//! what was not synced, in whole or in part: of each file a prefix of the writes, the last of them torn, or any of them; of
-//! each folder any of the names that came or went. The end of the process alone takes nothing, so that what it leaves unsynced can still be lost later.
+//! It keeps apart what a file has (the page cache) from what is on the platter. A sync moves the one to the other; the
+//! loss of power takes what was not synced, in whole or in part: of each file a prefix of the writes, the last of them
+//! torn, or any of them; of each folder any of the names that came or went. The end of the process alone takes nothing,
+//! so that what it leaves unsynced can still be lost later.
 //!
-//! It can be full, fail to sync, and go off at any operation: from then on nothing works until [`SimulatedDisk::after_crash`].
+//! It can be full, fail to sync, and go off at any operation: from then on nothing works until
+//! [`SimulatedDisk::after_crash`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,8 +1,8 @@
-//! Big queries: real flows of planned SQL, whose tasks run in any order, with checkpoints in a line of epochs on the simulated disk, and restarts at another
-//! parallelism.
+//! Big queries: real flows of planned SQL, whose tasks run in any order, with checkpoints in a line of epochs on the
+//! simulated disk, and restarts at another parallelism.
 //!
-//! Their sources are files that grow; their sinks write files, of which an epoch says how much is final. In the end the final rows have to be those
-//! that a loop over all rows gives, each once.
+//! Their sources are files that grow; their sinks write files, of which an epoch says how much is final. In the end the
+//! final rows have to be those that a loop over all rows gives, each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -524,7 +524,8 @@ impl FlowWorld {
         Ok(())
     }
 
-    /// Writes the checkpoint that is under way, if all tasks have come to its barrier; whether none is under way any more.
+    /// Writes the checkpoint that is under way, if all tasks have come to its barrier; whether none is under way any
+    /// more.
     fn finish(&mut self) -> Result<bool, String> {
         let Some(running) = &mut self.running else { return Ok(true) };
         let Some(number) = running.under_way else { return Ok(true) };

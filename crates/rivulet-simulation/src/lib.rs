@@ -1,22 +1,28 @@
 //! The whole engine on a simulated clock, network, disk and scheduler, against a simple model.
 //!
-//! A seed becomes a [`Plan`]: queries, and some hundred steps of all kinds, crashes and faults among them. It is run on one
-//! thread by an engine [by hand](rivulet::engine::stepped), which does nothing between two calls; so the same seed has the same history, byte for byte. What
-//! fails is run again with steps left out, until none can be spared ([`shrink`]).
+//! A seed becomes a [`Plan`]: queries, and some hundred steps of all kinds, crashes and faults among them. It is run on
+//! one thread by an engine [by hand](rivulet::engine::stepped), which does nothing between two calls; so the same seed
+//! has the same history, byte for byte. What fails is run again with steps left out, until none can be spared
+//! ([`shrink`]).
 //!
-//! Real: catalog, statements, routes, dedup_windows of duplicates, inboxes, groups and their operators, capture, splits and merges, log, epochs, checkpoints, recovery,
-//! replay. Simulated: the clock; the [`disk`], down to unsynced bytes and names; the connections of clients; who runs next.
+//! Real: catalog, statements, routes, dedup_windows of duplicates, inboxes, groups and their operators, capture, splits
+//! and merges, log, epochs, checkpoints, recovery, replay. Simulated: the clock; the [`disk`], down to unsynced bytes
+//! and names; the connections of clients; who runs next.
 //!
-//! That it bites is tested with defects on purpose ([`Defect`]); each is found within some hundred seeds, most within the first ten. What it has
-//! found in earnest, now mended: folders whose own names were not synced, so that the loss of power took whole lines of checkpoints; a segment of the log
-//! that stopped the start because its header had not come to the disk; frames that a killed process had written and not synced, taken for durable by the next; messages
-//! forgotten by the log while their senders could still send them again; results that were events of other queries, lost because they had left before the log was on disk.
+//! That it bites is tested with defects on purpose ([`Defect`]); each is found within some hundred seeds, most within
+//! the first ten. What it has found in earnest, now mended: folders whose own names were not synced, so that the loss
+//! of power took whole lines of checkpoints; a segment of the log that stopped the start because its header had not
+//! come to the disk; frames that a killed process had written and not synced, taken for durable by the next; messages
+//! forgotten by the log while their senders could still send them again; results that were events of other queries,
+//! lost because they had left before the log was on disk.
 //!
 //! Queries are created, paused, resumed and dropped while others run, and some read the results of others.
 //!
-//! Not simulated: results on their way to a broker (they leave as soon as who reads them has room), shelves of silent queries, shared inputs.
+//! Not simulated: results on their way to a broker (they leave as soon as who reads them has room), shelves of silent
+//! queries, shared inputs.
 //!
-//! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] are the same for big queries.
+//! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] are the same for big
+//! queries.
 
 pub mod plan;
 pub mod model;

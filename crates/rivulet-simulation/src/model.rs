@@ -1,5 +1,5 @@
-//! What queries are to answer, in plain Rust: for each kind of query its SQL, and beside it a function over one event after the other that
-//! nobody has to think about twice.
+//! What queries are to answer, in plain Rust: for each kind of query its SQL, and beside it a function over one event
+//! after the other that nobody has to think about twice.
 
 use serde_json::{Value, json};
 

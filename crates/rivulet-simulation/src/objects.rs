@@ -1,5 +1,5 @@
-//! Objects as files of the simulated disk, written as the object store of folders does it: under another name first, then linked to theirs, and
-//! nothing of it synced; and the catalog's file.
+//! Objects as files of the simulated disk, written as the object store of folders does it: under another name first,
+//! then linked to theirs, and nothing of it synced; and the catalog's file.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! What happens in one simulation, written down before it happens: everything from one seed, and each step by itself, so that
-//! steps can be left out to find those that matter.
+//! What happens in one simulation, written down before it happens: everything from one seed, and each step by itself,
+//! so that steps can be left out to find those that matter.
 
 use std::fmt;
 

@@ -1,12 +1,14 @@
 //! One simulation as it happens: the engine by hand, everything around it, and what is checked.
 //!
 //! What is checked:
-//! - each query gives the results of its [`Model`] over the events of its device, in their order. After a crash it may go back, but to nowhere
-//!   that it had not reached, and goes on from there without a gap: so each event is in its state exactly once, and each result comes at least once;
+//! - each query gives the results of its [`Model`] over the events of its device, in their order. After a crash it may
+//!   go back, but to nowhere that it had not reached, and goes on from there without a gap: so each event is in its
+//!   state exactly once, and each result comes at least once;
 //! - a query gets the events that come while it is there and not paused, also where these come once more after a crash;
 //! - a query that reads the results of another one gets each of them once;
 //! - a query that was dropped gives nothing any more;
-//! - when nothing fails any more everything comes to its end, within a bounded number of steps: each message is acknowledged, and each result there;
+//! - when nothing fails any more everything comes to its end, within a bounded number of steps: each message is
+//!   acknowledged, and each result there;
 //! - the engine starts whenever the disk is well, and finds its queries.
 
 use std::fmt::Write;
@@ -212,7 +214,8 @@ impl World {
         let Some(engine) = self.engine.clone() else { return Err("the engine does not start".into()) };
         let queries = self.plan.queries.clone();
         let mut script = vec![Kind::Filter.sql()];
-        // What nobody reads is in no log, and comes again behind what was sent later: so each device has a query that always reads it, and never has a result.
+        // What nobody reads is in no log, and comes again behind what was sent later: so each device has a query that
+        // always reads it, and never has a result.
         script.extend((0..self.devices.len()).map(|device| {
             format!(
                 "CREATE QUERY reader{device} FROM APPLICATION filter_queries WITH (device => 'd{device}', low => {VALUE_END}.0, \
@@ -492,8 +495,8 @@ impl World {
         self.note(&format!("device {device} sends {payload}"));
     }
 
-    /// Works out what all queries are to give for what was sent: what is yet to be received comes behind all that has happened. What was lost before its sender heard of
-    /// it may have had results that nobody expects any more.
+    /// Works out what all queries are to give for what was sent: what is yet to be received comes behind all that has
+    /// happened. What was lost before its sender heard of it may have had results that nobody expects any more.
     fn expect(&mut self) {
         let expected: Vec<Vec<Value>> = self.watched.iter().map(|watched| self.expected_of(&watched.plan)).collect();
         for (watched, expected) in self.watched.iter_mut().zip(expected) {

@@ -141,8 +141,8 @@ impl SqlError {
     }
 }
 
-/// The line of `script` that a position is in, as much as is shown of it, and what stands below it in front of a caret under the column; `None`
-/// if there is no such line.
+/// The line of `script` that a position is in, as much as is shown of it, and what stands below it in front of a caret
+/// under the column; `None` if there is no such line.
 pub fn excerpt(script: &str, position: Position) -> Option<(String, String)> {
     /// Longer lines are shown from a point shortly before the column.
     const SHOWN_CHARACTERS_MAX: usize = 120;

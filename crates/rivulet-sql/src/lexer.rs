@@ -68,8 +68,8 @@ impl Dialect for RivuletDialect {
         true
     }
 
-    /// The parser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR; here it ends where that of a
-    /// comparison does.
+    /// The parser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR;
+    /// here it ends where that of a comparison does.
     fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
         let operator: fn(Box<Expr>, Box<Expr>) -> Expr =
             if parser.parse_keywords(&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]) {
@@ -345,8 +345,8 @@ impl<'a> Offsets<'a> {
     }
 }
 
-/// The text of one statement with other values of options in the place of those that begin at these places, in their order.
-/// A value ends before the `,` or `)` behind it.
+/// The text of one statement with other values of options in the place of those that begin at these places, in their
+/// order. A value ends before the `,` or `)` behind it.
 pub(crate) fn with_values(text: &str, values: impl Iterator<Item = (Position, String)>) -> String {
     let statement = statements(text).last().and_then(Result::ok);
     let tokens = statement.map(|statement| statement.tokens).unwrap_or_default();

@@ -9,13 +9,15 @@
 //!
 //! In reading order:
 //! - [`parse`]: text to [`Statement`]s ([`parse_script`]), by way of [`lexer`], as [`statement`];
-//! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows, operators;
+//! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows,
+//!   operators;
 //! - [`code`]: what an application in SQL answers to the engine, as [`application::ApplicationCode`];
 //! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
 //! - `explain` and [`explain_query`]: an application and a big query in words;
-//! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`], [`QueryMigration`]);
+//! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`],
+//!   [`QueryMigration`]);
 //! - `shown`: statements without secrets ([`shown_statement`]);
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);

@@ -28,8 +28,8 @@ pub struct SourceDeclaration {
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
     pub lateness_us: i64,
-    /// After how long without a row a partition no longer holds back the others, and time goes on by the clock where all are silent; never,
-    /// without.
+    /// After how long without a row a partition no longer holds back the others, and time goes on by the clock where
+    /// all are silent; never, without.
     pub idle_timeout_us: Option<i64>,
     /// How far ahead of its arrival the time of a row may be, microseconds; without, it depends on the source.
     pub future_limit_us: Option<i64>,
@@ -97,8 +97,9 @@ fn rest_of(address: &str) -> &str {
 }
 
 impl CreateSource {
-    /// The source that is declared. `own_columns` gives the columns that a connector brings itself, and which of them is the event
-    /// time, by the connector's name and what stands behind the colon of the address, or an error without a place.
+    /// The source that is declared. `own_columns` gives the columns that a connector brings itself, and which of them
+    /// is the event time, by the connector's name and what stands behind the colon of the address, or an error without
+    /// a place.
     pub fn declare(
         &self,
         own_columns: impl FnOnce(&str, &str) -> Option<Result<(SchemaRef, Option<usize>), SqlError>>,

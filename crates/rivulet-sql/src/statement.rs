@@ -238,8 +238,8 @@ pub enum StateWish {
     Discard,
 }
 
-/// A [`Select`] whose type is not known outside of this crate. The parser's syntax tree has hundreds of types, and every
-/// crate that can drop or copy one would compile the code for all of them again: minutes of each build.
+/// A [`Select`] whose type is not known outside of this crate. The parser's syntax tree has hundreds of types, and
+/// every crate that can drop or copy one would compile the code for all of them again: minutes of each build.
 #[derive(Clone)]
 pub(crate) struct SealedSelect(Arc<dyn Any + Send + Sync>);
 
@@ -308,7 +308,8 @@ pub(crate) struct Select {
     pub(crate) window: Option<ast::Expr>,
     /// The row pattern of `FROM t MATCH_RECOGNIZE (...)`: the SELECT is over its matches.
     pub(crate) pattern: Option<MatchClause>,
-    /// The other input that it is joined with, and the reference tables that each row is looked up in, one after the other.
+    /// The other input that it is joined with, and the reference tables that each row is looked up in, one after the
+    /// other.
     pub(crate) lookups: Vec<LookupClause>,
     pub(crate) unnest: Option<UnnestClause>,
     pub(crate) filter: Option<ast::Expr>,

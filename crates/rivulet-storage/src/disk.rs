@@ -1,8 +1,8 @@
 //! What the log asks of a disk, and the disk of this machine.
 //!
-//! What must hold, for every implementation: bytes of a file survive the loss of power once [`DiskFile::sync`] has answered, and that a file
-//! is there, is not any more, or has its name, once [`Disk::sync_folder`] has. Of all else any part may be lost. Whoever
-//! writes relies on nothing more, which a disk that loses whatever it may lose can show.
+//! What must hold, for every implementation: bytes of a file survive the loss of power once [`DiskFile::sync`] has
+//! answered, and that a file is there, is not any more, or has its name, once [`Disk::sync_folder`] has. Of all else
+//! any part may be lost. Whoever writes relies on nothing more, which a disk that loses whatever it may lose can show.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Files in folders.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a folder, and those that it is in, where they are not there. That survives the loss of power when this returns.
+    /// Makes a folder, and those that it is in, where they are not there. That survives the loss of power when this
+    /// returns.
     ///
     /// # Errors
     /// What the system says; so it is with all that follow.

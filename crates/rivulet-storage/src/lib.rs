@@ -1,7 +1,8 @@
 //! What outlives the process: checkpoints, and the log of events that cannot be asked for again.
 //!
-//! [`Store`] is where bytes lie: a folder, or an object store. [`Epochs`] is a line of checkpoints in it, each complete or not there
-//! at all. [`log`] has events in the order in which they came, on a [`Disk`]. Nothing is known here of what the bytes say.
+//! [`Store`] is where bytes lie: a folder, or an object store. [`Epochs`] is a line of checkpoints in it, each complete
+//! or not there at all. [`log`] has events in the order in which they came, on a [`Disk`]. Nothing is known here of
+//! what the bytes say.
 
 mod disk;
 mod epochs;

@@ -1,5 +1,5 @@
-//! A group run by hand: the real decoder, operators and runtime of an application, stepped by the test, with a clock that
-//! stands still until the test moves it. Nothing is replaced but the sockets and the clock.
+//! A group run by hand: the real decoder, operators and runtime of an application, stepped by the test, with a clock
+//! that stands still until the test moves it. Nothing is replaced but the sockets and the clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -173,8 +173,8 @@ impl TestGroup {
         self.group.cut_on(task, &vec![0; parts.saturating_sub(1)]);
     }
 
-    /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their state
-    /// through bytes. What the fresh group emits is added to what this one has emitted.
+    /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their
+    /// state through bytes. What the fresh group emits is added to what this one has emitted.
     ///
     /// # Panics
     /// If the state cannot be exported and imported.
@@ -223,9 +223,9 @@ impl TestGroup {
         captured
     }
 
-    /// What a new version of the application makes of this group: another one with the same queries in the same slots, whose parameters
-    /// `bind` is given rows for, in the order of `queries`, and with as much of the state as it can use. Events that wait are for the new
-    /// one. Also returns what was captured just before, and where its state goes.
+    /// What a new version of the application makes of this group: another one with the same queries in the same slots,
+    /// whose parameters `bind` is given rows for, in the order of `queries`, and with as much of the state as it can
+    /// use. Events that wait are for the new one. Also returns what was captured just before, and where its state goes.
     ///
     /// # Panics
     /// If the parameters do not fit, or state cannot be taken over.
@@ -262,8 +262,9 @@ impl TestGroup {
         (after, captured, map)
     }
 
-    /// What a restart makes of this group: an empty one to which the queries are added whose parameters `bind` is given rows for, with
-    /// the state of these captures, which goes where `map` says if a version before has made them. Also returns their slots. Whatever else the group had is gone.
+    /// What a restart makes of this group: an empty one to which the queries are added whose parameters `bind` is given
+    /// rows for, with the state of these captures, which goes where `map` says if a version before has made them. Also
+    /// returns their slots. Whatever else the group had is gone.
     ///
     /// # Panics
     /// If the parameters do not fit, or anything is lost.
@@ -357,7 +358,8 @@ impl TestGroup {
         assert_eq!(self.group.push_from(input, slot, arrival_us, payload.as_bytes()), Push::Taken);
     }
 
-    /// Puts an event into the inbox that stands at `position` in a log. The clock moves to when it came, unless it is later already.
+    /// Puts an event into the inbox that stands at `position` in a log. The clock moves to when it came, unless it is
+    /// later already.
     ///
     /// # Panics
     /// If the inbox is full.
@@ -440,7 +442,8 @@ fn decoder(inputs: &[Input], row_schema: &SchemaRef) -> Box<dyn Decoder> {
     several_inputs(formats.collect(), row_schema.clone()).expect("all inputs are JSON")
 }
 
-/// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before it.
+/// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before
+/// it.
 struct Kept {
     has_output_bits: bool,
     encoder: Box<dyn Encoder>,

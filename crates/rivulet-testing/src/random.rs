@@ -5,8 +5,8 @@ use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::InputIndex;
 use rivulet_sql::ParamValue;
 
-/// A random application over the input `readings (ts, value, device)`, or over two inputs with these columns, with the parameters
-/// `low`, `width` and `rows`.
+/// A random application over the input `readings (ts, value, device)`, or over two inputs with these columns, with the
+/// parameters `low`, `width` and `rows`.
 pub struct RandomApplication {
     /// The `CREATE APPLICATION`.
     pub sql: String,

@@ -41,7 +41,8 @@ pub trait Service: Send + Sync + 'static {
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError>;
 
     /// Registers an application from its SQL text, or lets it take over the queries of the one that has its name. With
-    /// `discards_state` it does so although it cannot go on with all of their state; otherwise it is refused then, with what would be lost.
+    /// `discards_state` it does so although it cannot go on with all of their state; otherwise it is refused then, with
+    /// what would be lost.
     fn replace_application(
         &self,
         sql: &str,
@@ -66,7 +67,8 @@ pub trait Service: Send + Sync + 'static {
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
     }
 
-    /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does nothing.
+    /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does
+    /// nothing.
     fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError>;
 
     /// Loads the file of a table again. Queries go on; a file that cannot be read changes nothing.
@@ -115,12 +117,12 @@ pub trait Service: Send + Sync + 'static {
         Err(ServiceError::invalid("this server runs no big queries"))
     }
 
-    /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more. Pausing a paused
-    /// query does nothing; one that does not run is a conflict.
+    /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more.
+    /// Pausing a paused query does nothing; one that does not run is a conflict.
     fn pause(&self, query: &str) -> Result<(), ServiceError>;
 
-    /// Resumes a paused query. Resuming a running query does nothing. A big query that was ended by an error, or could not be
-    /// started, is tried again: without state, from the start of its sources.
+    /// Resumes a paused query. Resuming a running query does nothing. A big query that was ended by an error, or could
+    /// not be started, is tried again: without state, from the start of its sources.
     fn resume(&self, query: &str) -> Result<(), ServiceError>;
 
     /// Drops a query and its state.
@@ -151,8 +153,8 @@ pub trait Service: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An error says
-    /// what is missing, and `/health/ready` shows it.
+    /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An
+    /// error says what is missing, and `/health/ready` shows it.
     fn ready(&self) -> Result<(), ServiceError> {
         Ok(())
     }
@@ -186,8 +188,8 @@ pub fn generated_name(id: QueryId) -> String {
     format!("query_{id}")
 }
 
-/// Whether a name has the form of [`generated_name`], and of which query. A submitted name of this form is to be refused,
-/// so that a generated name is always free (and need not be stored).
+/// Whether a name has the form of [`generated_name`], and of which query. A submitted name of this form is to be
+/// refused, so that a generated name is always free (and need not be stored).
 pub fn is_generated_name(name: &str) -> Option<QueryId> {
     let digits = name.strip_prefix("query_")?;
     let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
@@ -388,7 +390,8 @@ pub struct TableInfo {
     pub applications: Vec<String>,
     /// Why it has no rows, and the applications that use it do not run.
     pub not_running: Option<String>,
-    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without them.
+    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without
+    /// them.
     pub left_out: Option<String>,
 }
 
@@ -565,8 +568,8 @@ pub enum QueryState {
     Running,
     /// It does not.
     Paused,
-    /// It cannot: this version does not understand its application, or its parameters, or what a big query reads is not there. It
-    /// can be dropped.
+    /// It cannot: this version does not understand its application, or its parameters, or what a big query reads is not
+    /// there. It can be dropped.
     NotRunning,
     /// A big query whose input has come to its end.
     Ended,

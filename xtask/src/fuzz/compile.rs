@@ -1,8 +1,8 @@
 //! Building the programs, and this program as the compiler's wrapper, which has our own crates instrumented.
 //!
-//! Programs are built in the target folder of the workspace. The lists of versions are the same, and so are features and profile of what others
-//! have written, so that none of it is compiled a second time; our own crates have other names of files than those of the workspace, for
-//! `fuzz/` is a workspace of its own.
+//! Programs are built in the target folder of the workspace. The lists of versions are the same, and so are features
+//! and profile of what others have written, so that none of it is compiled a second time; our own crates have other
+//! names of files than those of the workspace, for `fuzz/` is a workspace of its own.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use crate::root;
 /// Says to this program that it is the compiler's wrapper.
 const IS_WRAPPER: &str = "RIVULET_FUZZ_WRAPPER";
 
-/// What libFuzzer needs to see of a program: which branches it takes and what it compares. Arithmetic that overflows is found as well.
+/// What libFuzzer needs to see of a program: which branches it takes and what it compares. Arithmetic that overflows is
+/// found as well.
 const INSTRUMENTATION: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

@@ -22,7 +22,8 @@ impl Outcome {
         &self.target
     }
 
-    /// Takes in a line of libFuzzer's, such as `#4096 pulse  cov: 812 ft: 2203 corp: 101/5kb lim: 164 exec/s: 2048 rss: 80Mb`.
+    /// Takes in a line of libFuzzer's, such as
+    /// `#4096 pulse  cov: 812 ft: 2203 corp: 101/5kb lim: 164 exec/s: 2048 rss: 80Mb`.
     pub(super) fn read(&mut self, line: &str) {
         if let Some((_, path)) = line.split_once("Test unit written to ") {
             // One that was only slow has failed nothing.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use super::compile::kept;
 use super::outcome::Outcome;
 
-/// Bounds of one execution: the longest that it may take, what takes longer than a second is written down, memory, and the size of inputs.
+/// Bounds of one execution: the longest that it may take, what takes longer than a second is written down, memory, and
+/// the size of inputs.
 const BOUNDS: &[&str] =
     &["-timeout=10", "-report_slow_units=1", "-rss_limit_mb=4096", "-malloc_limit_mb=1024", "-max_len=16384"];
 
@@ -20,7 +21,8 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
 /// So many of the last lines are shown of a run that failed.
 const LINES_SHOWN: usize = 30;
 
-/// How often a target goes on after an input that was too slow once and not again: a machine that does something else is no defect of ours.
+/// How often a target goes on after an input that was too slow once and not again: a machine that does something else
+/// is no defect of ours.
 const SLOW_MAX: usize = 5;
 
 /// Fuzzes a target for `seconds`, and says what it found.

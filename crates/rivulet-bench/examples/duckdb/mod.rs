@@ -18,7 +18,8 @@ pub(crate) fn run(script: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The statement that writes the answer of a query to a file, as [`Answer::of_text`](rivulet_bench::nexmark::Answer::of_text) reads it.
+/// The statement that writes the answer of a query to a file, as
+/// [`Answer::of_text`](rivulet_bench::nexmark::Answer::of_text) reads it.
 pub(crate) fn copy(query: &str, file: impl Display) -> String {
     format!("COPY (\n{query}\n) TO '{file}' (DELIMITER '|', NULLSTR '\\N', HEADER true);\n")
 }

@@ -1,5 +1,6 @@
 //! The broker's side of MQTT, as far as an engine under test needs it: sessions of 3.1.1 and 5, subscriptions, results
-//! taken and counted. No retained messages, no stored sessions; delivery at QoS 0, or at QoS 1 as fast as acknowledgements come.
+//! taken and counted. No retained messages, no stored sessions; delivery at QoS 0, or at QoS 1 as fast as
+//! acknowledgements come.
 //!
 //! One thread listens, one reads from each connection. Whoever writes to a connection (its reader, with answers; the
 //! sender, with events) writes whole packets under the connection's lock.

@@ -112,8 +112,8 @@ pub struct Report {
     pub results_received: u64,
     /// Their payload bytes.
     pub result_bytes: u64,
-    /// How long after the time in their field `ts`, which is that of an event, messages from the engine were received: half of
-    /// them at most this, microseconds; absent if none has such a field.
+    /// How long after the time in their field `ts`, which is that of an event, messages from the engine were received:
+    /// half of them at most this, microseconds; absent if none has such a field.
     #[serde(default)]
     pub result_latency_us_p50: Option<u64>,
     /// 95 % of them.

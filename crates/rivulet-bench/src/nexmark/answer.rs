@@ -1,7 +1,8 @@
 //! Results in a form that can be compared: rows as text, without an order, floats to nine digits.
 //!
-//! A result that changes is what is left of it: a row that is taken back is as if it had never been there. Known answers are kept in
-//! full where they are small, otherwise as the number of rows, a sum of their hashes, and some of them to look at.
+//! A result that changes is what is left of it: a row that is taken back is as if it had never been there. Known
+//! answers are kept in full where they are small, otherwise as the number of rows, a sum of their hashes, and some of
+//! them to look at.
 
 use std::collections::BTreeMap;
 
@@ -171,8 +172,8 @@ static ANSWERS: [(&str, &str); 3] = [
 ];
 
 impl Expected {
-    /// The answer of a query over a corpus, by their names. Of q12, whose windows depend on the clock, it is the number of bids of each
-    /// bidder in all windows together.
+    /// The answer of a query over a corpus, by their names. Of q12, whose windows depend on the clock, it is the number
+    /// of bids of each bidder in all windows together.
     pub fn of(query: &str, corpus: &str) -> Option<Self> {
         let (_, text) = ANSWERS.iter().find(|(name, _)| *name == corpus)?;
         Some(Self { is_of_sums: query == BY_THE_CLOCK, ..Self::in_text(text, query)? })

@@ -81,7 +81,8 @@ pub struct Corpus {
     disorder: u64,
 }
 
-/// All of them. Events of one stream have times of their own, to the millisecond, where results depend on which of two came first.
+/// All of them. Events of one stream have times of their own, to the millisecond, where results depend on which of two
+/// came first.
 pub static CORPORA: [Corpus; 3] = [
     Corpus {
         name: "in_order",
@@ -173,8 +174,8 @@ pub enum CorpusError {
     Connector(String),
 }
 
-/// Writes the streams `person`, `auction` and `bid` to files of these names in `folder`, which is made if it is not there. Returns the number of
-/// rows of each.
+/// Writes the streams `person`, `auction` and `bid` to files of these names in `folder`, which is made if it is not
+/// there. Returns the number of rows of each.
 pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Result<[u64; 3], CorpusError> {
     fs::create_dir_all(folder).map_err(|error| CorpusError::Write { path: folder.display().to_string(), error })?;
     let mut rows = [0; 3];

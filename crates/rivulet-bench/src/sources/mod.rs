@@ -1,8 +1,8 @@
 //! Sources of big queries without an outside: streams of benchmarks and of simulated sensors, at a rate or as fast as
 //! they are taken.
 //!
-//! What must hold: an event is a pure function of the seed and its number, so that a stream is the same whatever its partitions, its
-//! batches and the columns that are read.
+//! What must hold: an event is a pure function of the seed and its number, so that a stream is the same whatever its
+//! partitions, its batches and the columns that are read.
 //!
 //! - [`nexmark`], [`hibench`], [`sensors`]: the streams, each a connector;
 //! - [`options`]: what all of them can be told; [`schedule`]: when event n happens; [`walk`]: which partition makes it;

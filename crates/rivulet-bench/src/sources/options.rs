@@ -170,7 +170,8 @@ impl StreamOptions {
         })
     }
 
-    /// The partitions of a stream of events that follow this pattern; those of a query that goes on are where they were.
+    /// The partitions of a stream of events that follow this pattern; those of a query that goes on are where they
+    /// were.
     ///
     /// # Errors
     /// A checkpoint is not understood.

@@ -1,8 +1,9 @@
 //! Randomness as a pure function: of a seed, the number of an event, and the purpose ("lane") within that event.
 //!
-//! So any partition makes any range of events, any column is made without the others, and two engines that never speak to each
-//! other read the same stream. The mixing is that of SplitMix64 (Steele, Lea, Flood 2014); only integer arithmetic and correctly
-//! rounded operations are used, so that the numbers are the same on every machine. Not for secrets.
+//! So any partition makes any range of events, any column is made without the others, and two engines that never speak
+//! to each other read the same stream. The mixing is that of SplitMix64 (Steele, Lea, Flood 2014); only integer
+//! arithmetic and correctly rounded operations are used, so that the numbers are the same on every machine. Not for
+//! secrets.
 
 use std::sync::LazyLock;
 
@@ -39,8 +40,9 @@ impl Seed {
 pub(super) struct Draws(u64);
 
 impl Draws {
-    /// Uniform in 0..bound, with a bias of at most `bound / 2^(bits that are left)`: enough for draws whose bounds multiply to
-    /// less than 2^40. What lies below the product's high half is as random as before, and serves the next draw.
+    /// Uniform in 0..bound, with a bias of at most `bound / 2^(bits that are left)`: enough for draws whose bounds
+    /// multiply to less than 2^40. What lies below the product's high half is as random as before, and serves the next
+    /// draw.
     #[inline(always)]
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.0) * u128::from(bound);
@@ -56,7 +58,8 @@ impl Draws {
         let step = (self.0 >> 54) as usize;
         let rest = ((self.0 >> 11) & ((1 << 43) - 1)) as f64 * (1.0 / (1u64 << 43) as f64) * STEP;
         self.0 = mix(self.0);
-        // The exponential's series: at most 0.0135 to the fifth power is left out, a hundredth of a cent of the highest price.
+        // The exponential's series: at most 0.0135 to the fifth power is left out, a hundredth of a cent of the highest
+        // price.
         let series = 1.0 + rest * (1.0 + rest * (1.0 / 2.0) * (1.0 + rest * (1.0 / 3.0) * (1.0 + rest * (1.0 / 4.0))));
         (PRICE_STEPS[step] * series + 0.5) as i64
     }

@@ -1,7 +1,7 @@
 //! `sensors:` simulated climate sensors, for a first look at a query and for tests of load.
 //!
-//! Sensors report in turn. Temperature follows the time of day as a triangle between night and afternoon, each sensor has its own
-//! mean, and there is noise; humidity goes the other way.
+//! Sensors report in turn. Temperature follows the time of day as a triangle between night and afternoon, each sensor
+//! has its own mean, and there is noise; humidity goes the other way.
 
 use std::sync::Arc;
 

@@ -63,7 +63,8 @@ impl<M: Maker> Source for GeneratedSource<M> {
         let started_us = *pace.started_us.get_or_insert(now_us);
         let due = pace.schedule.events_until(now_us - started_us);
         match self.walk.fill(rows_max, due, &mut self.numbers) {
-            // Their arrival is that of the first by the schedule, however late they are asked for: a stalled engine cannot hide it.
+            // Their arrival is that of the first by the schedule, however late they are asked for: a stalled engine
+            // cannot hide it.
             Some(first) => {
                 let arrival_us = started_us + pace.schedule.offset_us(first);
                 Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, arrival_us })

@@ -90,8 +90,8 @@ impl TextColumn {
     }
 }
 
-/// Eight small letters out of 64 random bits: each byte times 26, divided by 256. Some letters get ten of the 256 bytes and the
-/// others nine.
+/// Eight small letters out of 64 random bits: each byte times 26, divided by 256. Some letters get ten of the 256 bytes
+/// and the others nine.
 #[inline(always)]
 fn letters(bits: u64) -> [u8; 8] {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;

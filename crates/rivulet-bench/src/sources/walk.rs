@@ -1,9 +1,9 @@
 //! Which events a partition makes, and in which order.
 //!
-//! Positions 0, 1, 2, ... of the stream go to the partitions in blocks, in turn, so that all advance together and each position is made
-//! exactly once. The event at a position has the position's number, unless the stream is disordered: then the events of a group of G
-//! stand in the order `position * 953 mod G`, as the benchmark has it. Of every 50 events (or another cycle) a source may want some
-//! only; the others are jumped over.
+//! Positions 0, 1, 2, ... of the stream go to the partitions in blocks, in turn, so that all advance together and each
+//! position is made exactly once. The event at a position has the position's number, unless the stream is disordered:
+//! then the events of a group of G stand in the order `position * 953 mod G`, as the benchmark has it. Of every 50
+//! events (or another cycle) a source may want some only; the others are jumped over.
 
 /// The step by which disordered groups are walked: a prime, so that every event of a group comes once.
 const DISORDER: u64 = 953;
@@ -83,7 +83,8 @@ impl Walk {
         (self.next.min(self.part.events), self.part.events)
     }
 
-    /// Replaces `numbers` by the next events, at most `rows_max`, at positions below `due`. Returns the position of the first.
+    /// Replaces `numbers` by the next events, at most `rows_max`, at positions below `due`. Returns the position of the
+    /// first.
     pub(super) fn fill(&mut self, rows_max: usize, due: u64, numbers: &mut Vec<u64>) -> Option<u64> {
         numbers.clear();
         let limit = due.min(self.part.events);
@@ -166,7 +167,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the blocks, partitions and pattern: each wanted event comes exactly once, and in order if there is no disorder.
+        /// Whatever the blocks, partitions and pattern: each wanted event comes exactly once, and in order if there is
+        /// no disorder.
         #[test]
         fn every_wanted_event_comes_once(
             events in 0u64..700, disorder in prop_oneof![Just(1), 2u64..120], block in 1u64..90, partitions in 1u64..5,

@@ -229,7 +229,8 @@ impl TaxiPosition {
     }
 }
 
-/// A herd and its dog, which speak in turn: the animals graze about the middle, and so does the dog, but it goes far now and then.
+/// A herd and its dog, which speak in turn: the animals graze about the middle, and so does the dog, but it goes far
+/// now and then.
 #[derive(Clone, Copy, Debug)]
 pub struct HerdPosition {
     /// Where the dog is.

@@ -65,7 +65,8 @@ fn at_qos_1_no_more_is_under_way_than_was_acknowledged() {
     assert!(received.len() > 60_000 && received.len() <= 65_535, "{}", received.len());
     assert!(received.iter().zip(1..).all(|(id, expected)| *id == expected), "identifiers follow each other");
     client.acknowledge(&received);
-    // 100 queries at 2,000 a second for half a second: 100,000 with a deviation of 316, fewer than can be under way behind the first.
+    // 100 queries at 2,000 a second for half a second: 100,000 with a deviation of 316, fewer than can be under way
+    // behind the first.
     let mut all = received.len() as u64;
     while client.message(Duration::from_millis(500)).is_some() {
         all += 1;

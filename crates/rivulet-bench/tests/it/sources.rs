@@ -1,5 +1,5 @@
-//! The streams of the generators: proportions, ranges and sizes that the benchmarks prescribe, and that a stream is the same however it
-//! is read.
+//! The streams of the generators: proportions, ranges and sizes that the benchmarks prescribe, and that a stream is the
+//! same however it is read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -79,8 +79,8 @@ impl Opening {
     };
 }
 
-/// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing outside of the
-/// statement.
+/// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing
+/// outside of the statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     /// Of a source, with all its columns.
@@ -141,8 +141,8 @@ pub struct DirectionDescription {
     pub help: &'static str,
     /// The formats it takes, the default one first; none if rows are not written at all.
     pub formats: &'static [&'static str],
-    /// What holds of rows after a crash of a server that makes checkpoints, case by case: in which case, empty for all others, and what then.
-    /// Nothing where nothing is read or written.
+    /// What holds of rows after a crash of a server that makes checkpoints, case by case: in which case, empty for all
+    /// others, and what then. Nothing where nothing is read or written.
     pub guarantees: &'static [(&'static str, Guarantee)],
     /// Its options.
     pub options: &'static [OptionDescription],
@@ -241,13 +241,14 @@ pub enum OptionKind {
     Broker,
     /// The path of a file that is read.
     File,
-    /// Of an option that stands for several names: those that may stand for the `*`, and what their values are. Others are
-    /// refused.
+    /// Of an option that stands for several names: those that may stand for the `*`, and what their values are. Others
+    /// are refused.
     Among(&'static [(&'static str, OptionKind)]),
 }
 
 impl OptionKind {
-    /// What the values of the name `rest` are, which stands for the `*` of the option if it has one; `None` if it may not.
+    /// What the values of the name `rest` are, which stands for the `*` of the option if it has one; `None` if it may
+    /// not.
     pub(crate) fn of(self, rest: Option<&str>) -> Option<Self> {
         match (self, rest) {
             (Self::Among(names), Some(rest)) => names.iter().find(|(name, _)| *name == rest).map(|(_, kind)| *kind),

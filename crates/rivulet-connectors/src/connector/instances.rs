@@ -1,4 +1,5 @@
-//! What the parallel instances of a sink share: the first that is opened makes it, the others find it by the name of their query.
+//! What the parallel instances of a sink share: the first that is opened makes it, the others find it by the name of
+//! their query.
 //!
 //! What must hold: it goes with the last instance that has it.
 

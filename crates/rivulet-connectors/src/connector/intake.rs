@@ -3,8 +3,8 @@
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Refused};
 
-/// How many payload bytes are decoded at once: what a batch of a few thousand usual rows has, and small enough for the cache next
-/// to the processor. A single larger payload is taken as well.
+/// How many payload bytes are decoded at once: what a batch of a few thousand usual rows has, and small enough for the
+/// cache next to the processor. A single larger payload is taken as well.
 pub(crate) const BYTES_AT_ONCE: usize = 1 << 20;
 
 /// The largest payload that is taken, whatever an option says: an arena of events stays far below 4 GiB with it.
@@ -12,8 +12,9 @@ pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
 /// Collects payloads and decodes them.
 ///
-/// Where the decoder takes a payload of many lines, blocks of lines are payloads too, so that nobody looks for the ends of lines beside it. Should a
-/// line of them be refused, all are decoded again line by line: what is said of a line is the same either way.
+/// Where the decoder takes a payload of many lines, blocks of lines are payloads too, so that nobody looks for the ends
+/// of lines beside it. Should a line of them be refused, all are decoded again line by line: what is said of a line is
+/// the same either way.
 pub(crate) struct Intake {
     events: Events,
     decoder: Box<dyn Decoder>,
@@ -38,7 +39,8 @@ impl Intake {
         self.takes_blocks = takes_blocks;
     }
 
-    /// How large a block of lines may be in a poll for so many rows; `None` where lines are taken one by one, as always at first.
+    /// How large a block of lines may be in a poll for so many rows; `None` where lines are taken one by one, as always
+    /// at first.
     pub(crate) fn block_bytes_max(&self, rows_max: usize) -> Option<usize> {
         let line_bytes = self.line_bytes.filter(|_| self.takes_blocks)?;
         let of_rows = rows_max.saturating_sub(self.rows_expected).saturating_mul(line_bytes);

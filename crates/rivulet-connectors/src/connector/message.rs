@@ -129,12 +129,14 @@ impl<K: Copy> Layout<K> {
         &self.required
     }
 
-    /// The slot with which the payload of the message with this number is put among the events: it tells which message a row is of.
+    /// The slot with which the payload of the message with this number is put among the events: it tells which message
+    /// a row is of.
     pub(crate) fn slot(&self, message: usize) -> Slot {
         if self.has_metadata { message as Slot } else { 0 }
     }
 
-    /// The rows of `events`, which are gone then. `column` makes the column of a part of messages, given the message of each row.
+    /// The rows of `events`, which are gone then. `column` makes the column of a part of messages, given the message of
+    /// each row.
     pub(crate) fn decode(
         &self,
         decoder: &mut dyn Decoder,

@@ -172,8 +172,8 @@ impl Options {
     }
 }
 
-/// What may be shown of the value `text` of an option: `***` stands for what is secret. What is not described was refused,
-/// or belongs to an older version, and is hidden.
+/// What may be shown of the value `text` of an option: `***` stands for what is secret. What is not described was
+/// refused, or belongs to an older version, and is hidden.
 pub(crate) fn shown<'t>(described: &'static [OptionDescription], name: &str, text: &'t str) -> Cow<'t, str> {
     const HIDDEN: &str = "***";
     let kind = find(described, &name.trim().to_ascii_lowercase()).and_then(|(option, rest)| option.kind.of(rest));

@@ -64,8 +64,8 @@ pub struct SourceSpec {
     pub options: Vec<(String, String)>,
     /// What there is already.
     pub host: Host,
-    /// Where its partitions go on, as they said it themselves ([`rivulet_dataflow::Source::position`]). One source is opened for each, in this
-    /// order; behind them may come such as are new.
+    /// Where its partitions go on, as they said it themselves ([`rivulet_dataflow::Source::position`]). One source is
+    /// opened for each, in this order; behind them may come such as are new.
     pub resume: Option<Vec<Option<String>>>,
 }
 
@@ -113,15 +113,16 @@ pub struct SinkSpec {
     pub schema: SchemaRef,
     /// Whether rows may take back others ([`rivulet_dataflow::Batch::retracts`]).
     pub changes: bool,
-    /// The columns by which rows are told apart where a sink keeps the newest of each, if the query's result has such columns.
+    /// The columns by which rows are told apart where a sink keeps the newest of each, if the query's result has such
+    /// columns.
     pub key: Option<Vec<usize>>,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
     /// What there is already.
     pub host: Host,
-    /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have said to the
-    /// checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing where it
-    /// begins anew.
+    /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have
+    /// said to the checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing
+    /// where it begins anew.
     pub checkpoints: Option<Vec<String>>,
 }
 

@@ -1,4 +1,5 @@
-//! What Avro and Protobuf have in common: how bytes are walked through, what stands before a payload, and how values go to columns.
+//! What Avro and Protobuf have in common: how bytes are walked through, what stands before a payload, and how values go
+//! to columns.
 
 use super::FormatError;
 use super::fault::{Fault, Problem};
@@ -103,8 +104,8 @@ pub(crate) enum Framing {
     /// Nothing.
     #[default]
     None,
-    /// What registries of schemas put there: a zero byte and the number of the schema, big end first. It is not looked up: the
-    /// schema is the one that was given.
+    /// What registries of schemas put there: a zero byte and the number of the schema, big end first. It is not looked
+    /// up: the schema is the one that was given.
     Registry(u32),
 }
 

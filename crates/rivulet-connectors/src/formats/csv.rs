@@ -1,6 +1,7 @@
 //! CSV (RFC 4180): one line a row, fields in the order of the declared columns, without a header line.
 //!
-//! A field may belong to no column; then it is skipped. An empty field is null; `""` is the empty text. A payload may have several lines; the last one need not be ended.
+//! A field may belong to no column; then it is skipped. An empty field is null; `""` is the empty text. A payload may
+//! have several lines; the last one need not be ended.
 
 use rivulet_dataflow::Batch;
 
@@ -142,8 +143,8 @@ struct Field {
     separator: usize,
 }
 
-/// Reads the field at `start..end` if its column is one of numbers and it is nothing but a number, as most are; whether it was. Everything else is
-/// left to a closer look.
+/// Reads the field at `start..end` if its column is one of numbers and it is nothing but a number, as most are; whether
+/// it was. Everything else is left to a closer look.
 #[inline(always)]
 fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Result<bool, Problem> {
     let values = column.values();

@@ -36,8 +36,8 @@ impl<P: PayloadParser> PayloadDecoder<P> {
     }
 }
 
-/// Appends the rows of an event to `rows` and returns how many; none if it does not fit and is refused. `input` is by which of
-/// several inputs it came.
+/// Appends the rows of an event to `rows` and returns how many; none if it does not fit and is refused. `input` is by
+/// which of several inputs it came.
 pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     parser: &mut P,
     rows: &mut Rows,

@@ -88,8 +88,8 @@ fn scan_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     }
 }
 
-/// Scans an integer of up to 15 digits, which most numbers are; returns it and where its digits end. `None` for every other number, and for
-/// what is none; what follows is the caller's to judge. Leading zeros are taken.
+/// Scans an integer of up to 15 digits, which most numbers are; returns it and where its digits end. `None` for every
+/// other number, and for what is none; what follows is the caller's to judge. Leading zeros are taken.
 #[inline(always)]
 pub(crate) fn scan_short_integer(bytes: &[u8], start: usize) -> Option<(i64, usize)> {
     let negative = bytes.get(start) == Some(&b'-');

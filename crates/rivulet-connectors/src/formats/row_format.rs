@@ -1,5 +1,5 @@
-//! The formats of big queries: those of small ones, those that need a schema or a file of their own, and what only files have, a
-//! header.
+//! The formats of big queries: those of small ones, those that need a schema or a file of their own, and what only
+//! files have, a header.
 //!
 //! Only some of the declared columns are read ([`RowFormat::decoder`]). What is not read is not checked either.
 
@@ -85,8 +85,8 @@ impl RowFormat {
         matches!(self, Self::Plain { .. } | Self::Raw(_))
     }
 
-    /// A decoder of payloads into rows of those columns of `declared` that are `read` (ascending). The event time, one of the declared
-    /// columns, is never null.
+    /// A decoder of payloads into rows of those columns of `declared` that are `read` (ascending). The event time, one
+    /// of the declared columns, is never null.
     ///
     /// # Errors
     /// The declared columns do not suit the format.
@@ -122,8 +122,8 @@ impl RowFormat {
         }
     }
 
-    /// A decoder of CSV lines whose fields are the columns of `declared` at these places; a field without one is skipped. Columns are
-    /// read as with [`RowFormat::decoder`].
+    /// A decoder of CSV lines whose fields are the columns of `declared` at these places; a field without one is
+    /// skipped. Columns are read as with [`RowFormat::decoder`].
     ///
     /// # Panics
     /// If the format is not CSV.

@@ -1,7 +1,8 @@
 //! Where fields of CSV end: delimiters, line feeds and quotes, found 64 bytes at a time.
 //!
-//! The bytes of a block are compared at once, and the results kept as bits, so that what a field costs does not depend on how many
-//! there are in a line (as Langdale and Lemire find structure, "Parsing gigabytes of JSON per second", 2019).
+//! The bytes of a block are compared at once, and the results kept as bits, so that what a field costs does not depend
+//! on how many there are in a line (as Langdale and Lemire find structure, "Parsing gigabytes of JSON per second",
+//! 2019).
 
 const BLOCK: usize = 64;
 
@@ -20,8 +21,8 @@ impl<'p> Separators<'p> {
         Self { payload, delimiter, base: 0, bits: bits_at(payload, 0, delimiter) }
     }
 
-    /// The first delimiter, line feed or quote at `from` or behind; the end of the payload if there is none. `from` is never before where it
-    /// was asked for last.
+    /// The first delimiter, line feed or quote at `from` or behind; the end of the payload if there is none. `from` is
+    /// never before where it was asked for last.
     #[inline(always)]
     pub(super) fn next(&mut self, from: usize) -> usize {
         let (mut base, mut bits) = (self.base, self.bits);
@@ -64,7 +65,8 @@ fn bits_of(block: &[u8; BLOCK], delimiter: u8) -> u64 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8};
     let mut bits = 0;
     for (place, part) in block.as_chunks::<16>().0.iter().enumerate() {
-        // SAFETY: the part has the 16 bytes that are loaded, wherever they stand; every processor of this kind has the instructions.
+        // SAFETY: the part has the 16 bytes that are loaded, wherever they stand; every processor of this kind has the
+        // instructions.
         let found = unsafe {
             let bytes = _mm_loadu_si128(part.as_ptr().cast());
             let equal = |byte: u8| _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte as i8));

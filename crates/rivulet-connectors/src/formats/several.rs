@@ -1,5 +1,5 @@
-//! The decoder of an application with several inputs: each event is parsed in the format of its input, and one batch comes out
-//! with the columns of all inputs side by side.
+//! The decoder of an application with several inputs: each event is parsed in the format of its input, and one batch
+//! comes out with the columns of all inputs side by side.
 //!
 //! What must hold: rows are in the order of their events, whichever input these came by.
 
@@ -26,8 +26,8 @@ pub struct InputFormat {
     pub event_time_column: Option<usize>,
 }
 
-/// A decoder of events that come by several inputs, into rows of `schema`: the number of the input (`UInt8`), then the columns
-/// of all inputs, each nullable; a row is null in those of other inputs.
+/// A decoder of events that come by several inputs, into rows of `schema`: the number of the input (`UInt8`), then the
+/// columns of all inputs, each nullable; a row is null in those of other inputs.
 ///
 /// Fails if the columns of an input do not suit its format.
 ///

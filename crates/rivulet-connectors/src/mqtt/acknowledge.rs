@@ -1,25 +1,26 @@
 //! Acknowledgements that wait for the log, and messages that come again.
 //!
-//! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. If the
-//! connection or the process ends before that, the sender repeats the message. The log has it already, so a repeat is
-//! acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an acknowledged
+//! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. If
+//! the connection or the process ends before that, the sender repeats the message. The log has it already, so a repeat
+//! is acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an acknowledged
 //! message is remembered for as long as its sender may not know of the acknowledgement.
 //!
 //! A repeat has the packet identifier and the content of the newest message with that identifier. That alone is not
-//! enough: a client that has its acknowledgement may use the identifier again for an equal message, and that is a new one.
-//! Three cases tell them apart, and none depends on the order in which a client sends new messages and repeats:
+//! enough: a client that has its acknowledgement may use the identifier again for an equal message, and that is a new
+//! one. Three cases tell them apart, and none depends on the order in which a client sends new messages and repeats:
 //!
 //! - It is marked as a duplicate (DUP). MQTT forbids that for a new message.
 //! - It is not marked, but the acknowledgement of the first was never sent: until then the identifier is in use.
-//! - It is not marked, but the client asked for its session and was told that there is none. Then MQTT 5 has it send what
-//!   it kept as if it were new.
+//! - It is not marked, but the client asked for its session and was told that there is none. Then MQTT 5 has it send
+//!   what it kept as if it were new.
 //!
 //! Any other message that is not marked is new. So a client counts twice that repeats without the mark though the
 //! acknowledgement was on its way or its session was there; and in the third case an equal message under the same
 //! identifier that is indeed new is taken for a repeat. Nothing in the protocol tells these apart.
 //!
-//! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first message, though
-//! they may not have ended when it began ([`DedupWindow::take_over`]); and memory is bounded, by client and in total.
+//! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first
+//! message, though they may not have ended when it began ([`DedupWindow::take_over`]); and memory is bounded, by client
+//! and in total.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,11 +37,13 @@ use super::codec::{self, Qos};
 use super::log::MessageLog;
 use super::router::Received;
 
-/// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are packet identifiers.
+/// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are
+/// packet identifiers.
 const WAITING_MAX: usize = 65_535;
 
-/// How many of the messages that were acknowledged last are remembered of a connection. Half of the packet identifiers: who counts them
-/// up comes to one again long after its last message was forgotten, and is not taken for who repeats that.
+/// How many of the messages that were acknowledged last are remembered of a connection. Half of the packet identifiers:
+/// who counts them up comes to one again long after its last message was forgotten, and is not taken for who repeats
+/// that.
 const SENT_MAX: usize = 32_767;
 
 /// The same while there is no room for more in total.
@@ -52,7 +55,8 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 /// How many clients are remembered.
 const CLIENTS_MAX: usize = 100_000;
 
-/// Of a full number of clients one in so many is forgotten at once, so that they are not looked through for each that comes.
+/// Of a full number of clients one in so many is forgotten at once, so that they are not looked through for each that
+/// comes.
 const FORGOTTEN_SHARE: usize = 16;
 
 /// How many acknowledged messages are remembered in total, give or take those of one client: 32 to 80 bytes each.
@@ -199,7 +203,8 @@ pub enum Admission {
     Open,
     /// So much waits for its acknowledgement that nothing more should be read.
     Full,
-    /// The next connection of the client knows what came so far, and nothing of what would come: it is left to be sent again.
+    /// The next connection of the client knows what came so far, and nothing of what would come: it is left to be sent
+    /// again.
     TakenOver,
 }
 
@@ -230,8 +235,8 @@ impl DedupWindow {
         }
     }
 
-    /// Waits until an earlier connection of the client has processed what it had read, and takes what it knows. To be called before
-    /// anything is processed; a second call does nothing.
+    /// Waits until an earlier connection of the client has processed what it had read, and takes what it knows. To be
+    /// called before anything is processed; a second call does nothing.
     pub(super) async fn take_over(&self) {
         let predecessor = self.state.lock().predecessor.clone();
         if let Some(predecessor) = predecessor {
@@ -410,7 +415,8 @@ struct Client {
 }
 
 impl DedupWindows {
-    /// A connection begins. What an earlier one of the same client has left is known to it, after [`DedupWindow::take_over`] if that has not ended yet.
+    /// A connection begins. What an earlier one of the same client has left is known to it, after
+    /// [`DedupWindow::take_over`] if that has not ended yet.
     pub fn begin(&self, client: &[u8]) -> Arc<DedupWindow> {
         let dedup_window = Arc::new(DedupWindow::new(self.total.clone()));
         let mut clients = self.clients.lock();
@@ -433,7 +439,8 @@ impl DedupWindows {
         dedup_window
     }
 
-    /// Makes sure that there is room for one more client: those go that have gone for longest. False if all are connected.
+    /// Makes sure that there is room for one more client: those go that have gone for longest. False if all are
+    /// connected.
     fn makes_room(&self, clients: &mut HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>) -> bool {
         if clients.len() < CLIENTS_MAX {
             return true;
@@ -480,7 +487,8 @@ impl DedupWindows {
         }
     }
 
-    /// The log of an earlier process has a message, whose sender may not have been told so; from the oldest to the newest.
+    /// The log of an earlier process has a message, whose sender may not have been told so; from the oldest to the
+    /// newest.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         let Received { arrival_us, client, packet_id, topic, payload } = *message;
         let mut clients = self.clients.lock();

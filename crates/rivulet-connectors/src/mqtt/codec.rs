@@ -1,8 +1,8 @@
 //! MQTT packets as bytes: frames, and PUBLISH decoded where it lies.
 //!
-//! PUBLISH and PUBACK, the packets of the hot path, are read and written here, borrowed from the read buffer and without
-//! allocation. Every other packet goes through `rmqtt-codec`. Whatever bytes come in, the answer is a packet or a
-//! [`CodecError`], never a panic.
+//! PUBLISH and PUBACK, the packets of the hot path, are read and written here, borrowed from the read buffer and
+//! without allocation. Every other packet goes through `rmqtt-codec`. Whatever bytes come in, the answer is a packet or
+//! a [`CodecError`], never a panic.
 
 use bytes::BytesMut;
 use rmqtt_codec::error::{DecodeError, EncodeError};

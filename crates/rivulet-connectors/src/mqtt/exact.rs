@@ -1,14 +1,14 @@
 //! A hash table for exact topics: keys that are hashes already, found with a single access to memory.
 //!
-//! With a million topics nearly every look-up misses the caches, and a table that keeps its tags beside its entries misses
-//! twice. Here an entry lies where its hash says or in one of the next places.
+//! With a million topics nearly every look-up misses the caches, and a table that keeps its tags beside its entries
+//! misses twice. Here an entry lies where its hash says or in one of the next places.
 
 use std::mem;
 
 use rivulet_dataflow::fetch;
 
-/// A hash of 128 bits, of which two are taken: the lowest of the first half is always 1 (0 marks an empty place), the lowest
-/// of the second half is a flag of the entry.
+/// A hash of 128 bits, of which two are taken: the lowest of the first half is always 1 (0 marks an empty place), the
+/// lowest of the second half is a flag of the entry.
 pub(super) type Key = [u64; 2];
 
 /// The key of a hash.
@@ -59,7 +59,8 @@ impl<T> Default for ExactTable<T> {
 }
 
 impl<T: Copy + Default> ExactTable<T> {
-    /// The first place an entry may lie at: the hash as a fraction of the table, so that its size need be no power of two.
+    /// The first place an entry may lie at: the hash as a fraction of the table, so that its size need be no power of
+    /// two.
     #[inline]
     fn home(&self, key: &Key) -> usize {
         (((key[0] >> 32) * self.places.len() as u64) >> 32) as usize

@@ -1,8 +1,8 @@
 //! Which values belong to a topic: exact topics in a hash table, wildcard filters in a trie.
 //!
-//! The engine's routes and the broker's subscriptions are both kept here. An exact topic costs 16 bytes of hash and the value,
-//! not its text: with a keyed 128-bit hash, two of a billion topics collide with a probability below 10^-20, and nobody who
-//! does not know the key can make them.
+//! The engine's routes and the broker's subscriptions are both kept here. An exact topic costs 16 bytes of hash and the
+//! value, not its text: with a keyed 128-bit hash, two of a billion topics collide with a probability below 10^-20, and
+//! nobody who does not know the key can make them.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::mem;
@@ -25,7 +25,8 @@ const ROOT: u32 = 0;
 
 /// A map from topics and filters to sets of values.
 ///
-/// `T` is small and plain: it costs 16 bytes more to file it under an exact topic, and the empty places of a hash table.
+/// `T` is small and plain: it costs 16 bytes more to file it under an exact topic, and the empty places of a hash
+/// table.
 #[derive(Debug)]
 pub struct TopicIndex<T> {
     seed: u64,
@@ -391,8 +392,8 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         self.shards[Self::shard(&key)].prefetch(&key);
     }
 
-    /// Calls `each` with every value whose topic is `topic` or whose filter matches it. A value that was added under several
-    /// matching filters comes several times.
+    /// Calls `each` with every value whose topic is `topic` or whose filter matches it. A value that was added under
+    /// several matching filters comes several times.
     #[inline]
     pub fn for_each(&self, topic: &[u8], mut each: impl FnMut(&T)) {
         if self.exact_len > 0 {

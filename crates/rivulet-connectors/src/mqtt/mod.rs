@@ -19,10 +19,10 @@
 //!             publisher(), stats() -> BrokerStats, shutdown(limit).await
 //! ```
 //!
-//! Both run on the tokio runtime they are started on, and are content with a single thread; their handles may be used from
-//! any thread. To stop without losing what was taken: close the router, let the workers finish, shut client or broker down.
-//! Bytes from outside never panic and never block anybody but the connection they came from. An event is in
-//! an inbox, or still in the sender's hands, or counted as dropped.
+//! Both run on the tokio runtime they are started on, and are content with a single thread; their handles may be used
+//! from any thread. To stop without losing what was taken: close the router, let the workers finish, shut client or
+//! broker down. Bytes from outside never panic and never block anybody but the connection they came from. An event is
+//! in an inbox, or still in the sender's hands, or counted as dropped.
 //!
 //! In reading order:
 //! - [`codec`]: packets as bytes; PUBLISH decoded where it lies in the read buffer;

@@ -175,7 +175,8 @@ pub(super) fn push_subscription_identifier(identifier: u32, out: &mut Vec<u8>) {
     push_variable_length(identifier as usize, out);
 }
 
-/// Checks properties, and calls `each` with identifier and value (with the length in front, where it has one) of every one.
+/// Checks properties, and calls `each` with identifier and value (with the length in front, where it has one) of every
+/// one.
 pub(super) fn for_each_property<'p>(
     allowed: Allowed,
     mut rest: &'p [u8],
@@ -292,8 +293,8 @@ mod tests {
     #[test]
     fn broken_properties_are_refused() {
         let broken: [&[u8]; 9] = [
-            // Not of a message, unknown, cut short, twice, no UTF-8, U+0000, payload format 2, subscription identifier 0,
-            // a length too long.
+            // Not of a message, unknown, cut short, twice, no UTF-8, U+0000, payload format 2, subscription identifier
+            // 0, a length too long.
             &[property::SESSION_EXPIRY, 0, 0, 0, 1],
             &[0xff],
             &[property::MESSAGE_EXPIRY, 0, 0],

@@ -106,8 +106,9 @@ impl PublishBatch {
         self.push_with_id(topic, "", payload, options)
     }
 
-    /// The same, with what tells the message from every other one, the same when it is published once more; empty for nothing. With version 5 of the
-    /// protocol it goes along, as the user property `rivulet-id`, if it is not longer than 200 bytes.
+    /// The same, with what tells the message from every other one, the same when it is published once more; empty for
+    /// nothing. With version 5 of the protocol it goes along, as the user property `rivulet-id`, if it is not longer
+    /// than 200 bytes.
     #[inline]
     pub fn push_with_id(
         &mut self,
@@ -210,11 +211,12 @@ pub trait Publisher: Send + Sync {
     /// The number of the next message: those before it were submitted.
     fn next(&self) -> u64;
 
-    /// The number of the first message that has not left. One that goes out with QoS 1 has left when the broker has acknowledged it.
+    /// The number of the first message that has not left. One that goes out with QoS 1 has left when the broker has
+    /// acknowledged it.
     fn first_left(&self) -> u64;
 
-    /// Waits until all messages before the number `until` have left; an embedded broker has put them into the queues of its sessions then. False
-    /// if that takes longer than `limit`, or is given up.
+    /// Waits until all messages before the number `until` have left; an embedded broker has put them into the queues of
+    /// its sessions then. False if that takes longer than `limit`, or is given up.
     fn wait_until_left(&self, until: u64, limit: Duration, is_given_up: &dyn Fn() -> bool) -> bool {
         let deadline = Instant::now() + limit;
         while self.first_left() < until {
@@ -259,7 +261,8 @@ impl Outbound {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// The next batch to send, and the number of its first message. Its messages count as queued until [`Outbound::sent`].
+    /// The next batch to send, and the number of its first message. Its messages count as queued until
+    /// [`Outbound::sent`].
     pub(crate) fn take(&self) -> Option<(u64, PublishBatch)> {
         let mut queue = self.queue.lock();
         let batch = queue.batches.pop_front()?;

@@ -1,8 +1,9 @@
-//! Results of the engine that the log has already: queries that read a durable input give theirs once more after a crash, and where those are events of other
-//! durable inputs, they would count twice.
+//! Results of the engine that the log has already: queries that read a durable input give theirs once more after a
+//! crash, and where those are events of other durable inputs, they would count twice.
 //!
-//! A result in the log has its identity in the place of its sender's name ([`write_origin`]): a text that tells its query from all others, and behind the last `-`
-//! a number that grows with each result. So those of one query on one topic are a few ranges of numbers, however many they are.
+//! A result in the log has its identity in the place of its sender's name ([`write_origin`]): a text that tells its
+//! query from all others, and behind the last `-` a number that grows with each result. So those of one query on one
+//! topic are a few ranges of numbers, however many they are.
 //!
 //! What must hold: of each result that was found in the log, one that is given again is recognised, and only one.
 

@@ -10,9 +10,9 @@ const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// How long one message has been waiting for room, and when that has become a deadlock.
 ///
-/// An inbox may be full because its group is not scheduled, because its results have no room, because they wait behind the
-/// very message that waits for the inbox. Nobody in that circle can move, so after a while the message is given up, and
-/// counted.
+/// An inbox may be full because its group is not scheduled, because its results have no room, because they wait behind
+/// the very message that waits for the inbox. Nobody in that circle can move, so after a while the message is given up,
+/// and counted.
 #[derive(Debug)]
 pub(crate) struct Stall {
     /// Since when the circle has stood still.
@@ -40,11 +40,12 @@ impl Stall {
         self.patience = self.deadlock_after;
     }
 
-    /// The inbox is full. Returns whether to give the message up; `is_circular` says whether what the inbox waits for may
-    /// be waiting for this message.
+    /// The inbox is full. Returns whether to give the message up; `is_circular` says whether what the inbox waits for
+    /// may be waiting for this message.
     ///
-    /// After that the wait begins anew for the next message; it is half as long, so that a deadlock which takes thousands of
-    /// messages to clear does not take thousands of waits. A circle that opens even for a moment gets all its time again.
+    /// After that the wait begins anew for the next message; it is half as long, so that a deadlock which takes
+    /// thousands of messages to clear does not take thousands of waits. A circle that opens even for a moment gets all
+    /// its time again.
     pub(crate) fn full(&mut self, is_circular: bool) -> bool {
         if !is_circular {
             self.opened();

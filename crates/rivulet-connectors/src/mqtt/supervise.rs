@@ -70,8 +70,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs a task. `None` if it panicked; then a pause has passed, longer than the one before unless the task ran for long,
-    /// and it may begin again.
+    /// Runs a task. `None` if it panicked; then a pause has passed, longer than the one before unless the task ran for
+    /// long, and it may begin again.
     pub(super) async fn run<T>(
         &self,
         name: &'static str,

@@ -168,8 +168,8 @@ impl Template {
         Some(levels.join("/"))
     }
 
-    /// The topic (or, for an input, filter) of one query. `value` gives the text of a parameter by its place in the list
-    /// given to [`Template::parse`].
+    /// The topic (or, for an input, filter) of one query. `value` gives the text of a parameter by its place in the
+    /// list given to [`Template::parse`].
     ///
     /// Fails if a value does not fit: so that one query cannot read or write what belongs to others.
     pub fn bind<'v>(&self, value: impl Fn(usize) -> &'v str) -> Result<String, TemplateError> {

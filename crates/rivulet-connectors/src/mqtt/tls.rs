@@ -1,5 +1,5 @@
-//! TLS for both roles, with the `ring` provider passed explicitly: another crate in the program may bring a second provider,
-//! and then rustls refuses to choose.
+//! TLS for both roles, with the `ring` provider passed explicitly: another crate in the program may bring a second
+//! provider, and then rustls refuses to choose.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

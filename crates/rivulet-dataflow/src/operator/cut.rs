@@ -16,8 +16,8 @@ use super::{Chain, Run};
 pub enum Cut {
     /// Nothing is kept between rows: each instance takes blocks of them in turn.
     Anywhere,
-    /// By the key of the operator at this place: those before it keep nothing between rows, and those behind it have state by the
-    /// same key, or none.
+    /// By the key of the operator at this place: those before it keep nothing between rows, and those behind it have
+    /// state by the same key, or none.
     ByKey(usize),
     /// It cannot, for this reason.
     Never(&'static str),
@@ -46,7 +46,8 @@ impl Surroundings<'_> {
 }
 
 impl Chain {
-    /// Runs rows through the operators before `place`, which keep nothing between rows; `sink` receives what reaches it.
+    /// Runs rows through the operators before `place`, which keep nothing between rows; `sink` receives what reaches
+    /// it.
     ///
     /// # Errors
     /// As [`Chain::process`].
@@ -78,7 +79,8 @@ impl Chain {
         Ok((batch, key_groups.collect()))
     }
 
-    /// Runs the rows `own` of a batch, ascending, through the operators from `place` on; the other rows are those of other instances.
+    /// Runs the rows `own` of a batch, ascending, through the operators from `place` on; the other rows are those of
+    /// other instances.
     ///
     /// # Errors
     /// As [`Chain::process`].

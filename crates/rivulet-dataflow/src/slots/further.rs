@@ -1,8 +1,8 @@
 //! Queries that share a slot: what is computed for it once is a result of each of them.
 //!
-//! The first stands in the row of the slot. The further ones stand in a table of the same columns, from which nothing but their
-//! number and the topics of their results is ever read. Whoever lets queries share a slot vouches that everything else is the
-//! same.
+//! The first stands in the row of the slot. The further ones stand in a table of the same columns, from which nothing
+//! but their number and the topics of their results is ever read. Whoever lets queries share a slot vouches that
+//! everything else is the same.
 
 use std::collections::HashMap;
 
@@ -100,8 +100,8 @@ impl SlotTable {
         (!rows.is_empty()).then(|| (queries, table.parameters(rows)))
     }
 
-    /// Takes a query out of a slot that others share; one of them takes the row if it was that one's. Whether it was there, and
-    /// not alone: otherwise nothing happens.
+    /// Takes a query out of a slot that others share; one of them takes the row if it was that one's. Whether it was
+    /// there, and not alone: otherwise nothing happens.
     pub fn leave(&mut self, slot: Slot, query: QueryId) -> bool {
         let Some(mut further) = self.further.take() else { return false };
         let left = self.leave_shared(&mut further, slot, query);

@@ -1,5 +1,5 @@
-//! The catalog's file, changed while nobody had it open, and records in it of any bytes. Each call is answered or refused; what is read of a file
-//! that was not changed is what was written.
+//! The catalog's file, changed while nobody had it open, and records in it of any bytes. Each call is answered or
+//! refused; what is read of a file that was not changed is what was written.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! Configuration files and variables of the environment. What cannot be used is refused with a hint; what can is in force as it is shown.
+//! Configuration files and variables of the environment. What cannot be used is refused with a hint; what can is in
+//! force as it is shown.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

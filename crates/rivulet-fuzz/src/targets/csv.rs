@@ -1,5 +1,5 @@
-//! CSV payloads. Fields are those that a reference finds character by character; numbers and times are those that other formats make of the
-//! same text; what is written is read again.
+//! CSV payloads. Fields are those that a reference finds character by character; numbers and times are those that other
+//! formats make of the same text; what is written is read again.
 
 use arrow::array::{Array, AsArray};
 use rivulet_connectors::formats::{Format, decode_table};

@@ -1,5 +1,6 @@
-//! A line of checkpoints, with objects that were changed. What is restored is an epoch as it was committed, or there is none and it is said why;
-//! the next commit is restored in any case. With checksums that were made to fit, anything may be restored, and nothing panics.
+//! A line of checkpoints, with objects that were changed. What is restored is an epoch as it was committed, or there is
+//! none and it is said why; the next commit is restored in any case. With checksums that were made to fit, anything may
+//! be restored, and nothing panics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,6 @@
-//! The log of events, with files that were changed while nobody had it open. Opened again it gives records as they were written, each at its place
-//! and in order, and goes on behind them. Frames with right checks that nobody has written may be read, and harm nothing.
+//! The log of events, with files that were changed while nobody had it open. Opened again it gives records as they were
+//! written, each at its place and in order, and goes on behind them. Frames with right checks that nobody has written
+//! may be read, and harm nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,8 +31,8 @@ fn run(bytes: &[u8]) {
         forge(&mut files, &mut input);
     }
     edits::apply(&mut files, &mut input);
-    // Only the last file is looked through at a start: when it is gone, and others stand under names that are not theirs, positions are given
-    // out again.
+    // Only the last file is looked through at a start: when it is gone, and others stand under names that are not
+    // theirs, positions are given out again.
     let is_exact = !is_forged && whole().iter().filter(|(name, bytes)| files.get(*name) != Some(*bytes)).count() <= 1;
     write(folder.path(), &files);
     // A file of another version, or that is none, is an error.
@@ -127,7 +128,8 @@ fn write(folder: &Path, files: &Files) {
     }
 }
 
-/// Appends a frame to a segment that has right checks, whatever it says: they begin with the salt, which is in the name.
+/// Appends a frame to a segment that has right checks, whatever it says: they begin with the salt, which is in the
+/// name.
 fn forge(files: &mut Files, input: &mut Input<'_>) {
     let name = files.keys().nth(input.below(files.len())).cloned().unwrap_or_default();
     let mut number = || {

@@ -1,5 +1,5 @@
-//! JSON payloads. What is accepted is JSON by the standard (`serde_json` says so), each value is the one that stands there, and what is written is
-//! read again.
+//! JSON payloads. What is accepted is JSON by the standard (`serde_json` says so), each value is the one that stands
+//! there, and what is written is read again.
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Float64Type, Int64Type};
@@ -71,7 +71,8 @@ fn run(bytes: &[u8]) {
     round_trip(&batch, &mut *encoder, &mut *decoder);
 }
 
-/// Whether a key may be there more than once, by another spelling too: which of several counts is no question of the standard.
+/// Whether a key may be there more than once, by another spelling too: which of several counts is no question of the
+/// standard.
 fn has_twice(payload: &[u8]) -> bool {
     let keys = |key: u8| payload.iter().filter(|byte| byte.eq_ignore_ascii_case(&key)).count();
     payload.contains(&b'\\') || [b't', b'v', b'n', b's', b'f'].into_iter().any(|key| keys(key) > 1)

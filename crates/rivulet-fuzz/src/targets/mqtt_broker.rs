@@ -1,5 +1,6 @@
-//! The embedded broker, with two clients that send what they like in turns. Whatever comes, the broker answers in whole packets of the client's
-//! version, ends each connection when its client has gone, and the engine gets valid topics alone.
+//! The embedded broker, with two clients that send what they like in turns. Whatever comes, the broker answers in whole
+//! packets of the client's version, ends each connection when its client has gone, and the engine gets valid topics
+//! alone.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Topics, filters and templates, a line each. What the index finds is what matches one by one, and that is what a reference says that goes by
-//! the standard's words; what covers and overlaps agrees with what matches; what a template binds is found by the template's filter.
+//! Topics, filters and templates, a line each. What the index finds is what matches one by one, and that is what a
+//! reference says that goes by the standard's words; what covers and overlaps agrees with what matches; what a template
+//! binds is found by the template's filter.
 
 use std::collections::BTreeSet;
 

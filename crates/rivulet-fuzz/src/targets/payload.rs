@@ -1,4 +1,5 @@
-//! What holds for payloads in every format: no event vanishes, none harms another, and what is written is read again as the same.
+//! What holds for payloads in every format: no event vanishes, none harms another, and what is written is read again as
+//! the same.
 
 use std::sync::Arc;
 

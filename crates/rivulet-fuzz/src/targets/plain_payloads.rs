@@ -1,4 +1,5 @@
-//! Payloads in SenML, as one bare value, and as they are. What is written is read again where a format can say all of a row.
+//! Payloads in SenML, as one bare value, and as they are. What is written is read again where a format can say all of a
+//! row.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! REST requests: addresses and bodies, through the router of the server up to the service, which is a double that runs nothing. Every request is
-//! answered, in JSON where JSON is promised, and refused for what the sender did, never with an error of the server; a bulk submission has an
-//! answer for each line, in order.
+//! REST requests: addresses and bodies, through the router of the server up to the service, which is a double that runs
+//! nothing. Every request is answered, in JSON where JSON is promised, and refused for what the sender did, never with
+//! an error of the server; a bulk submission has an answer for each line, in order.
 
 use std::sync::{Arc, OnceLock};
 

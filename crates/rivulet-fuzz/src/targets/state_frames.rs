@@ -1,6 +1,6 @@
-//! Saved state of operators. Bytes that were changed are refused; frames whose rows were left out, come twice or in another order, and frames of other
-//! operators, are refused or taken over, and then the operators go on and export again. State that was not changed is taken over, and exported again
-//! as it was.
+//! Saved state of operators. Bytes that were changed are refused; frames whose rows were left out, come twice or in
+//! another order, and frames of other operators, are refused or taken over, and then the operators go on and export
+//! again. State that was not changed is taken over, and exported again as it was.
 
 use std::sync::OnceLock;
 

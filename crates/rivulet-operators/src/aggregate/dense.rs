@@ -1,10 +1,10 @@
 //! States of very many groups, each a row of words, updated a column at a time.
 //!
-//! Big queries count the rows of a batch in states that are known by number. The loop over the batch is inside the choice of the aggregate,
-//! and not the other way round, so that each aggregate is a loop without branches. The words are those of a window
-//! (see [`layout`](super::layout)): counts of 64 bits, then the states. What an aggregate does with a value is said once, in
-//! [`fixed`](super::fixed); only the first and the last of rows with one event time are told apart by their value here, because rows of
-//! several instances have no order.
+//! Big queries count the rows of a batch in states that are known by number. The loop over the batch is inside the
+//! choice of the aggregate, and not the other way round, so that each aggregate is a loop without branches. The words
+//! are those of a window (see [`layout`](super::layout)): counts of 64 bits, then the states. What an aggregate does
+//! with a value is said once, in [`fixed`](super::fixed); only the first and the last of rows with one event time are
+//! told apart by their value here, because rows of several instances have no order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -206,8 +206,8 @@ fn each(groups: &[u32], rows: &RowSet<'_>, valid: Option<&BooleanBuffer>, mut up
 }
 
 impl AggregateResult {
-    /// The results of this aggregate, which has words as state, of these windows. Those that leave BIGINT are null, and their places are
-    /// given to `failed`.
+    /// The results of this aggregate, which has words as state, of these windows. Those that leave BIGINT are null, and
+    /// their places are given to `failed`.
     pub(crate) fn column<'a>(
         &self,
         windows: impl Iterator<Item = &'a [u64]>,

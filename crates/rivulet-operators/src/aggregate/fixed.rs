@@ -16,8 +16,8 @@ pub(crate) enum FixedKind {
     SumFloat,
     /// sum in 128 bits (low, high): it cannot overflow, so whether the result fits does not depend on the order
     SumInteger,
-    /// sum of numbers that may be taken back: in two words, the second what rounding has cut off the first, so that nothing is left
-    /// of what is undone; then how many values were NaN, infinite and minus infinite
+    /// sum of numbers that may be taken back: in two words, the second what rounding has cut off the first, so that
+    /// nothing is left of what is undone; then how many values were NaN, infinite and minus infinite
     SumUndone,
     /// the least value; NaN without value, which is the greatest number
     MinFloat,
@@ -62,8 +62,8 @@ impl FixedKind {
         }
     }
 
-    /// Merges the states at `offset` of `entries`, in order, into `state`, which holds `count` values; `count_of` says how
-    /// many an entry holds.
+    /// Merges the states at `offset` of `entries`, in order, into `state`, which holds `count` values; `count_of` says
+    /// how many an entry holds.
     pub(crate) fn merge<'a>(
         self,
         state: &mut [u64],
@@ -194,8 +194,8 @@ fn add_exactly(state: &mut [u64], value: f64) {
     state[1] = (low - (total - sum)).to_bits();
 }
 
-/// Sums that can be undone are kept so much smaller, by a power of two, that 2^40 of the greatest numbers are no infinity yet: that would
-/// stay when they are taken out. The price: of numbers below 1e-295 the last digits are lost.
+/// Sums that can be undone are kept so much smaller, by a power of two, that 2^40 of the greatest numbers are no
+/// infinity yet: that would stay when they are taken out. The price: of numbers below 1e-295 the last digits are lost.
 const UNDONE_SCALE: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Adds a value to a sum that can be undone, or takes it out.

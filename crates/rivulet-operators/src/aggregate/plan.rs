@@ -7,8 +7,8 @@
 //!   (if x is never null), and `avg(x)` from `var(x)`. So an average is either sum by count or, beside a variance, its
 //!   mean, which may differ in the last digit. A sum is always a sum, and of integers an exact one.
 //!
-//! An argument that is computed is computed only for rows that pass the FILTER, which may be there to keep it from failing
-//! (`sum(100 / n) FILTER (WHERE n > 0)`), and may be null where it fails.
+//! An argument that is computed is computed only for rows that pass the FILTER, which may be there to keep it from
+//! failing (`sum(100 / n) FILTER (WHERE n > 0)`), and may be null where it fails.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Layout {
         Self::planned(Builder::default, aggregates, schema, header_halves)
     }
 
-    /// The same where rows are also taken back: sums of floating point numbers are kept so that nothing is left of what is undone. The
-    /// aggregates are counts, sums and averages.
+    /// The same where rows are also taken back: sums of floating point numbers are kept so that nothing is left of what
+    /// is undone. The aggregates are counts, sums and averages.
     pub(crate) fn undoing(
         aggregates: &[AggregateSpec],
         schema: &Schema,
@@ -303,7 +303,8 @@ impl Builder {
     }
 }
 
-/// The aggregate with its arguments computed for the rows that pass its filter alone; for the others they are null, and do not count.
+/// The aggregate with its arguments computed for the rows that pass its filter alone; for the others they are null, and
+/// do not count.
 pub(crate) fn guarded(spec: &AggregateSpec) -> Result<AggregateSpec, PlanError> {
     let Some(filter) = &spec.filter else { return Ok(spec.clone()) };
     let guard = |argument: &Arc<dyn PhysicalExpr>| match is_given(argument) {

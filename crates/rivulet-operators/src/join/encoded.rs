@@ -16,7 +16,8 @@ use crate::row_bytes::RowBytes;
 /// How many joined rows go on together.
 const BATCH_ROWS: usize = 4_096;
 
-/// From how many bytes on they go on although they are fewer. Far below 2 GiB, where the offsets of a column of text end.
+/// From how many bytes on they go on although they are fewer. Far below 2 GiB, where the offsets of a column of text
+/// end.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// The encoders of one operator, and the rows of the batch at hand in their bytes.
@@ -142,7 +143,8 @@ impl Encoded {
     }
 }
 
-/// The columns of state of a join, behind `slot` and `key_group`: the keys, those in `own`, and the columns of both sides.
+/// The columns of state of a join, behind `slot` and `key_group`: the keys, those in `own`, and the columns of both
+/// sides.
 pub(super) fn state_fields(plan: &Plan, own: impl IntoIterator<Item = Field>) -> Vec<Field> {
     let named = |name: &'static str, types: &[DataType]| {
         let types = types.iter().enumerate();

@@ -1,7 +1,8 @@
-//! The join within an interval of time: the rows of both sides of each query, as long as a row can come that matches them.
+//! The join within an interval of time: the rows of both sides of each query, as long as a row can come that matches
+//! them.
 //!
-//! A query's rows are in order of event time, so what can match is a range, and what is forgotten stands in front. Within a range
-//! keys are compared one by one: a small query has few rows and often one key.
+//! A query's rows are in order of event time, so what can match is a range, and what is forgotten stands in front.
+//! Within a range keys are compared one by one: a small query has few rows and often one key.
 
 use std::collections::VecDeque;
 use std::mem::size_of;

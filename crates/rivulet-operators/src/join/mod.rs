@@ -1,9 +1,9 @@
 //! Joins of two inputs: with the latest row of the other one, or with its rows within an interval of time.
 //!
-//! Rows of both inputs come mixed in one batch, in the order of their arrival, with the number of their input in the first column
-//! and the columns of all inputs side by side ([`AssignTimes`](crate::AssignTimes)). What comes out are the columns of the left
-//! side, then those of the right one, and the arrival where it is wanted. A row comes out at once when the second of its two
-//! sides is there.
+//! Rows of both inputs come mixed in one batch, in the order of their arrival, with the number of their input in the
+//! first column and the columns of all inputs side by side ([`AssignTimes`](crate::AssignTimes)). What comes out are
+//! the columns of the left side, then those of the right one, and the arrival where it is wanted. A row comes out at
+//! once when the second of its two sides is there.
 
 mod encoded;
 mod interval;
@@ -34,8 +34,8 @@ pub struct JoinSpec {
     pub parameters: Vec<usize>,
     /// The left side and the right one.
     pub sides: [JoinSide; 2],
-    /// What must be equal on both sides, compiled against [`Expressions::evaluation_schema`]; for a row of either side its own
-    /// value. Null equals nothing. Without keys all rows of a query belong together.
+    /// What must be equal on both sides, compiled against [`Expressions::evaluation_schema`]; for a row of either side
+    /// its own value. Null equals nothing. Without keys all rows of a query belong together.
     pub keys: Vec<Arc<dyn PhysicalExpr>>,
     /// Which rows belong together in time.
     pub kind: JoinKind,
@@ -57,9 +57,9 @@ pub struct JoinSide {
 /// Which rows of the two sides belong together.
 #[derive(Clone, Debug)]
 pub enum JoinKind {
-    /// Each row of a side that drives, with the latest row of the other side and the same key: the one with the latest event time,
-    /// among several the one that came last. The result has the event time of the row that drives. A row that is older than the latest one of
-    /// its own side drives nothing where both sides do.
+    /// Each row of a side that drives, with the latest row of the other side and the same key: the one with the latest
+    /// event time, among several the one that came last. The result has the event time of the row that drives. A row
+    /// that is older than the latest one of its own side drives nothing where both sides do.
     ///
     /// A query has at most 100,000 keys; rows with further ones are refused
     /// ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
@@ -67,13 +67,13 @@ pub enum JoinKind {
         /// Whether rows of the left side, and of the right side, drive.
         drives: [bool; 2],
     },
-    /// Rows whose event times lie within an interval: `right BETWEEN left + low AND left + high`. The result has the later one of
-    /// the two event times.
+    /// Rows whose event times lie within an interval: `right BETWEEN left + low AND left + high`. The result has the
+    /// later one of the two event times.
     ///
-    /// A row is kept until the query's newest event time is so far that no row which is at most `lateness_us` behind it can match;
-    /// one that comes when all rows it could match are forgotten is refused ([`Reason::Late`](rivulet_dataflow::Reason::Late)). Of each side of a
-    /// query at most [`JOIN_ROWS_MAX`] rows are kept; further ones are refused
-    /// ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
+    /// A row is kept until the query's newest event time is so far that no row which is at most `lateness_us` behind it
+    /// can match; one that comes when all rows it could match are forgotten is refused
+    /// ([`Reason::Late`](rivulet_dataflow::Reason::Late)). Of each side of a query at most [`JOIN_ROWS_MAX`] rows are
+    /// kept; further ones are refused ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
     Interval {
         /// The lower bound; without one it is zero.
         low: Option<Offset>,
@@ -87,7 +87,8 @@ pub enum JoinKind {
 /// A span of time that is added to an event time.
 #[derive(Clone, Debug)]
 pub struct Offset {
-    /// The span, compiled like the keys, of type `Interval(MonthDayNano)`; one with months, or null, is refused with the row.
+    /// The span, compiled like the keys, of type `Interval(MonthDayNano)`; one with months, or null, is refused with
+    /// the row.
     pub interval: Arc<dyn PhysicalExpr>,
     /// Whether it is subtracted instead.
     pub is_negative: bool,
@@ -119,7 +120,8 @@ pub struct Offset {
 ///     append_arrival_column: false,
 ///     input,
 /// };
-/// let names: Vec<_> = Join::new(spec).unwrap().output_schema().fields().iter().map(|field| field.name().clone()).collect();
+/// let schema = Join::new(spec).unwrap().output_schema().clone();
+/// let names: Vec<_> = schema.fields().iter().map(|field| field.name().clone()).collect();
 /// assert_eq!(names, ["dog.x", "sheep.x"]);
 /// ```
 #[derive(Clone)]

@@ -1,10 +1,10 @@
 //! Looks events up in a reference table: by a key in a hash index, or by trying rows of the table, all of them or those
 //! that are near a place.
 //!
-//! Cost: a [`Find::Key`] is a hash and a comparison for each event. A [`Find::Scan`] evaluates its condition on every row
-//! of the table for each event, vectorised over pairs of an event and a row, some thousands at a time; what the order and
-//! the results need is computed only for the pairs that the condition leaves. With [`Nearby`] an event is paired with the
-//! few rows that an index of places gives.
+//! Cost: a [`Find::Key`] is a hash and a comparison for each event. A [`Find::Scan`] evaluates its condition on every
+//! row of the table for each event, vectorised over pairs of an event and a row, some thousands at a time; what the
+//! order and the results need is computed only for the pairs that the condition leaves. With [`Nearby`] an event is
+//! paired with the few rows that an index of places gives.
 
 mod aggregate;
 mod operator;
@@ -69,16 +69,16 @@ pub enum Find {
     },
 }
 
-/// That only rows near a place can be found: either no row farther away passes the condition, or the nearest ones come first
-/// and the limit cuts off the rest. Distance is that of `haversine_m`.
+/// That only rows near a place can be found: either no row farther away passes the condition, or the nearest ones come
+/// first and the limit cuts off the rest. Distance is that of `haversine_m`.
 #[derive(Clone, Debug)]
 pub struct Nearby {
     /// The table's columns of latitude and longitude, DOUBLEs in degrees.
     pub columns: [usize; 2],
     /// The event's latitude and longitude.
     pub place: [Arc<dyn PhysicalExpr>; 2],
-    /// How many metres away rows may be, a DOUBLE; without it there is no condition, the distance is the first key of the order,
-    /// ascending with nulls last, and there is a limit.
+    /// How many metres away rows may be, a DOUBLE; without it there is no condition, the distance is the first key of
+    /// the order, ascending with nulls last, and there is a limit.
     pub radius: Option<Arc<dyn PhysicalExpr>>,
 }
 

@@ -27,8 +27,8 @@ const PAIRS_MAX: usize = 16_384;
 /// How many events look for rows near them together.
 const NEARBY_EVENTS_MAX: usize = 1_024;
 
-/// The most pairs that several events find together; with more of them they are tried in halves. One event finds at most the
-/// rows of the table.
+/// The most pairs that several events find together; with more of them they are tried in halves. One event finds at
+/// most the rows of the table.
 const FOUND_MAX: usize = 1 << 20;
 
 pub(super) struct LookupOperator {

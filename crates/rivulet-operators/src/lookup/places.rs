@@ -1,8 +1,8 @@
 //! The rows of a table by where on the globe they are, so that an event tries those near it and not all.
 //!
-//! Places are points on the unit sphere, in an R-tree; the straight line between two of them grows with the distance on the
-//! globe. What comes out are candidates, a few more than needed: rounding is different here than in `haversine_m`, and it is
-//! the condition and the order themselves that decide.
+//! Places are points on the unit sphere, in an R-tree; the straight line between two of them grows with the distance on
+//! the globe. What comes out are candidates, a few more than needed: rounding is different here than in `haversine_m`,
+//! and it is the condition and the order themselves that decide.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Float64Type;

@@ -142,8 +142,8 @@ impl KeyIndex {
         Self { encoder, keys, first, next, hasher }
     }
 
-    /// Calls `found` with each place in `keys` and each row of the table with that value, both ascending; with no row where
-    /// there is none.
+    /// Calls `found` with each place in `keys` and each row of the table with that value, both ascending; with no row
+    /// where there is none.
     pub(super) fn find(&self, keys: &ArrayRef, mut found: impl FnMut(u32, Option<u32>)) {
         let mut encoded = self.encoder.buffer();
         self.encoder.encode(std::slice::from_ref(keys), &mut encoded).expect("keys have the type of the column");

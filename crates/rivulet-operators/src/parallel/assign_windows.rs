@@ -11,8 +11,8 @@ use super::{OUTPUT_ROWS, TIME, check_time};
 use crate::PlanError;
 use crate::window::{WINDOW_END, WINDOW_START};
 
-/// Gives each row once for each of its windows, with the columns `window_start` and `window_end` behind its own. Its event time becomes the last
-/// microsecond of the window. A row whose time is null has no window and is refused.
+/// Gives each row once for each of its windows, with the columns `window_start` and `window_end` behind its own. Its
+/// event time becomes the last microsecond of the window. A row whose time is null has no window and is refused.
 #[derive(Clone, Debug)]
 pub struct AssignWindows {
     bounds: Bounds,
@@ -22,7 +22,8 @@ pub struct AssignWindows {
 }
 
 impl AssignWindows {
-    /// An operator over rows with the columns of `input`; `window` is a `Tumble`, `Hop` or `Cumulate` over `time_column`.
+    /// An operator over rows with the columns of `input`; `window` is a `Tumble`, `Hop` or `Cumulate` over
+    /// `time_column`.
     ///
     /// # Errors
     /// A column that holds no times, or another kind of window.

@@ -1,8 +1,8 @@
 //! Rows (or blocks of rows) in a window that moves, and their states together.
 //!
-//! The rows of a frame are two stacks, as closed panes of sliding windows are: what the older ones come to from each of them on, and what the
-//! newer ones come to together. A row is merged twice, however long the frame. Objects, whose merges are not short, are merged anew for
-//! each result.
+//! The rows of a frame are two stacks, as closed panes of sliding windows are: what the older ones come to from each of
+//! them on, and what the newer ones come to together. A row is merged twice, however long the frame. Objects, whose
+//! merges are not short, are merged anew for each result.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,8 @@ pub(crate) struct Frame {
     entries: VecDeque<Entry>,
     /// The words of the entries that are not in `onwards`, one behind the other.
     words: Vec<u64>,
-    /// The words of the oldest entries, each with those behind it up to the end of the stack; the last are those of the oldest.
+    /// The words of the oldest entries, each with those behind it up to the end of the stack; the last are those of the
+    /// oldest.
     onwards: Vec<u64>,
     /// The words of the other entries together; without bound, of all rows.
     back: Box<[u64]>,

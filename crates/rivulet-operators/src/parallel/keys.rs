@@ -1,9 +1,9 @@
 //! Keys as numbers: the rows of a batch get the number of their key in one pass.
 //!
-//! A key of one column of fixed width is a word, and one of two such columns two words. A text (or, of any other columns, their bytes in
-//! Arrow's row format) is 16 bytes: up to 15 bytes lie there themselves, of longer ones the length, a part of the hash, and a place in
-//! an arena. So a look-up touches the table and one further line of memory, and seldom anything else. Null is a key like any
-//! other; the few keys with a null in them are kept apart.
+//! A key of one column of fixed width is a word, and one of two such columns two words. A text (or, of any other
+//! columns, their bytes in Arrow's row format) is 16 bytes: up to 15 bytes lie there themselves, of longer ones the
+//! length, a part of the hash, and a place in an arena. So a look-up touches the table and one further line of memory,
+//! and seldom anything else. Null is a key like any other; the few keys with a null in them are kept apart.
 //!
 //! Numbers are dense and used again once their key is removed.
 

@@ -1,4 +1,5 @@
-//! The order of rows within a partition: by the sort keys, then by content, so that it is the same whichever row came first.
+//! The order of rows within a partition: by the sort keys, then by content, so that it is the same whichever row came
+//! first.
 
 use std::cmp::Ordering;
 

@@ -1,9 +1,10 @@
 //! A hash table that grows a part at a time.
 //!
-//! A table that doubles puts everything that it has to a new place at once: with some million keys no row goes on for a tenth of a second. So a
-//! large table is many small ones, between which some bits of the hash decide. As equal ones would all be full at the same
-//! time, each doubles at a load of its own, spread evenly between half full and full: while the number of entries doubles they
-//! do so one after the other, as linear hashing has it (Litwin, "Linear hashing: a new tool for file and table addressing", 1980).
+//! A table that doubles puts everything that it has to a new place at once: with some million keys no row goes on for a
+//! tenth of a second. So a large table is many small ones, between which some bits of the hash decide. As equal ones
+//! would all be full at the same time, each doubles at a load of its own, spread evenly between half full and full:
+//! while the number of entries doubles they do so one after the other, as linear hashing has it (Litwin, "Linear
+//! hashing: a new tool for file and table addressing", 1980).
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;

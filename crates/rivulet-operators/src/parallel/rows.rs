@@ -1,8 +1,8 @@
 //! Rows that are kept, in columns of their own, each by its number.
 //!
-//! What has a fixed width lies side by side, a row behind the other, so that a row that is looked at touches a line of memory or two, however many
-//! columns are wanted; texts lie apart ([`texts`](super::texts)). Numbers of removed rows are used again. Rows come out as Arrow columns for
-//! any list of numbers, in which [`NONE`] is a row of nulls.
+//! What has a fixed width lies side by side, a row behind the other, so that a row that is looked at touches a line of
+//! memory or two, however many columns are wanted; texts lie apart ([`texts`](super::texts)). Numbers of removed rows
+//! are used again. Rows come out as Arrow columns for any list of numbers, in which [`NONE`] is a row of nulls.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -111,7 +111,8 @@ impl RowStore {
         [row[0] as i64, row[1] as i64]
     }
 
-    /// Adds rows, of which `columns` holds the columns and `times` event time and arrival; their numbers are written to `numbers`.
+    /// Adds rows, of which `columns` holds the columns and `times` event time and arrival; their numbers are written to
+    /// `numbers`.
     pub(crate) fn add(
         &mut self,
         columns: &[ArrayRef],

@@ -1,5 +1,5 @@
-//! Frames of rows that an operator keeps: `slot`, `key_group`, `event_time_us`, `arrival_us`, then what the operator says of each row, then the
-//! row's columns.
+//! Frames of rows that an operator keeps: `slot`, `key_group`, `event_time_us`, `arrival_us`, then what the operator
+//! says of each row, then the row's columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub(crate) struct SavedRows {
 }
 
 impl SavedRows {
-    /// Rows with the columns `added` by the operator, none of them nullable, and their own. `states` names what they mean.
+    /// Rows with the columns `added` by the operator, none of them nullable, and their own. `states` names what they
+    /// mean.
     pub(crate) fn new(
         (operator, version): (&'static str, u32),
         added: &[(&str, DataType)],

@@ -1,7 +1,7 @@
 //! The numbers of rows in an order, into the middle of which others come.
 //!
-//! Few lie in one piece. Where there are many, as with ties or where all rows of a partition are kept, they lie in pieces, so that what one that comes
-//! moves aside is bounded.
+//! Few lie in one piece. Where there are many, as with ties or where all rows of a partition are kept, they lie in
+//! pieces, so that what one that comes moves aside is bounded.
 
 use std::cmp::Ordering;
 

@@ -1,9 +1,10 @@
 //! The texts of rows that are kept.
 //!
-//! The texts of a row lie one behind the other, each behind its length, so that a row costs one place however many texts it has, and reading it
-//! touches memory once. They lie in pieces of memory that never move while they are written: a store that grows copies nothing, and a piece
-//! whose rows are all gone is given back, as happens piece by piece where rows expire in the order in which they came. Where others leave holes,
-//! everything is moved together once half of it is holes.
+//! The texts of a row lie one behind the other, each behind its length, so that a row costs one place however many
+//! texts it has, and reading it touches memory once. They lie in pieces of memory that never move while they are
+//! written: a store that grows copies nothing, and a piece whose rows are all gone is given back, as happens piece by
+//! piece where rows expire in the order in which they came. Where others leave holes, everything is moved together once
+//! half of it is holes.
 
 use arrow::array::{Array, StringArray};
 

@@ -1,8 +1,9 @@
 //! State time-to-live: which keys nothing has touched for so long, by the watermark, that they are forgotten.
 //!
-//! A key waits in a bucket of event time. Once the watermark has passed the bucket the key is looked at: if nothing has touched it since, it is
-//! forgotten, else it waits in a later one. So a row costs a comparison, a key that lives one look in each time-to-live, and one that expires
-//! its removal. A key is forgotten at most a [`BUCKETS`]th of its time-to-live later than it could be.
+//! A key waits in a bucket of event time. Once the watermark has passed the bucket the key is looked at: if nothing has
+//! touched it since, it is forgotten, else it waits in a later one. So a row costs a comparison, a key that lives one
+//! look in each time-to-live, and one that expires its removal. A key is forgotten at most a [`BUCKETS`]th of its
+//! time-to-live later than it could be.
 
 use std::collections::BTreeMap;
 
@@ -100,9 +101,9 @@ impl TimeToLive {
         looked_at
     }
 
-    /// Rows without those that come too late. Keys without any time-to-live are those of windows, whose rows have the last microsecond of
-    /// theirs as event time: what such a key had is forgotten with its window, and a row that came later would begin anew what others have
-    /// been told. Any other time-to-live promises nothing.
+    /// Rows without those that come too late. Keys without any time-to-live are those of windows, whose rows have the
+    /// last microsecond of theirs as event time: what such a key had is forgotten with its window, and a row that came
+    /// later would begin anew what others have been told. Any other time-to-live promises nothing.
     pub(crate) fn without_late(&self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, ArrowError> {
         let is_late = |&time_us: &i64| time_us < self.watermark_us;
         if self.ttl_us > 0 || !batch.event_time_us.iter().any(is_late) {

@@ -1,4 +1,5 @@
-//! The first rows of each partition: `ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) <= n`, or with `RANK()` or `DENSE_RANK()`.
+//! The first rows of each partition: `ROW_NUMBER() OVER (PARTITION BY .. ORDER BY ..) <= n`, or with `RANK()` or
+//! `DENSE_RANK()`.
 
 use std::sync::Arc;
 
@@ -39,8 +40,9 @@ pub struct TopNSpec {
     pub with_rank: bool,
     /// Whether rows may take back others.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever. `Some(0)`: its rows are
-    /// of one window, with the last microsecond of that as event time; it is forgotten when the window closes, and rows that come later are refused.
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    /// `Some(0)`: its rows are of one window, with the last microsecond of that as event time; it is forgotten when the
+    /// window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 
@@ -49,7 +51,8 @@ pub struct TopNSpec {
 pub enum Ranking {
     /// One after the other.
     RowNumber,
-    /// By how many rows the order has before them: rows that it does not tell apart have one rank, and the next ones leave as many out.
+    /// By how many rows the order has before them: rows that it does not tell apart have one rank, and the next ones
+    /// leave as many out.
     Rank,
     /// The same without leaving any out.
     DenseRank,
@@ -79,9 +82,10 @@ pub struct SortKey {
 
 /// Keeps the first rows of each partition; see [`TopNSpec`].
 ///
-/// The columns that come out are those that come in and, if wanted, the rank (BIGINT). The result changes: a row that is not among the first
-/// any more is taken back. Rows that the order does not tell apart are ordered by their content, column by column, so that the result does
-/// not depend on which came first. Of a partition that is forgotten nothing is taken back.
+/// The columns that come out are those that come in and, if wanted, the rank (BIGINT). The result changes: a row that
+/// is not among the first any more is taken back. Rows that the order does not tell apart are ordered by their content,
+/// column by column, so that the result does not depend on which came first. Of a partition that is forgotten nothing
+/// is taken back.
 #[derive(Clone)]
 pub struct TopN {
     plan: Arc<TopNPlan>,

@@ -21,8 +21,8 @@ pub(crate) fn width_of(data_type: &DataType) -> Option<Width> {
     }
 }
 
-/// The values of a column whose type has a [`Width`], in whose order words as signed integers are (of integers and times; of others
-/// equality is kept). What is behind a null is anything.
+/// The values of a column whose type has a [`Width`], in whose order words as signed integers are (of integers and
+/// times; of others equality is kept). What is behind a null is anything.
 pub(crate) fn words_of(column: &dyn Array) -> ScalarBuffer<u64> {
     match column.data_type() {
         DataType::Boolean => column.as_boolean().values().iter().map(u64::from).collect(),

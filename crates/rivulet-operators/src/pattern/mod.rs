@@ -1,33 +1,33 @@
 //! MATCH_RECOGNIZE: sequences of rows that a pattern describes, by slot and partition.
 //!
 //! # What is found
-//! The rows of a partition are taken in order of event time, rows of the same time in order of arrival. From the first row on
-//! the pattern is tried: of all ways to match it the one that the standard prefers (greedy repetitions longer, reluctant ones
-//! shorter, alternatives from left to right). If there is none, it is tried from the next row on; after a match from where
-//! [`Skip`] says. With `WITHIN` all rows of a match lie less than that after its first.
+//! The rows of a partition are taken in order of event time, rows of the same time in order of arrival. From the first
+//! row on the pattern is tried: of all ways to match it the one that the standard prefers (greedy repetitions longer,
+//! reluctant ones shorter, alternatives from left to right). If there is none, it is tried from the next row on; after
+//! a match from where [`Skip`] says. With `WITHIN` all rows of a match lie less than that after its first.
 //!
 //! # When a match comes out
-//! As soon as no later row can give a better one: at once if the pattern ends with a variable that takes one row or with a
-//! reluctant repetition, with the next row that does not fit if it ends with a greedy one, and by `WITHIN` at the latest:
-//! when the event clock of the slot has passed it. The clock is that of windows (see [`crate::window`]): the newest event
-//! time of the slot less the lateness, and after the idle timeout it goes on with the clock of the machine. A row behind the
-//! clock is refused as late; rows within the lateness wait until their turn has come.
+//! As soon as no later row can give a better one: at once if the pattern ends with a variable that takes one row or
+//! with a reluctant repetition, with the next row that does not fit if it ends with a greedy one, and by `WITHIN` at
+//! the latest: when the event clock of the slot has passed it. The clock is that of windows (see [`crate::window`]):
+//! the newest event time of the slot less the lateness, and after the idle timeout it goes on with the clock of the
+//! machine. A row behind the clock is refused as late; rows within the lateness wait until their turn has come.
 //!
 //! # Bounds
-//! A partition keeps at most [`MATCH_ROWS_MAX`] rows and a slot [`SLOT_ROWS_MAX`]. A match that would need more ends there: it
-//! comes out as it is, or, if it is not complete, is given up together with its rows, which are counted
-//! ([`Reason::Overflow`](rivulet_dataflow::Reason::Overflow)). So are the least preferred of more than [`THREADS_MAX`] partial
-//! matches. A slot has at most 100,000 partitions at once.
+//! A partition keeps at most [`MATCH_ROWS_MAX`] rows and a slot [`SLOT_ROWS_MAX`]. A match that would need more ends
+//! there: it comes out as it is, or, if it is not complete, is given up together with its rows, which are counted
+//! ([`Reason::Overflow`](rivulet_dataflow::Reason::Overflow)). So are the least preferred of more than [`THREADS_MAX`]
+//! partial matches. A slot has at most 100,000 partitions at once.
 //!
 //! # How
-//! Conditions over the row alone are evaluated for a whole batch. An automaton ([`program`]) goes over the rows with one list
-//! of partial matches, best first, each a state and a few words ([`registers`]). Only conditions that look at the match are
-//! evaluated on the way ([`condition`]).
+//! Conditions over the row alone are evaluated for a whole batch. An automaton ([`program`]) goes over the rows with
+//! one list of partial matches, best first, each a state and a few words ([`registers`]). Only conditions that look at
+//! the match are evaluated on the way ([`condition`]).
 //!
 //! # In reading order
 //! [`program`]: the pattern as an automaton; [`registers`] and [`rows`]: what is remembered; [`condition`]: DEFINE;
-//! [`partition`]: the search; [`operator`]: slots, clocks and batches; [`output`]: matches as rows; [`state`]: export and
-//! import.
+//! [`partition`]: the search; [`operator`]: slots, clocks and batches; [`output`]: matches as rows; [`state`]: export
+//! and import.
 
 pub(crate) mod condition;
 pub(crate) mod operator;
@@ -98,8 +98,8 @@ pub enum Aggregate {
     Max,
 }
 
-/// Something about a match that a condition or a result looks at. Without a variable it is about all rows of the match; in
-/// conditions the row that is tried counts as one of them, and as the last.
+/// Something about a match that a condition or a result looks at. Without a variable it is about all rows of the match;
+/// in conditions the row that is tried counts as one of them, and as the last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A value of one row; null if there is no such row.

@@ -207,7 +207,8 @@ impl PatternOperator {
         self.matches.emit(&plan, &self.key_bytes, context)
     }
 
-    /// Lets the rows of other instances pass that come before an own one, or all that are left: they move the clocks of their slots.
+    /// Lets the rows of other instances pass that come before an own one, or all that are left: they move the clocks of
+    /// their slots.
     fn pass_rows(
         &mut self,
         passing: &mut Passing<'_>,
@@ -283,7 +284,8 @@ impl PatternOperator {
         self.accept(row.slot, row.time_us, row.arrival_us, place, context);
     }
 
-    /// A row that is not late moves the clock of its slot; searches in its partition, if it is in one here, and where something is due.
+    /// A row that is not late moves the clock of its slot; searches in its partition, if it is in one here, and where
+    /// something is due.
     fn accept(&mut self, slot: Slot, time_us: i64, arrival_us: i64, place: Option<u32>, context: &mut Context<'_>) {
         let state = &mut self.slots[slot as usize];
         state.max_ts_us = state.max_ts_us.max(time_us);
@@ -299,8 +301,8 @@ impl PatternOperator {
         }
     }
 
-    /// Puts a row into its partition. The outer nothing is a row that is refused, the inner one a row that begins no match
-    /// and is in none.
+    /// Puts a row into its partition. The outer nothing is a row that is refused, the inner one a row that begins no
+    /// match and is in none.
     fn take_row(
         &mut self,
         batch: &Batch,

@@ -1,8 +1,8 @@
 //! A row pattern as an automaton: compiled once for an application, run for every query and partition.
 //!
-//! A state waits for a row of one variable. What may follow a state is a list in order of preference, computed here once, so
-//! that a step at run time walks a list and nothing else. The order is that of the standard: a greedy repetition prefers
-//! another turn, a reluctant one prefers to go on, an alternation prefers what stands left.
+//! A state waits for a row of one variable. What may follow a state is a list in order of preference, computed here
+//! once, so that a step at run time walks a list and nothing else. The order is that of the standard: a greedy
+//! repetition prefers another turn, a reluctant one prefers to go on, an alternation prefers what stands left.
 
 use std::fmt;
 
@@ -221,11 +221,11 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
     }
 }
 
-/// The states that can be reached without a row, best first, each once: a second way to the same state has the same future and
-/// is not preferred. A turn of a repetition without a row is the last one.
+/// The states that can be reached without a row, best first, each once: a second way to the same state has the same
+/// future and is not preferred. A turn of a repetition without a row is the last one.
 fn followers(nodes: &[Node], states: &[Follower], start: usize) -> Vec<Follower> {
-    // Of the repetitions around a node the inner ones may have begun their turn since the last row, so that a number says
-    // which. By node, the numbers with which it was seen; that of very deep patterns stays at the highest.
+    // Of the repetitions around a node the inner ones may have begun their turn since the last row, so that a number
+    // says which. By node, the numbers with which it was seen; that of very deep patterns stays at the highest.
     let mut seen = vec![0u64; nodes.len()];
     let mut open = vec![(start, 0u32)];
     let mut found = Vec::new();

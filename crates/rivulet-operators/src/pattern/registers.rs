@@ -1,9 +1,9 @@
 //! What a partial match remembers of its rows: a fixed number of words, however long it grows.
 //!
 //! The planner says which rows are looked back at (`LAST(B.value, 1)`, `FIRST(A.ts)`) and what is added up
-//! (`avg(B.value)`); each of these has its words, updated when a row joins the match. The words that conditions look at come
-//! first: two partial matches in the same state with the same such words have the same future, so the better one stands for
-//! both.
+//! (`avg(B.value)`); each of these has its words, updated when a row joins the match. The words that conditions look at
+//! come first: two partial matches in the same state with the same such words have the same future, so the better one
+//! stands for both.
 
 use rivulet_dataflow::canonical_float;
 
@@ -146,8 +146,8 @@ impl Layout {
         self.aggregates.iter().find(same)
     }
 
-    /// Where to read a source that was added. Those of conditions are asked for before those of results are added, so that
-    /// they stay among the words that conditions look at.
+    /// Where to read a source that was added. Those of conditions are asked for before those of results are added, so
+    /// that they stay among the words that conditions look at.
     pub(super) fn read(&self, source: &Source) -> Read {
         let row = |variable: Variable, is_first: bool, index: usize, before: usize, value: usize| {
             let navigated = self.navigated(variable, is_first).expect("every source was added");

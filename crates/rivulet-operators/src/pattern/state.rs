@@ -1,9 +1,9 @@
 //! Export and import of the searches of a slot.
 //!
-//! A frame has one row for each partition: `slot`, `key_group`, the key columns, `is_partition` (false in a row that carries
-//! only the clock of a slot without partitions), the slot's clock, and the rows that the partition keeps with the place of the
-//! first row of its match. Partial matches are not written: they follow from the rows, and are found again when the next row
-//! or tick comes. The clock stands in every row of a slot, so that rows can be selected freely.
+//! A frame has one row for each partition: `slot`, `key_group`, the key columns, `is_partition` (false in a row that
+//! carries only the clock of a slot without partitions), the slot's clock, and the rows that the partition keeps with
+//! the place of the first row of its match. Partial matches are not written: they follow from the rows, and are found
+//! again when the next row or tick comes. The clock stands in every row of a slot, so that rows can be selected freely.
 
 use std::sync::Arc;
 
@@ -174,7 +174,8 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
             state.known = Known::Usable;
         }
         let [max_ts_us, last_arrival_us, watermark_us, within_us] = clock;
-        // Of instances that had different partitions of the slot, one may have been told of a later time without having anything due.
+        // Of instances that had different partitions of the slot, one may have been told of a later time without having
+        // anything due.
         *state = SlotState {
             max_ts_us: state.max_ts_us.max(max_ts_us),
             last_arrival_us: state.last_arrival_us.max(last_arrival_us),

@@ -1,8 +1,8 @@
 //! All slots of a window aggregation: their clocks, their keys, and the panes of each.
 //!
-//! A *cell* is a slot (without keys) or a slot and a key. Without keys the cell is the slot itself and nothing is hashed.
-//! With keys, cells are the places of [`Keyed`], which has those of a slot in the order in which they came, because a
-//! row of one key may close windows of all others.
+//! A *cell* is a slot (without keys) or a slot and a key. Without keys the cell is the slot itself and nothing is
+//! hashed. With keys, cells are the places of [`Keyed`], which has those of a slot in the order in which they came,
+//! because a row of one key may close windows of all others.
 
 use std::collections::VecDeque;
 use std::mem::size_of;

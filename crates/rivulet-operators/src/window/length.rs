@@ -14,8 +14,8 @@ use crate::expression::{Expressions, sql};
 /// The most panes (common divisors of width and slide) that a window may have: each is merged when the window closes.
 pub const PANES_PER_WINDOW_MAX: i64 = 100_000;
 
-/// The longest window in microseconds (over 9000 years), and the bound of event times on both sides of 1970. Sums of a few
-/// of them cannot overflow.
+/// The longest window in microseconds (over 9000 years), and the bound of event times on both sides of 1970. Sums of a
+/// few of them cannot overflow.
 pub(crate) const TIME_MAX_US: i64 = 1 << 58;
 
 /// A kind of window with its lengths: expressions over the slot table's columns (column i is parameter i), of type

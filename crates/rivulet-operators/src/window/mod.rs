@@ -1,17 +1,17 @@
 //! Windows with a watermark per slot.
 //!
 //! # Time
-//! Every slot has its own event clock. With `max_ts` the largest event time the slot has accepted and `last_arrival` the
-//! arrival of that slot's newest accepted row, the watermark at arrival-clock time t is
-//! `max_ts - lateness`, plus `t - last_arrival` once that difference has reached the idle timeout, so that a slot whose
-//! device fell silent closes its windows by the clock. It never goes back. It is a function of the slot's rows and of t
-//! alone, so results do not depend on how rows are cut into batches nor on when ticks run. (The host must not tick with
-//! a time later than the arrival of a row that it has yet to hand in.) For windows over arrival time the watermark is
-//! the clock.
+//! Every slot has its own event clock. With `max_ts` the largest event time the slot has accepted and `last_arrival`
+//! the arrival of that slot's newest accepted row, the watermark at arrival-clock time t is `max_ts - lateness`, plus
+//! `t - last_arrival` once that difference has reached the idle timeout, so that a slot whose device fell silent closes
+//! its windows by the clock. It never goes back. It is a function of the slot's rows and of t alone, so results do not
+//! depend on how rows are cut into batches nor on when ticks run. (The host must not tick with a time later than the
+//! arrival of a row that it has yet to hand in.) For windows over arrival time the watermark is the clock.
 //!
-//! Rows are processed one at a time in the order of arrival: close what the row's arrival closes; refuse the row as late if every
-//! window it belongs to is closed; count it; close what its event time closes. A window `[start, end)` closes when the
-//! watermark reaches `end`, and is emitted if it holds a row. A slot's watermark is shared by all its keys.
+//! Rows are processed one at a time in the order of arrival: close what the row's arrival closes; refuse the row as
+//! late if every window it belongs to is closed; count it; close what its event time closes. A window `[start, end)`
+//! closes when the watermark reaches `end`, and is emitted if it holds a row. A slot's watermark is shared by all its
+//! keys.
 //!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last

@@ -53,7 +53,8 @@ impl Closed {
         self.slots.len()
     }
 
-    /// Appends a window: the merge of the entries, one part after the other, and of the objects `first..last` of the cell.
+    /// Appends a window: the merge of the entries, one part after the other, and of the objects `first..last` of the
+    /// cell.
     pub(crate) fn push(
         &mut self,
         plan: &Plan,

@@ -1,7 +1,7 @@
 //! The panes of one slot and key, in one piece of memory.
 //!
-//! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, only entries that
-//! hold rows exist, and they lie next to each other, so that an event touches one or two cache lines and closing a
+//! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, only entries
+//! that hold rows exist, and they lie next to each other, so that an event touches one or two cache lines and closing a
 //! window reads memory front to back. Entries leave at the front and mostly come at the back; space freed at the front
 //! is reused by moving the entries down when there is no more at the back.
 //!
@@ -104,8 +104,8 @@ impl Panes {
     }
 
     /// Makes room for one more entry at the back. A deque that slides over n entries settles, and then never allocates
-    /// again. Short ones are moved down whenever the back is reached, long ones once a sixteenth is free at the front, so
-    /// that moving stays cheap.
+    /// again. Short ones are moved down whenever the back is reached, long ones once a sixteenth is free at the front,
+    /// so that moving stays cheap.
     fn make_room(&mut self, entry_words: usize, heap_bytes: &mut usize) {
         let (head, used) = (self.head as usize, self.used as usize);
         if head + used + entry_words <= self.words.len() {

@@ -118,8 +118,8 @@ impl Windows {
         verdict
     }
 
-    /// The steps of a row whose key another instance has: it closes here what it closes there, and is late here if it is late there.
-    /// Not for sessions, in which only the one that has the key knows whether a row is late.
+    /// The steps of a row whose key another instance has: it closes here what it closes there, and is late here if it
+    /// is late there. Not for sessions, in which only the one that has the key knows whether a row is late.
     #[inline]
     pub(crate) fn pass_row(&mut self, slot: usize, lengths: Lengths, time_us: i64, arrival_us: i64) {
         if !self.plan.window.is_time() {
@@ -316,9 +316,9 @@ impl Windows {
         if newest_start_us + width <= watermark_us {
             return Verdict::Late;
         }
-        // The windows that the row closes do not hold it. Closed first, they make room for its pane; and after a leap in
-        // time, panes on both sides could not be told apart. With keys they close behind it: a key that goes on counting
-        // keeps its age.
+        // The windows that the row closes do not hold it. Closed first, they make room for its pane; and after a leap
+        // in time, panes on both sides could not be told apart. With keys they close behind it: a key that goes on
+        // counting keeps its age.
         let leap_us = row.time_us.saturating_sub(self.cells.slots[row.slot].max_ts_us);
         if leap_us > 0 && (self.plan.keys == 0 || leap_us / pane > PANES_APART_MAX) {
             self.advance(row.slot, lengths, row.time_us.saturating_sub(self.plan.lateness_us), row.arrival_us, false);
@@ -529,7 +529,8 @@ fn update_objects(objects: &mut [Object], updates: &Updates<'_>, row: Row<'_>) {
     }
 }
 
-/// The end of the earliest window that holds the pane from `start_us` and ends after `closed_us`; [`NEVER`] if none does.
+/// The end of the earliest window that holds the pane from `start_us` and ends after `closed_us`; [`NEVER`] if none
+/// does.
 pub(crate) fn first_open_end_us(start_us: i64, lengths: Lengths, closed_us: i64) -> i64 {
     let Lengths { width, slide, pane } = lengths;
     // The first window that holds the pane is the first to end no earlier than the pane.

@@ -2,11 +2,11 @@
 //!
 //! A hopping window shares all panes but a few with the one before it. Where these are many, its result is not merged
 //! out of all of them each time: the panes of the last closed window are two stacks (the queue of two stacks, as in
-//! Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation", VLDB 2015). Each pane of the
-//! *front* holds, in its own place, the merge of itself with those behind it up to the end of the front; those of the
-//! *back* are as they were, and their merge stands beside them. A closing merges the first of the front with that of
-//! the back; when the front is used up, the back becomes the front. That is a constant number of merges for each pane
-//! and closing, for the memory of one more pane. A late row is counted in all merges that its pane is in.
+//! Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation", VLDB 2015). Each pane of
+//! the *front* holds, in its own place, the merge of itself with those behind it up to the end of the front; those of
+//! the *back* are as they were, and their merge stands beside them. A closing merges the first of the front with that
+//! of the back; when the front is used up, the back becomes the front. That is a constant number of merges for each
+//! pane and closing, for the memory of one more pane. A late row is counted in all merges that its pane is in.
 //!
 //! Nothing here depends on how rows came in batches: what is front and back follows from the rows and closings alone.
 

@@ -1,9 +1,9 @@
 //! Export and import of window state.
 //!
 //! A frame has one row for each cell, that is for each slot and key: `slot`, `key_group`, the key columns, `is_cell`
-//! (false in a row that carries only the clock of a slot without open cells), the slot's lengths and clock, the panes as
-//! words, what successive windows share of them, and their objects as bytes. The clock stands in every row of a slot, so
-//! that rows can be selected freely.
+//! (false in a row that carries only the clock of a slot without open cells), the slot's lengths and clock, the panes
+//! as words, what successive windows share of them, and their objects as bytes. The clock stands in every row of a
+//! slot, so that rows can be selected freely.
 //!
 //! Version 2 counts rows in 32 bits and numbers panes; version 1 is not read any more.
 
@@ -240,7 +240,8 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         let key_hash = cells.slot_key_hash(row.slot);
         cells.add_slot(row.slot, Some(row.lengths), key_hash);
         let state = &mut cells.slots[row.slot];
-        // Of instances that had different keys of the slot, one may have been told of a later time without having anything to close.
+        // Of instances that had different keys of the slot, one may have been told of a later time without having
+        // anything to close.
         let [max_ts_us, last_arrival_us, watermark_us] = row.clock;
         state.max_ts_us = state.max_ts_us.max(max_ts_us);
         state.last_arrival_us = state.last_arrival_us.max(last_arrival_us);

@@ -144,7 +144,8 @@ fn infinities_and_nan_in_minimum_maximum_and_sums() {
             let udafs =
                 [df::sum::sum_udaf(), df::average::avg_udaf(), df::min_max::max_udaf(), df::count::count_udaf()];
             for ((function, udaf), found) in functions.iter().zip(&udafs).zip(&hand.windows[0].values) {
-                // DataFusion takes a NaN with its sign bit set for the least number; here NaN is one value, the greatest.
+                // DataFusion takes a NaN with its sign bit set for the least number; here NaN is one value, the
+                // greatest.
                 if *function == F::Max && special.to_bits() == nan_sign.to_bits() {
                     assert_eq!(found, &Value::float(f64::NAN));
                     continue;

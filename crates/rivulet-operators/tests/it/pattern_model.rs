@@ -1,7 +1,7 @@
 //! Row patterns against an independent matcher: backtracking over the whole list of rows, by the words of the standard.
 //!
-//! Thousands of random patterns, conditions, bounds and rows, over several slots and partitions; each in one batch, and cut at
-//! random with ticks and with the state moved into fresh operators through bytes. The answers are the same.
+//! Thousands of random patterns, conditions, bounds and rows, over several slots and partitions; each in one batch, and
+//! cut at random with ticks and with the state moved into fresh operators through bytes. The answers are the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Subqueries in conditions and results, before the optimizer makes joins of them.
 //!
-//! The optimizer pulls conditions that name columns of the outer query up to a join: a semi or anti join for `EXISTS` and
-//! `IN`, a left join for a subquery that stands for a value. Here a subquery becomes one for which that is right:
+//! The optimizer pulls conditions that name columns of the outer query up to a join: a semi or anti join for `EXISTS`
+//! and `IN`, a left join for a subquery that stands for a value. Here a subquery becomes one for which that is right:
 //!
 //! - An aggregate without GROUP BY gives a row over nothing, too. The semi join would group it by the columns that were
-//!   pulled up, and then there is no row. So `EXISTS` and `IN` over such an aggregate become comparisons with its values
-//!   ([`one_row`]), which the optimizer completes where nothing is found.
+//!   pulled up, and then there is no row. So `EXISTS` and `IN` over such an aggregate become comparisons with its
+//!   values ([`one_row`]), which the optimizer completes where nothing is found.
 //! - `EXISTS` and `IN` that stand elsewhere than under AND, and `NOT IN` where null may come, become counts of rows.
 //! - A value of the outer query that is compared with itself becomes a question for null.
 //! - Conditions that cannot be pulled up without a change of the answer are refused ([`reach`]).
@@ -102,8 +102,8 @@ fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transfor
     }
 }
 
-/// Whether a condition compares a value of the outer query with itself. The optimizer takes such a condition for true when
-/// it pulls conditions up, though it is null where the value is.
+/// Whether a condition compares a value of the outer query with itself. The optimizer takes such a condition for true
+/// when it pulls conditions up, though it is null where the value is.
 fn equals_itself(condition: &Expr) -> bool {
     matches!(condition, Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right })
         if left == right && condition.contains_outer())
@@ -220,7 +220,8 @@ impl Rewriter<'_> {
         }
         let compared = self.compared(value, plan)?;
         if !negated {
-            // The optimizer knows IN by itself, unless nothing of the outer query is compared or what is selected names it.
+            // The optimizer knows IN by itself, unless nothing of the outer query is compared or what is selected names
+            // it.
             let is_plain = !value.column_refs().is_empty() && !plan.contains_outer_reference();
             if is_plain {
                 check_reach(plan, Root::Rows, self.outer.schema())?;
@@ -404,7 +405,8 @@ fn subquery(plan: LogicalPlan) -> Subquery {
     Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::new() }
 }
 
-/// What decides whether a subquery has rows, without what only says which columns, how often or how many; `None` if it has none in any case.
+/// What decides whether a subquery has rows, without what only says which columns, how often or how many; `None` if it
+/// has none in any case.
 fn rows_of_exists(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
     match plan {
         LogicalPlan::Projection(projection) => rows_of_exists(&projection.input),

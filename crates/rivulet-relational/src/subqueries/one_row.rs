@@ -1,5 +1,5 @@
-//! Subqueries of one row at most: over an aggregate without GROUP BY, or without FROM. The row becomes expressions over the
-//! outer query, in which each aggregate is a subquery of its own that stands for a value.
+//! Subqueries of one row at most: over an aggregate without GROUP BY, or without FROM. The row becomes expressions over
+//! the outer query, in which each aggregate is a subquery of its own that stands for a value.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub(super) struct OneRow {
     columns: Vec<Expr>,
     /// When it is there; null means that it is not.
     condition: Option<Expr>,
-    /// Whether it is there in any case, and has nothing of the outer query outside of the aggregate: the optimizer takes it as it is.
+    /// Whether it is there in any case, and has nothing of the outer query outside of the aggregate: the optimizer
+    /// takes it as it is.
     pub(super) is_plain: bool,
 }
 

@@ -1,5 +1,5 @@
-//! How far up the conditions of a subquery may be pulled that name columns of the outer query: what stands above them must
-//! give the same rows if they are applied behind it. The optimizer does not look.
+//! How far up the conditions of a subquery may be pulled that name columns of the outer query: what stands above them
+//! must give the same rows if they are applied behind it. The optimizer does not look.
 
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, DFSchema, JoinType, Result};

@@ -1,9 +1,9 @@
 //! Keeps the sources of a query near each other in time.
 //!
-//! Where rows of two streams meet, those of the one that is ahead are kept until the other has come as far. Sources that know their end
-//! read what has long been there, as fast as they can, so the one with fewer rows in an hour would be hours ahead: it waits. Sources
-//! without an end are as far as the world is, and wait for nobody. Partitions of one source do not wait for each other, as
-//! their files may be of different days.
+//! Where rows of two streams meet, those of the one that is ahead are kept until the other has come as far. Sources
+//! that know their end read what has long been there, as fast as they can, so the one with fewer rows in an hour would
+//! be hours ahead: it waits. Sources without an end are as far as the world is, and wait for nobody. Partitions of one
+//! source do not wait for each other, as their files may be of different days.
 //!
 //! What must hold: the source that is furthest behind never waits, so somebody always goes on.
 
@@ -30,8 +30,8 @@ pub(super) struct Alignment {
 }
 
 impl Alignment {
-    /// Of sources that have so many tasks each. A task that has not read yet is as far behind as can be: whether it has times at all is known
-    /// only then.
+    /// Of sources that have so many tasks each. A task that has not read yet is as far behind as can be: whether it has
+    /// times at all is known only then.
     pub(super) fn new(tasks: impl IntoIterator<Item = usize>) -> Self {
         let mut places = 0;
         let sources: Vec<Range<usize>> = tasks
@@ -46,8 +46,8 @@ impl Alignment {
         Self { sources, times_us, is_waited: AtomicBool::new(false) }
     }
 
-    /// A task has come as far as `time_us`; `None` if nobody is to wait for it: it has ended, is silent, or knows no end. Whether those who
-    /// wait are to look again.
+    /// A task has come as far as `time_us`; `None` if nobody is to wait for it: it has ended, is silent, or knows no
+    /// end. Whether those who wait are to look again.
     #[must_use]
     pub(super) fn reached(&self, place: usize, time_us: Option<i64>) -> bool {
         let time_us = time_us.unwrap_or(ASIDE);
@@ -55,7 +55,8 @@ impl Alignment {
         before_us != time_us && self.is_waited.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a task whose last batch covered `batch_us` may read on. If not, [`Alignment::reached`] says when it is worth asking again.
+    /// Whether a task whose last batch covered `batch_us` may read on. If not, [`Alignment::reached`] says when it is
+    /// worth asking again.
     pub(super) fn may_read(&self, place: usize, batch_us: i64) -> bool {
         if self.is_near(place, batch_us) {
             return true;

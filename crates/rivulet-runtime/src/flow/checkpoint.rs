@@ -1,10 +1,11 @@
 //! Checkpoints of a flow: what all of its tasks hold at one moment of its streams.
 //!
-//! A checkpoint begins at the sources. Each sends a barrier behind what it has read, and rests. A task that has the barrier from everybody
-//! who sends to it has seen all rows before it and none after: it sends what its operators hold back, has its sink prepare, captures their
-//! state, and sends the barrier on. When all have, the sources go on. So nothing is under way at the barrier, channels need no state of their own, and
-//! a task never has to tell rows before the barrier from rows behind it. The price is that a flow stands still for as long as its
-//! slowest task needs to come to the barrier and capture; writing the snapshot is not part of that.
+//! A checkpoint begins at the sources. Each sends a barrier behind what it has read, and rests. A task that has the
+//! barrier from everybody who sends to it has seen all rows before it and none after: it sends what its operators hold
+//! back, has its sink prepare, captures their state, and sends the barrier on. When all have, the sources go on. So
+//! nothing is under way at the barrier, channels need no state of their own, and a task never has to tell rows before
+//! the barrier from rows behind it. The price is that a flow stands still for as long as its slowest task needs to come
+//! to the barrier and capture; writing the snapshot is not part of that.
 //!
 //! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is what an undisturbed run would hold had the sources
 //! paused there: each row before their positions is in the state, in a sink, or in nothing because it led to nothing;
@@ -34,8 +35,8 @@ pub enum CheckpointError {
     State(String),
 }
 
-/// The barriers of a flow. Each has a number that no other has: a checkpoint may be tried again, and what comes late to the barrier of an attempt
-/// that was given up must not count for the next.
+/// The barriers of a flow. Each has a number that no other has: a checkpoint may be tried again, and what comes late to
+/// the barrier of an attempt that was given up must not count for the next.
 #[derive(Debug, Default)]
 pub(super) struct Barrier {
     /// The barrier of the checkpoint that is being made; 0 without one.
@@ -77,8 +78,8 @@ impl Barrier {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The newest checkpoint that is durable. Whoever is still at its barrier keeps a later one from being made, so that for him the two
-    /// belong together.
+    /// The newest checkpoint that is durable. Whoever is still at its barrier keeps a later one from being made, so
+    /// that for him the two belong together.
     pub(super) fn committed_checkpoint(&self) -> u64 {
         self.gathering.lock().committed
     }

@@ -19,7 +19,8 @@ struct OutputEdge {
     kind: EdgeKind,
     key_groups: KeyGroups,
     targets: Vec<Target>,
-    /// Those whose turn comes round, by place: all, or those on the node of the sender where the others have senders of their own.
+    /// Those whose turn comes round, by place: all, or those on the node of the sender where the others have senders of
+    /// their own.
     turns: Vec<usize>,
     /// Whose turn it is.
     next: usize,
@@ -34,8 +35,8 @@ struct Target {
 }
 
 impl Outputs {
-    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already. `nodes` are those of
-    /// the instances.
+    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already. `nodes`
+    /// are those of the instances.
     pub(super) fn new(
         stages: &[Stage],
         from: usize,
@@ -125,8 +126,8 @@ impl OutputEdge {
     }
 }
 
-/// Which of the targets on these nodes a sender serves in turn: those on its own node, if there are any and every node with a target
-/// has a sender; else all.
+/// Which of the targets on these nodes a sender serves in turn: those on its own node, if there are any and every node
+/// with a target has a sender; else all.
 fn turns(targets: &[Option<usize>], senders: &[Option<usize>], own: Option<usize>) -> Vec<usize> {
     let stays = targets.contains(&own) && targets.iter().all(|node| senders.contains(node));
     (0..targets.len()).filter(|&target| !stays || targets[target] == own).collect()

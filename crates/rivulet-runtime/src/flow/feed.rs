@@ -1,7 +1,8 @@
 //! The sources of a task: partitions that are asked for rows, and how far their time is.
 //!
-//! What must hold: a row that is no further behind the newest one of its own partition than the lateness allows is never late, however
-//! many partitions a task has and in which order they are read, as long as they are there from the start and none steps aside. A step costs the same for one partition and, nearly, for thousands.
+//! What must hold: a row that is no further behind the newest one of its own partition than the lateness allows is
+//! never late, however many partitions a task has and in which order they are read, as long as they are there from the
+//! start and none steps aside. A step costs the same for one partition and, nearly, for thousands.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +12,21 @@ use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
-/// In which steps time goes on by the clock while all partitions are silent, microseconds: each wakes all tasks of the query.
+/// In which steps time goes on by the clock while all partitions are silent, microseconds: each wakes all tasks of the
+/// query.
 const CLOCK_STEP_US: i64 = 200_000;
 
 /// A partition of a source, and what its rows' times mean.
 pub struct Partition {
     /// Gives the rows.
     pub source: Box<dyn Source>,
-    /// Which of the columns that it gives is the event time (`Timestamp(Microsecond)`); without one it is the time of arrival.
+    /// Which of the columns that it gives is the event time (`Timestamp(Microsecond)`); without one it is the time of
+    /// arrival.
     pub event_time_column: Option<usize>,
     /// How far behind the newest row of the partition a row may be and not be late, microseconds.
     pub lateness_us: i64,
-    /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never. Where all are silent for so
-    /// long, time goes on by the clock.
+    /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never. Where
+    /// all are silent for so long, time goes on by the clock.
     pub idle_timeout_us: Option<i64>,
     /// How far ahead of its arrival a row's time may be, microseconds; those further ahead are refused. `None` for any.
     pub future_limit_us: Option<i64>,
@@ -140,8 +143,8 @@ impl Feed {
         }
     }
 
-    /// Asks the partition that is furthest behind of those that may have something: so the times of all stay close together.
-    /// `now_us` is when rows arrive, `steady_us` what silence is measured by.
+    /// Asks the partition that is furthest behind of those that may have something: so the times of all stay close
+    /// together. `now_us` is when rows arrive, `steady_us` what silence is measured by.
     pub(super) fn poll(
         &mut self,
         rows_max: usize,
@@ -206,8 +209,8 @@ impl Feed {
         }
     }
 
-    /// The time of the partition that is furthest behind, where all come to an end and have event times; `None` otherwise, and where nobody
-    /// waits for any.
+    /// The time of the partition that is furthest behind, where all come to an end and have event times; `None`
+    /// otherwise, and where nobody waits for any.
     pub(super) fn time_us(&self) -> Option<i64> {
         let &(lowest_us, place) = self.waited_for.first().filter(|_| self.unaligned == 0)?;
         let open = self.partitions[place].as_ref()?;
@@ -265,7 +268,8 @@ impl Feed {
         self.aside.insert((open.watermark_us(), place));
     }
 
-    /// Something is expected again of a partition that stood aside: its rows are waited for, and its silence begins anew.
+    /// Something is expected again of a partition that stood aside: its rows are waited for, and its silence begins
+    /// anew.
     fn come_back(&mut self, place: usize) {
         let Some(open) = self.partitions[place].as_mut().filter(|open| open.is_aside) else { return };
         (open.is_aside, open.silent_since_us) = (false, None);
@@ -277,7 +281,8 @@ impl Feed {
     pub(super) fn advanced(&mut self) -> Option<i64> {
         let lowest_us = match self.waited_for.first() {
             Some(&(lowest_us, _)) => lowest_us,
-            // Where all have stepped aside, nobody holds up the one that is furthest, and time goes on as the clock does.
+            // Where all have stepped aside, nobody holds up the one that is furthest, and time goes on as the clock
+            // does.
             None => match *self.aside.last()? {
                 (i64::MIN, _) => i64::MIN,
                 (furthest_us, _) => furthest_us.saturating_add(self.silence_us),

@@ -1,8 +1,8 @@
 //! The bounded queue in front of a task of a big query.
 //!
-//! Who sends looks whether there is room before it begins a batch, so a batch that is under way always fits: the bound may be exceeded by
-//! what comes of one batch of each sender, and by no more. A batch that becomes very many rows is given in parts
-//! (`Operator::has_more`), with a look between them.
+//! Who sends looks whether there is room before it begins a batch, so a batch that is under way always fits: the bound
+//! may be exceeded by what comes of one batch of each sender, and by no more. A batch that becomes very many rows is
+//! given in parts (`Operator::has_more`), with a look between them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -125,8 +125,8 @@ impl FlowInbox {
     }
 }
 
-/// The watermark of a channel that waits behind all rows, if there is one. A later one takes its place, so that those who send nothing else do
-/// not fill the queue of a task that stands still.
+/// The watermark of a channel that waits behind all rows, if there is one. A later one takes its place, so that those
+/// who send nothing else do not fill the queue of a task that stands still.
 fn last_watermark(queue: &mut VecDeque<Sent>, channel: usize) -> Option<&mut i64> {
     let behind_rows = queue.iter_mut().rev().take_while(|sent| !matches!(sent.element, Element::Batch(_)));
     // What else the channel sent since then has to stay behind it.
@@ -136,7 +136,8 @@ fn last_watermark(queue: &mut VecDeque<Sent>, channel: usize) -> Option<&mut i64
     }
 }
 
-/// What a batch counts for where bytes are bounded. Columns that share memory with others count in full: a few too many.
+/// What a batch counts for where bytes are bounded. Columns that share memory with others count in full: a few too
+/// many.
 fn bytes_of(batch: &Batch) -> usize {
     batch
         .columns

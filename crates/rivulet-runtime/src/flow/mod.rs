@@ -1,14 +1,14 @@
 //! Big queries: a dataflow cut into tasks that run in parallel.
 //!
-//! Operators that follow each other without a change of partitioning are fused into a *stage*; a stage runs in one or several
-//! instances, the tasks, which the same workers run that run groups. Rows travel between tasks through bounded inboxes; a task
-//! whose targets have no room is not run, up to the sources, so nothing grows and nothing is dropped.
+//! Operators that follow each other without a change of partitioning are fused into a *stage*; a stage runs in one or
+//! several instances, the tasks, which the same workers run that run groups. Rows travel between tasks through bounded
+//! inboxes; a task whose targets have no room is not run, up to the sources, so nothing grows and nothing is dropped.
 //!
-//! Each input of a task carries watermarks of its own; the operators see their minimum. A partition of a source that is silent for
-//! long steps aside, so that it holds nobody up.
+//! Each input of a task carries watermarks of its own; the operators see their minimum. A partition of a source that is
+//! silent for long steps aside, so that it holds nobody up.
 //!
-//! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that were sent before it;
-//! the end comes last, and exactly once.
+//! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that
+//! were sent before it; the end comes last, and exactly once.
 //!
 //! What is fused into a stage and how often it runs is decided by [`rivulet_dataflow::stage`]. Here, in reading order:
 //! [`inbox`]: the queue in front of a task; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources;
@@ -125,8 +125,8 @@ pub struct FlowReport {
     pub rows_out: u64,
     /// Rows refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
-    /// Rows read whose times are most likely seconds that were taken for milliseconds, by the place of their source; those
-    /// behind the last one that has such rows are left out.
+    /// Rows read whose times are most likely seconds that were taken for milliseconds, by the place of their source;
+    /// those behind the last one that has such rows are left out.
     pub seconds: Vec<Seconds>,
     /// The first refusals in words.
     pub refusals: Vec<String>,
@@ -134,8 +134,8 @@ pub struct FlowReport {
     pub latency_us: Histogram,
     /// Memory of operators, bytes.
     pub state_bytes: usize,
-    /// How far the time of what was written is, microseconds since the epoch: the watermark of the slowest task with a sink. `None`
-    /// before the first.
+    /// How far the time of what was written is, microseconds since the epoch: the watermark of the slowest task with a
+    /// sink. `None` before the first.
     pub watermark_us: Option<i64>,
     /// Done and in all, in what the sources count in, where all of them know their end.
     pub progress: Option<(u64, u64)>,
@@ -179,8 +179,8 @@ impl FlowState {
         self.cancel();
     }
 
-    /// Ends everything. Tasks that wait are run once more, to let go of what they hold: a source that is not asked any more must hold up
-    /// nobody.
+    /// Ends everything. Tasks that wait are run once more, to let go of what they hold: a source that is not asked any
+    /// more must hold up nobody.
     fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.note_done();
@@ -305,8 +305,9 @@ impl Flow {
         Ok(Self { state, tasks, stages, dataflow })
     }
 
-    /// What all tasks hold at one moment. Sources rest until then, at most for `timeout`; the rest of the flow works on. Where a sink waits
-    /// for it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with this number may have been tried before.
+    /// What all tasks hold at one moment. Sources rest until then, at most for `timeout`; the rest of the flow works
+    /// on. Where a sink waits for it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with
+    /// this number may have been tried before.
     ///
     /// # Errors
     /// There is none, and why; the flow goes on.
@@ -315,7 +316,8 @@ impl Flow {
         self.snapshot(self.state.barrier.gather(&self.places(), timeout, || self.ended().is_some()))
     }
 
-    /// The first half of [`Flow::checkpoint`], for who cannot wait because nobody else runs the tasks: [`Flow::look_at_checkpoint`] is the second.
+    /// The first half of [`Flow::checkpoint`], for who cannot wait because nobody else runs the tasks:
+    /// [`Flow::look_at_checkpoint`] is the second.
     ///
     /// # Errors
     /// The flow has ended, or makes one already.
@@ -382,7 +384,8 @@ impl Flow {
         true
     }
 
-    /// Whether the error that has ended it took back all that was written since the last checkpoint, so that another attempt from there may go well.
+    /// Whether the error that has ended it took back all that was written since the last checkpoint, so that another
+    /// attempt from there may go well.
     pub fn is_undone(&self) -> bool {
         self.state.is_undone.load(Ordering::Acquire)
     }
@@ -421,16 +424,17 @@ impl Flow {
         *self.state.done.lock()
     }
 
-    /// Has the sources end now. What was read is processed and written; with `drains` windows that are open come out as if
-    /// nothing would follow, otherwise they are forgotten. [`Flow::wait`] says when that is done.
+    /// Has the sources end now. What was read is processed and written; with `drains` windows that are open come out as
+    /// if nothing would follow, otherwise they are forgotten. [`Flow::wait`] says when that is done.
     pub fn stop(&self, drains: bool) {
         self.state.drains.store(drains, Ordering::Release);
         self.state.stopping.store(true, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
-    /// Has the sources not be asked any more until [`Flow::resume`]: what was read is processed and written, and what operators
-    /// hold stays. Whoever sends is pushed back by the sources' own bounds. Windows that close by the clock still do.
+    /// Has the sources not be asked any more until [`Flow::resume`]: what was read is processed and written, and what
+    /// operators hold stays. Whoever sends is pushed back by the sources' own bounds. Windows that close by the clock
+    /// still do.
     pub fn pause(&self) {
         self.state.paused.store(true, Ordering::Release);
         // Who stands still lets go of what it listens to.
@@ -455,8 +459,8 @@ impl Flow {
         self.state.cancel();
     }
 
-    /// Waits until all of its tasks have closed what they had opened, at most for `timeout`; whether they have. They do so at their end, and soon after
-    /// an error or [`Flow::cancel`].
+    /// Waits until all of its tasks have closed what they had opened, at most for `timeout`; whether they have. They do
+    /// so at their end, and soon after an error or [`Flow::cancel`].
     pub fn wait_closed(&self, timeout: Duration) -> bool {
         /// Nobody tells of the last task of one that was cancelled.
         const LOOK_PERIOD: Duration = Duration::from_millis(1);

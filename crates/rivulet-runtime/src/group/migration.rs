@@ -1,12 +1,12 @@
 //! All queries of a group go over to another one: that of a new version of their application.
 //!
 //! Slots stay what they are, so routes, registry and whoever pushes know nothing of it. The group before [stands
-//! still](Group::quiesce) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is full. So there is one
-//! moment at which state, parameters and waiting events change hands, and as long as it has not come nothing has happened: a step that
-//! fails leaves the group as it was, to [go on](Group::go_on).
+//! still](Group::quiesce) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is
+//! full. So there is one moment at which state, parameters and waiting events change hands, and as long as it has not
+//! come nothing has happened: a step that fails leaves the group as it was, to [go on](Group::go_on).
 //!
-//! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting events and cannot;
-//! [`Group::retire`] ends the group before.
+//! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting
+//! events and cannot; [`Group::retire`] ends the group before.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -56,21 +56,22 @@ pub struct StateMigration<'a> {
 }
 
 impl Group {
-    /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are handed on still
-    /// come. Whoever pushes may be half way: see [`Router::await_routing`] of the connectors.
+    /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are
+    /// handed on still come. Whoever pushes may be half way: see [`Router::await_routing`] of the connectors.
     ///
     /// [`Router::await_routing`]: Group::quiesce
     pub fn close_intake(&self) {
         self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }
 
-    /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come back to its tasks
-    /// as they do where results find no room.
+    /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come
+    /// back to its tasks as they do where results find no room.
     pub fn quiesce(&self) {
         self.rest(QUIESCED);
     }
 
-    /// From now on nothing is processed; events wait in the inboxes, as far as these have room. When this returns nothing is under way.
+    /// From now on nothing is processed; events wait in the inboxes, as far as these have room. When this returns
+    /// nothing is under way.
     pub fn suspend(&self) {
         self.rest(SUSPENDED);
     }
@@ -94,8 +95,8 @@ impl Group {
         self.waiting().0 == 0 && self.oldest_us() == i64::MAX
     }
 
-    /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each gets the slot that it has there.
-    /// Both stand still: a timer must not be served by both.
+    /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each gets the slot
+    /// that it has there. Both stand still: a timer must not be served by both.
     ///
     /// Silent queries whose state is on disk come into memory by this, until they are found silent again.
     ///

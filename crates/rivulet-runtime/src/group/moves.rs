@@ -30,8 +30,8 @@ impl Group {
         Ok(self.tasks[to].clone())
     }
 
-    /// Moves the query that a task has most to do for to a task of its own on the same worker, and returns that; the task itself if it has
-    /// no other query. `None` if no query stands out any more.
+    /// Moves the query that a task has most to do for to a task of its own on the same worker, and returns that; the
+    /// task itself if it has no other query. `None` if no query stands out any more.
     pub(crate) fn isolate(&self, task: &Arc<Task>) -> Result<Option<Arc<Task>>, StateError> {
         if task.queries() == 1 {
             return Ok(Some(task.clone()));
@@ -53,8 +53,8 @@ impl Group {
         self.move_all(&self.slots_by_place(from).1, from, to)
     }
 
-    /// Moves what is left in a task with room for many times as much to one that has no more than it needs. Tables of slots
-    /// do not shrink by themselves.
+    /// Moves what is left in a task with room for many times as much to one that has no more than it needs. Tables of
+    /// slots do not shrink by themselves.
     pub(super) fn compact(&self, from: usize) -> Result<(), StateError> {
         let task = &self.tasks[from];
         let (live, capacity) = {
@@ -87,8 +87,8 @@ impl Group {
         slots.chunks(MOVED_AT_ONCE).try_for_each(|slots| self.move_queries(slots, from, to, |_, _| true).map(drop))
     }
 
-    /// Moves those queries for which `is_wanted` holds, given the source's core and their slot there, with their state and
-    /// their waiting events from one task to another. Returns how many.
+    /// Moves those queries for which `is_wanted` holds, given the source's core and their slot there, with their state
+    /// and their waiting events from one task to another. Returns how many.
     pub(super) fn move_queries(
         &self,
         slots: &[Slot],

@@ -9,8 +9,8 @@ use super::Group;
 use crate::{Picked, Task};
 
 impl Group {
-    /// Puts rows that were decoded already into the inboxes of the queries they are for. Either all find room or none is taken:
-    /// then they come back, to be offered again later.
+    /// Puts rows that were decoded already into the inboxes of the queries they are for. Either all find room or none
+    /// is taken: then they come back, to be offered again later.
     ///
     /// Rows for a query that is gone are counted and forgotten, as events are.
     pub fn push_rows(&self, rows: Picked) -> Option<Picked> {

@@ -1,9 +1,9 @@
 //! Equal queries are computed once: they share a slot, and each gets its results.
 //!
-//! Queries are equal if all parameters are that decide what is computed: those that stand in an expression or in the address
-//! of an input. What must hold: nobody can tell that a slot is shared. So a query shares one only while that is as good as
-//! new, without state and without a waiting event that came before the query did; and who is paused is given a slot of its own
-//! first, with a copy of all that is there ([`Group::part`]).
+//! Queries are equal if all parameters are that decide what is computed: those that stand in an expression or in the
+//! address of an input. What must hold: nobody can tell that a slot is shared. So a query shares one only while that is
+//! as good as new, without state and without a waiting event that came before the query did; and who is paused is given
+//! a slot of its own first, with a copy of all that is there ([`Group::part`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
@@ -27,7 +27,8 @@ const QUERIES_MAX: usize = 64;
 /// How often a query is brought back from the spilled task that goes there again at once.
 const TRIES_MAX: usize = 8;
 
-/// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free slots.
+/// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free
+/// slots.
 pub(super) struct SharedSlots {
     converter: RowConverter,
     /// Which parameters those are.
@@ -121,14 +122,15 @@ impl Together {
 }
 
 impl Group {
-    /// Adds queries as [`Group::add`] does, but lets equal ones share a slot, among themselves and with those that are there
-    /// already.
+    /// Adds queries as [`Group::add`] does, but lets equal ones share a slot, among themselves and with those that are
+    /// there already.
     pub fn join(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Joined> {
         self.join_restored(queries, parameters, &|_| None)
     }
 
-    /// The same for queries of which some are about to be [restored](Group::restore): those share a slot only with others that
-    /// did when they were captured. `shared` tells for each of these a number, equal for those that shared a slot.
+    /// The same for queries of which some are about to be [restored](Group::restore): those share a slot only with
+    /// others that did when they were captured. `shared` tells for each of these a number, equal for those that shared
+    /// a slot.
     pub fn join_restored(
         &self,
         queries: &[QueryId],
@@ -176,8 +178,8 @@ impl Group {
         joined
     }
 
-    /// Lets further queries share a slot that has one. The caller vouches that they are equal to it, and that the slot is as
-    /// good as new.
+    /// Lets further queries share a slot that has one. The caller vouches that they are equal to it, and that the slot
+    /// is as good as new.
     pub fn share(&self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
         let _still = self.free.lock();
         self.share_held(slot, queries, parameters);
@@ -231,7 +233,8 @@ impl Group {
             let mut used: HashSet<Slot> = waiting.slots().filter(|slot| inner.binary_search(slot).is_ok()).collect();
             drop(waiting);
             if let Some(progress) = &core.progress {
-                // Results have numbers, which go on from those of the slot: who comes later would not have the same ones after a restart.
+                // Results have numbers, which go on from those of the slot: who comes later would not have the same
+                // ones after a restart.
                 used.extend(inner.iter().copied().filter(|&slot| progress.mark(slot).results > 0));
             }
             match core.export_state(&StateSelection::Slots(inner)) {
@@ -250,8 +253,8 @@ impl Group {
         }
     }
 
-    /// Takes queries out of slots that others share. Returns the slots of the others: they are alone there, and leave with
-    /// [`Group::remove`] once no event is routed to them any more.
+    /// Takes queries out of slots that others share. Returns the slots of the others: they are alone there, and leave
+    /// with [`Group::remove`] once no event is routed to them any more.
     pub fn leave(&self, queries: &[(Slot, QueryId)]) -> Vec<Slot> {
         if self.shared_slots.is_none() {
             return queries.iter().map(|(slot, _)| *slot).collect();
@@ -272,8 +275,8 @@ impl Group {
         alone
     }
 
-    /// Sees to it that a query is alone in its slot and stays so, and returns that: a new one, with a copy of state and of
-    /// waiting events, if it shared one. Nothing is routed there yet.
+    /// Sees to it that a query is alone in its slot and stays so, and returns that: a new one, with a copy of state and
+    /// of waiting events, if it shared one. Nothing is routed there yet.
     ///
     /// # Errors
     /// State that cannot be copied; then all is as it was.
@@ -342,7 +345,8 @@ fn taken(queries: &[QueryId], parameters: &RecordBatch, rows: UInt32Array) -> (V
     (rows.values().iter().map(|&row| queries[row as usize]).collect(), parameters)
 }
 
-/// Rows with equal keys together, in the order of the first of each; of those that are restored only the ones that shared a slot.
+/// Rows with equal keys together, in the order of the first of each; of those that are restored only the ones that
+/// shared a slot.
 fn put_together(shared_slots: &SharedSlots, keys: &Rows, shared: &[Option<u64>]) -> Vec<Together> {
     let mut kinds: Vec<Together> = Vec::new();
     let mut by_key: HashTable<usize> = HashTable::with_capacity(keys.num_rows());

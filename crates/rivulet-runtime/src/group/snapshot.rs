@@ -1,13 +1,15 @@
 //! What a checkpoint saves of a group, and how it comes back.
 //!
-//! A group need not stand still for it: the queries of applications have nothing to do with each other but through topics, so each is
-//! saved at a moment of its own, with the position of the last event in its state. Events behind that are replayed by whoever logs
-//! them; those before it are known by their position and passed over. So a capture takes some thousand queries at a time, and between
-//! two such slices the task goes on. Only what changed since the last capture is taken, so the cost is that of what happened.
+//! A group need not stand still for it: the queries of applications have nothing to do with each other but through
+//! topics, so each is saved at a moment of its own, with the position of the last event in its state. Events behind
+//! that are replayed by whoever logs them; those before it are known by their position and passed over. So a capture
+//! takes some thousand queries at a time, and between two such slices the task goes on. Only what changed since the
+//! last capture is taken, so the cost is that of what happened.
 //!
 //! What is saved is known by the numbers of queries ([`saved`]), for slots and tasks are others after a restart.
 //!
-//! What must hold: every change that was made before a capture began is in what it returns, wherever queries move meanwhile.
+//! What must hold: every change that was made before a capture began is in what it returns, wherever queries move
+//! meanwhile.
 
 mod saved;
 
@@ -33,11 +35,13 @@ const SNAPSHOT_AT_ONCE: usize = 1_024;
 /// What a checkpoint saves of a group.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSnapshot {
-    /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may stand behind each other.
+    /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may stand behind each
+    /// other.
     pub bytes: Vec<u8>,
     /// How many slots are in it.
     pub slots: usize,
-    /// The highest position of an event that is in the state of any: the log must be durable up to here before this counts.
+    /// The highest position of an event that is in the state of any: the log must be durable up to here before this
+    /// counts.
     pub position: u64,
     /// How many slots could not be taken, and why not the first: they are tried again the next time.
     pub failures: (usize, Option<String>),
@@ -64,10 +68,12 @@ struct Slice {
 }
 
 impl Group {
-    /// Takes what changed since the last capture, or `everything`. Whoever cannot keep what this returns takes everything the next time.
+    /// Takes what changed since the last capture, or `everything`. Whoever cannot keep what this returns takes
+    /// everything the next time.
     ///
-    /// Events go on being processed meanwhile. What came before this call is in the state or still waits. `rest` is called behind each
-    /// slice, with how long that took, while nothing is locked: whoever shares the machine with the group can wait there.
+    /// Events go on being processed meanwhile. What came before this call is in the state or still waits. `rest` is
+    /// called behind each slice, with how long that took, while nothing is locked: whoever shares the machine with the
+    /// group can wait there.
     ///
     /// # Panics
     /// If the group was not made to be captured.
@@ -99,8 +105,8 @@ impl Group {
         }
     }
 
-    /// No event up to this position of the log is for the queries in these slots, which come behind it. Events that are handed on to them may have
-    /// been received before.
+    /// No event up to this position of the log is for the queries in these slots, which come behind it. Events that are
+    /// handed on to them may have been received before.
     pub fn begin_behind(&self, slots: &[Slot], position: LogPosition) {
         let stamp = stamp(position, InputIndex::MAX);
         let _still = self.free.lock();
@@ -114,7 +120,8 @@ impl Group {
         }
     }
 
-    /// These queries were away at times: what the log gives of that is not for them. Takes the place of what was said before.
+    /// These queries were away at times: what the log gives of that is not for them. Takes the place of what was said
+    /// before.
     pub fn set_absences(&self, absences: &Arc<Absences>) {
         let _still = self.free.lock();
         for (_, task) in self.all_tasks() {
@@ -124,8 +131,8 @@ impl Group {
         }
     }
 
-    /// Gives queries back what was saved of them. `slot_of` tells where a query is, if it still is; the group has had no event yet. What
-    /// cannot be read is lost for its queries, which begin anew.
+    /// Gives queries back what was saved of them. `slot_of` tells where a query is, if it still is; the group has had
+    /// no event yet. What cannot be read is lost for its queries, which begin anew.
     pub fn restore(&self, saved: &Saved<'_>, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
         self.restore_from(saved, None, slot_of)
     }

@@ -15,8 +15,8 @@ use crate::spill::spilled::ShelvedState;
 use crate::task::TICK_GRACE_US;
 use crate::{Activation, Task};
 
-/// How many queries go to the spilled task at once, and how many come back in one activation: the task concerned does not run
-/// meanwhile, for a few milliseconds.
+/// How many queries go to the spilled task at once, and how many come back in one activation: the task concerned does
+/// not run meanwhile, for a few milliseconds.
 const SPILLED_AT_ONCE: usize = 512;
 
 /// How many slots are looked at while a task is held up: well below a millisecond.
@@ -49,9 +49,10 @@ impl SpilledTask {
 }
 
 impl Group {
-    /// One sweep: every query has been silent for one sweep more, and those move to the spilled task for which `sweeps` have come
-    /// since their last event and nothing is due within `horizon_us`. Returns how many. Nothing happens in a group whose
-    /// host has no file to spill to, whose operators have no state, or whose tasks have a given number of queries.
+    /// One sweep: every query has been silent for one sweep more, and those move to the spilled task for which `sweeps`
+    /// have come since their last event and nothing is due within `horizon_us`. Returns how many. Nothing happens in a
+    /// group whose host has no file to spill to, whose operators have no state, or whose tasks have a given number of
+    /// queries.
     ///
     /// # Errors
     /// A disk that is full or fails. The queries concerned stay in memory, and it is counted.

@@ -10,9 +10,11 @@ pub(crate) const NEVER: i64 = i64::MAX;
 pub(crate) struct Alarms {
     /// The query's slot in the group.
     outer: Vec<Slot>,
-    /// When something is due for the query although no event comes; shorter than `outer` if nothing is for the last ones.
+    /// When something is due for the query although no event comes; shorter than `outer` if nothing is for the last
+    /// ones.
     at_us: Vec<i64>,
-    /// No alarm is earlier. Exact after [`Alarms::due`], a lower bound once alarms were cleared; 0 as long as none was ever set.
+    /// No alarm is earlier. Exact after [`Alarms::due`], a lower bound once alarms were cleared; 0 as long as none was
+    /// ever set.
     earliest_us: i64,
 }
 

@@ -81,8 +81,8 @@ impl SpillFile {
         let before = space.end;
         space.give(extent.offset, rounded(extent.bytes));
         if space.end < before {
-            // Space that cannot be given back to the disk is used again all the same. Under the lock, so that nobody writes
-            // there meanwhile.
+            // Space that cannot be given back to the disk is used again all the same. Under the lock, so that nobody
+            // writes there meanwhile.
             let _ = self.file.set_len(space.end);
         }
     }

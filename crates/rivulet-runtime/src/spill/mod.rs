@@ -1,13 +1,13 @@
 //! Spilling: the state of queries that have been silent for a while waits on disk for their next event.
 //!
-//! Beside its tasks a group has a *spilled_task*: a task whose queries have their parameters in memory and their state in a file
-//! ([`spilled`]). A silent query moves to the spilled task as it would to any other task. An event for it waits in the inbox of the
-//! spilled_task, and the spilled task's activation is to move the query, with its state and events, back to a task that works. So order
-//! is kept by what keeps it whenever queries move, and operators know nothing. Something that is due for a silent query
-//! at a known time wakes it like an event ([`alarms`]).
+//! Beside its tasks a group has a *spilled_task*: a task whose queries have their parameters in memory and their state
+//! in a file ([`spilled`]). A silent query moves to the spilled task as it would to any other task. An event for it
+//! waits in the inbox of the spilled_task, and the spilled task's activation is to move the query, with its state and
+//! events, back to a task that works. So order is kept by what keeps it whenever queries move, and operators know
+//! nothing. Something that is due for a silent query at a known time wakes it like an event ([`alarms`]).
 //!
-//! A disk that is full or fails costs nothing but memory: the queries stay where they are. State that cannot be read back
-//! is lost, logged and counted, and its query starts anew.
+//! A disk that is full or fails costs nothing but memory: the queries stay where they are. State that cannot be read
+//! back is lost, logged and counted, and its query starts anew.
 
 pub(crate) mod alarms;
 pub(crate) mod file;
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use file::SpillFile;
 
-/// In how many steps the time is measured after which a silent query is spilled. More would cost more sweeps, fewer would
-/// spill some queries later than they could be.
+/// In how many steps the time is measured after which a silent query is spilled. More would cost more sweeps, fewer
+/// would spill some queries later than they could be.
 pub(crate) const SWEEPS: u8 = 4;
 
 /// How often queries are swept while memory is short.
@@ -35,8 +35,8 @@ pub struct Spill {
 
 impl Spill {
     /// Spills queries that have been silent for `after` (up to a quarter longer) into a file in `folder` of at most
-    /// `bytes_max` bytes. While `is_pressed` says that memory is short, those that have been silent for some seconds; it is
-    /// asked a few times a second.
+    /// `bytes_max` bytes. While `is_pressed` says that memory is short, those that have been silent for some seconds;
+    /// it is asked a few times a second.
     ///
     /// # Errors
     /// The file cannot be made.

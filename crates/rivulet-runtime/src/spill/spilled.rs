@@ -1,7 +1,8 @@
-//! The state of one operator, of queries in the spilled task: on disk, and by slot a number of four bytes that says where.
+//! The state of one operator, of queries in the spilled task: on disk, and by slot a number of four bytes that says
+//! where.
 //!
-//! It is an operator itself, one that exports what the file has and imports into the file. So a query goes to the spilled task
-//! and comes back in the same way as it moves between two tasks.
+//! It is an operator itself, one that exports what the file has and imports into the file. So a query goes to the
+//! spilled task and comes back in the same way as it moves between two tasks.
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
 //! A task in several parts: one query that is too much for a worker is processed by several of them.
 //!
-//! The task stays what it is to everybody else: one inbox, one table of slots, one owner. Its *parts* each have a decoder, operators and a
-//! sink of their own. Blocks of events are taken from the inbox by whichever part is free, and prepared side by side, which is decoding
-//! and whatever keeps nothing between rows. Then they are handed over in the order in which they were taken ([`order`](super::order)):
+//! The task stays what it is to everybody else: one inbox, one table of slots, one owner. Its *parts* each have a
+//! decoder, operators and a sink of their own. Blocks of events are taken from the inbox by whichever part is free, and
+//! prepared side by side, which is decoding and whatever keeps nothing between rows. Then they are handed over in the
+//! order in which they were taken ([`order`](super::order)):
 //! - Without state, handing over is sending the results. So these leave in the order of the events.
-//! - With state by key, every part gets the block and processes the rows of its own key groups. Of the other rows it takes the times,
-//!   so that the clock of a query is the same in all parts, and a window closes after the same row, as in one. The results of a key
-//!   leave in order; those of different keys side by side.
+//! - With state by key, every part gets the block and processes the rows of its own key groups. Of the other rows it
+//!   takes the times, so that the clock of a query is the same in all parts, and a window closes after the same row, as
+//!   in one. The results of a key leave in order; those of different keys side by side.
 //!
-//! Whoever changes a task, or wants its state, needs it whole, and [`Task::lock`] makes it so: it waits for the parts, processes what is
-//! handed over, and puts their state together. The next activation cuts it again, as long as the balancer wants it cut. So nothing else
-//! in the engine knows of parts.
+//! Whoever changes a task, or wants its state, needs it whole, and [`Task::lock`] makes it so: it waits for the parts,
+//! processes what is handed over, and puts their state together. The next activation cuts it again, as long as the
+//! balancer wants it cut. So nothing else in the engine knows of parts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,8 +31,8 @@ use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, TaskParts};
 
 impl Task {
-    /// From now on the task runs in so many parts more as there are `workers`, each on one of them; in one piece if there is none, or it
-    /// cannot be cut. It becomes so with its next activation.
+    /// From now on the task runs in so many parts more as there are `workers`, each on one of them; in one piece if
+    /// there is none, or it cannot be cut. It becomes so with its next activation.
     pub(crate) fn cut_on(&self, workers: &[usize]) {
         let workers = if self.settings.can_be_cut() { workers } else { &[] };
         {
@@ -53,7 +54,8 @@ impl Task {
     /// The slot of the query for which most of the events are that wait, if there is one.
     pub(crate) fn hottest(&self) -> Option<Slot> {
         let queue = self.inbox.lock();
-        // By majority vote (Boyer and Moore, 1981): who has most of the votes is left, and one more look tells whether it has.
+        // By majority vote (Boyer and Moore, 1981): who has most of the votes is left, and one more look tells whether
+        // it has.
         let mut left = (0, 0_usize);
         for slot in queue.slots() {
             left = match left {
@@ -203,7 +205,8 @@ impl Task {
             let mut cores: Vec<&mut Core> = std::iter::once(&mut *core).chain(others).collect();
             self.finish_blocks(parts, &mut cores);
             if parts.has_state() {
-                // An instant that one part knows of has to be known to all: then none has anything left that is due before it.
+                // An instant that one part knows of has to be known to all: then none has anything left that is due
+                // before it.
                 let ticked_us = parts.ticked_us.load(Ordering::Acquire);
                 for core in &mut cores {
                     core.run_chain(Step::Tick, ticked_us, self.name());
@@ -299,7 +302,8 @@ impl Task {
         times.record(&mut core.metrics, self.host.clock.now_us());
     }
 
-    /// Decodes a block, runs it as far as that can be done without state, and hands it over. Returns the memory of its events.
+    /// Decodes a block, runs it as far as that can be done without state, and hands it over. Returns the memory of its
+    /// events.
     fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, mut chunk: Chunk) -> Chunk {
         let mut under_way = UnderWay { task: self, parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());

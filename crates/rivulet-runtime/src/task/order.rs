@@ -1,13 +1,14 @@
-//! The order of a task that runs in parts: blocks of events are taken one after the other, prepared side by side, and handed over in
-//! the order in which they were taken.
+//! The order of a task that runs in parts: blocks of events are taken one after the other, prepared side by side, and
+//! handed over in the order in which they were taken.
 //!
-//! Where state is by key, handing a block over puts it into the queue of each part. Where there is no state, a part that has a block
-//! ready is *parked* with it until it is that block's turn, and then sends its results.
+//! Where state is by key, handing a block over puts it into the queue of each part. Where there is no state, a part
+//! that has a block ready is *parked* with it until it is that block's turn, and then sends its results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many blocks for each part may be under way: enough that none waits for the others, few enough that they stay in the caches.
+/// How many blocks for each part may be under way: enough that none waits for the others, few enough that they stay in
+/// the caches.
 const BLOCKS_PER_PART: usize = 3;
 
 /// Which blocks are under way, and where. `B` is a block that was prepared, `R` what a part keeps while it is parked.
@@ -57,8 +58,8 @@ impl<B, R> Order<B, R> {
         self.turn + self.taken.len() as u64 - 1
     }
 
-    /// A block is ready for the queues of all parts, or is forgotten. It and those behind it that waited for it are handed over, as far
-    /// as it is their turn. Whether any part got something.
+    /// A block is ready for the queues of all parts, or is forgotten. It and those behind it that waited for it are
+    /// handed over, as far as it is their turn. Whether any part got something.
     pub(super) fn hand_over(&mut self, number: u64, block: Option<Arc<B>>) -> bool {
         let place = usize::try_from(number - self.turn).expect("a block is handed over once");
         self.taken[place].prepared = Some(block);
@@ -83,8 +84,8 @@ impl<B, R> Order<B, R> {
         self.parked[part] = Some((number, kept));
     }
 
-    /// The block that the part is parked with, and what it keeps of it, if it is that block's turn. It stays so until the block is
-    /// handed over.
+    /// The block that the part is parked with, and what it keeps of it, if it is that block's turn. It stays so until
+    /// the block is handed over.
     pub(super) fn turn_of(&mut self, part: usize) -> Option<(u64, R)> {
         if self.is_turn_of(part) { self.parked[part].take() } else { None }
     }

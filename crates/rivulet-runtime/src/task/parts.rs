@@ -1,7 +1,8 @@
-//! The parts of a task that is cut ([`cut`](super::cut)): what each of them holds, how they find work, and who wakes whom.
+//! The parts of a task that is cut ([`cut`](super::cut)): what each of them holds, how they find work, and who wakes
+//! whom.
 //!
-//! What must hold: a part that is not scheduled has nothing to do. So whoever makes work for a part schedules it, and a part that has run
-//! looks once more.
+//! What must hold: a part that is not scheduled has nothing to do. So whoever makes work for a part schedules it, and a
+//! part that has run looks once more.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

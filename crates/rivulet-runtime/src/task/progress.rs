@@ -1,8 +1,9 @@
-//! What a checkpoint has to know of each slot: whether it changed since the last one, up to which event it has come, and how many
-//! results it has given.
+//! What a checkpoint has to know of each slot: whether it changed since the last one, up to which event it has come,
+//! and how many results it has given.
 //!
-//! Kept in groups whose queries outlive the process, by nobody else. What must hold: it changes under the same lock as the state of
-//! the slot, and goes wherever that goes, so that state, position and number of results are always of one moment.
+//! Kept in groups whose queries outlive the process, by nobody else. What must hold: it changes under the same lock as
+//! the state of the slot, and goes wherever that goes, so that state, position and number of results are always of one
+//! moment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,8 +22,8 @@ pub(crate) struct Mark {
     pub(crate) results: u64,
 }
 
-/// An event's place among all: its position in the log, and by which input it came, for one message may be an event of several inputs
-/// of a query, which it reaches in their order. 0 for an event that is in no log.
+/// An event's place among all: its position in the log, and by which input it came, for one message may be an event of
+/// several inputs of a query, which it reaches in their order. 0 for an event that is in no log.
 pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
     if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
 }
@@ -32,7 +33,8 @@ pub(crate) fn position_of(stamp: u64) -> u64 {
     stamp >> InputIndex::BITS
 }
 
-/// When queries were away, by positions of the log: what is replayed of that is not for them. Each of them is alone in its slot.
+/// When queries were away, by positions of the log: what is replayed of that is not for them. Each of them is alone in
+/// its slot.
 #[derive(Clone, Debug, Default)]
 pub struct Absences {
     by_query: HashMap<QueryId, Vec<Range<LogPosition>>>,

@@ -96,7 +96,8 @@ impl Operator for NumberingByKey {
 /// Events come until the task was changed so often, at least.
 const TURNS_MIN: usize = 100;
 
-/// Pushes numbers to two queries while their task is cut, joined, split, and changed in between; then waits until all is done.
+/// Pushes numbers to two queries while their task is cut, joined, split, and changed in between; then waits until all
+/// is done.
 fn push_while_it_changes(group: &Arc<Group>, slots: &[Slot], workers: Workers) {
     let is_pushed = AtomicBool::new(false);
     let turns = AtomicUsize::new(0);

@@ -1,4 +1,5 @@
-//! Big queries as parallel tasks: results do not depend on how many there are, nothing grows, nothing is lost, errors end them.
+//! Big queries as parallel tasks: results do not depend on how many there are, nothing grows, nothing is lost, errors
+//! end them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -298,7 +299,8 @@ fn two_readers_of_one_stream_see_all_of_it_and_come_together_again() {
     workers.stop();
 }
 
-/// Rows `spacing_us` apart up to `end_us`, which notes by how many of its batches it was ahead of another when it was asked.
+/// Rows `spacing_us` apart up to `end_us`, which notes by how many of its batches it was ahead of another when it was
+/// asked.
 struct Spaced {
     spacing_us: i64,
     next_us: i64,
@@ -433,7 +435,8 @@ fn a_silent_partition_steps_aside() {
     workers.stop();
 }
 
-/// Holds back rows until their pane of 1,000 has passed, the end, or silence, and gives them its last time, as who counts beforehand does.
+/// Holds back rows until their pane of 1,000 has passed, the end, or silence, and gives them its last time, as who
+/// counts beforehand does.
 struct Holding(Vec<Batch>);
 
 impl Operator for Holding {
@@ -605,7 +608,8 @@ fn a_paused_flow_asks_for_nothing_and_goes_on_where_it_was() {
     );
 }
 
-/// Gives each batch a hundred times, one at a time: when it comes, or all of them with the watermark or the end behind them.
+/// Gives each batch a hundred times, one at a time: when it comes, or all of them with the watermark or the end behind
+/// them.
 #[derive(Clone, Default)]
 pub(crate) struct Repeats {
     waits: bool,

@@ -1,5 +1,5 @@
-//! Groups, tasks and workers with a decoder of digits, an operator that numbers the events of each query, and a sink that keeps
-//! what it is given.
+//! Groups, tasks and workers with a decoder of digits, an operator that numbers the events of each query, and a sink
+//! that keeps what it is given.
 
 mod checkpoints;
 mod cut;

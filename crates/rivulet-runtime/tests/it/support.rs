@@ -16,7 +16,8 @@ use rivulet_runtime::{Group, GroupParts, InboxLimits, TaskParts, WorkerSettings,
 
 use crate::flows::PATIENCE;
 
-/// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the clock.
+/// Decodes a payload of digits into one `BIGINT` column; `panic` makes it panic. Each event takes some time of the
+/// clock.
 struct Digits {
     clock: Arc<ManualClock>,
     event_us: Arc<AtomicI64>,
@@ -51,8 +52,8 @@ pub(crate) fn batch(slots: Vec<Slot>, times: Vec<i64>, values: Vec<i64>) -> Batc
     Batch::new(slots.into(), times.clone().into(), times.into(), columns)
 }
 
-/// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query from 0. An event that came before the
-/// last tick is late.
+/// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query from 0. An event that came
+/// before the last tick is late.
 #[derive(Default)]
 struct Numbering {
     numbers: HashMap<Slot, i64>,

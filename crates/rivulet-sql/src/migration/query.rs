@@ -1,14 +1,16 @@
-//! The next version of a big query: which sources go on where the version before was, which operators take over its state, whether the sink goes on.
+//! The next version of a big query: which sources go on where the version before was, which operators take over its
+//! state, whether the sink goes on.
 //!
 //! A source goes on if it is declared as it was; a new one begins, one that is gone is forgotten. An operator takes
 //! over from one that does the same ([`StateSignature::difference`]) with rows of the same sources: there may be more
 //! of them. Those that do the same with the same rows find each other first; the others in their order.
 //!
-//! Where rows that come to an operator may be taken back, its state is right only as long as each is taken back that came, and none that did not: it takes over
-//! if all in front of it is as it was. And nobody takes over behind state that is lost or begins: the rows that come from there are others.
+//! Where rows that come to an operator may be taken back, its state is right only as long as each is taken back that
+//! came, and none that did not: it takes over if all in front of it is as it was. And nobody takes over behind state
+//! that is lost or begins: the rows that come from there are others.
 //!
-//! What must hold: as for applications. Names of columns alone do not say what an operator does where several columns have the same: there it must do the same
-//! with the same places.
+//! What must hold: as for applications. Names of columns alone do not say what an operator does where several columns
+//! have the same: there it must do the same with the same places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,7 +33,8 @@ pub struct QueryMigration {
     pub sources_new: Vec<String>,
     /// The names of sources that are not read any more.
     pub sources_gone: Vec<String>,
-    /// Whether results take back rows that the version before has given, and are computed otherwise: what is taken back was never given.
+    /// Whether results take back rows that the version before has given, and are computed otherwise: what is taken back
+    /// was never given.
     pub takes_back_others: bool,
 }
 
@@ -173,7 +176,8 @@ fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
 }
 
 impl Stateful<'_> {
-    /// Why the other one cannot take over; `None` if it can. Of the operators in front of it those take over that are in `taken`.
+    /// Why the other one cannot take over; `None` if it can. Of the operators in front of it those take over that are
+    /// in `taken`.
     fn difference(&self, other: &Self, taken: &BTreeMap<NodeId, NodeId>) -> Option<String> {
         if let Some(difference) = self.task.difference(&other.task) {
             return Some(difference);

@@ -76,8 +76,9 @@ pub(super) fn application(
     })
 }
 
-/// What follows `CREATE OR REPLACE`, up to the thing that is replaced: `APPLICATION name [WITH (state => ...)]`, or a query. Gives the tokens of the
-/// same statement without what is said of the replacement, which is no part of the thing: its identity is that of the plain text.
+/// What follows `CREATE OR REPLACE`, up to the thing that is replaced: `APPLICATION name [WITH (state => ...)]`, or a
+/// query. Gives the tokens of the same statement without what is said of the replacement, which is no part of the
+/// thing: its identity is that of the plain text.
 pub(super) fn replacement(
     cursor: &mut Cursor<'_>,
     tokens: &[TokenWithSpan],

@@ -1,5 +1,5 @@
-//! Reference tables in FROM: `JOIN table ON key = value` and `CROSS JOIN LATERAL (SELECT ... FROM table ...)`, and no other
-//! form of them.
+//! Reference tables in FROM: `JOIN table ON key = value` and `CROSS JOIN LATERAL (SELECT ... FROM table ...)`, and no
+//! other form of them.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;

@@ -1,7 +1,7 @@
 //! `FROM t MATCH_RECOGNIZE (...)`, row patterns of the SQL standard, with `WITHIN` as in Apache Flink.
 //!
-//! The clause is taken out of the SELECT, which is then one over `t`, and read by ourselves on the same tokens: the parser of
-//! DataFusion knows neither reluctant quantifiers nor `WITHIN`, and no places in patterns.
+//! The clause is taken out of the SELECT, which is then one over `t`, and read by ourselves on the same tokens: the
+//! parser of DataFusion knows neither reluctant quantifiers nor `WITHIN`, and no places in patterns.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::keywords::Keyword;

@@ -1,7 +1,8 @@
 //! Big queries: a SELECT for DataFusion's parser, where its results go, and options.
 //!
-//! What the parser below does not read is put into a form that it does, on the same tokens, so that every place is one in the
-//! script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes `TUMBLE(t, PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
+//! What the parser below does not read is put into a form that it does, on the same tokens, so that every place is one
+//! in the script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes
+//! `TUMBLE(t, PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
 
 use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 

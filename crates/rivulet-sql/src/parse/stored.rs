@@ -1,8 +1,9 @@
 //! Statements of a catalog, which an earlier version may have written.
 //!
 //! What must hold: a text that an earlier version took is read as that version read it (whether it can still be planned
-//! is another question), and a text that cannot be read keeps its name, so that it can be dropped. The reading is a step before the parser: types with details that earlier
-//! versions left out, and a new statement may not have, are replaced by the types that were meant.
+//! is another question), and a text that cannot be read keeps its name, so that it can be dropped. The reading is a
+//! step before the parser: types with details that earlier versions left out, and a new statement may not have, are
+//! replaced by the types that were meant.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
-//! `FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))`, the form of the SQL standard and of Apache Flink.
+//! `FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))`, the form of the SQL standard and of Apache
+//! Flink.
 //!
-//! It is read as `FROM t` and the call `tumble(ts, INTERVAL '1 minute')`, on the same tokens, so that both forms have one plan
-//! and every place is one in the script.
+//! It is read as `FROM t` and the call `tumble(ts, INTERVAL '1 minute')`, on the same tokens, so that both forms have
+//! one plan and every place is one in the script.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};

@@ -1,6 +1,6 @@
-//! Functions whose result can be much longer than what they are given, with a bound: one event must not make the process
-//! allocate gigabytes. A row whose text would become too long is refused with the reason, like any row on which an
-//! expression fails, before anything is allocated for it.
+//! Functions whose result can be much longer than what they are given, with a bound: one event must not make the
+//! process allocate gigabytes. A row whose text would become too long is refused with the reason, like any row on which
+//! an expression fails, before anything is allocated for it.
 //!
 //! The same holds of the operator `||`: views over views would double a text with each.
 //!

@@ -1,5 +1,5 @@
-//! A planned SELECT as operators: assign time, bring inputs together, look up in tables, filter (WHERE); with a window: window
-//! aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; to which outputs.
+//! A planned SELECT as operators: assign time, bring inputs together, look up in tables, filter (WHERE); with a window:
+//! window aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; to which outputs.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ pub(super) struct Operators {
 enum PlannedCut {
     #[default]
     Anywhere,
-    /// From this operator on by these keys, as they are written over the columns behind it; no key behind it is known to be the same
-    /// if there is none here.
+    /// From this operator on by these keys, as they are written over the columns behind it; no key behind it is known
+    /// to be the same if there is none here.
     ByKey(usize, Vec<Expr>),
     Never(&'static str),
 }
@@ -61,8 +61,8 @@ impl Operators {
         self.steps.push(step);
     }
 
-    /// The same for an operator with state by these keys, as they are written over the columns behind it. Where `whole` says why, it
-    /// cannot be cut even so.
+    /// The same for an operator with state by these keys, as they are written over the columns behind it. Where `whole`
+    /// says why, it cannot be cut even so.
     fn push_keyed(
         &mut self,
         factory: impl OperatorFactory + 'static,
@@ -159,7 +159,8 @@ impl SelectPlanner<'_> {
         }
         step
     }
-    /// What reads the source, lookups and WHERE; also the columns that come out. `used` are all expressions over single rows.
+    /// What reads the source, lookups and WHERE; also the columns that come out. `used` are all expressions over single
+    /// rows.
     pub(super) fn first_operators<'e>(
         &'e self,
         used: impl IntoIterator<Item = &'e Expr>,

@@ -208,7 +208,8 @@ pub(super) struct SelectPlanner<'a> {
 }
 
 impl SelectPlanner<'_> {
-    /// A SELECT without window: one row in, at most one row out. The rows come from these operators, or from the source.
+    /// A SELECT without window: one row in, at most one row out. The rows come from these operators, or from the
+    /// source.
     fn plan_rows(&self, given: Option<(Operators, SchemaRef)>) -> Result<Planned, SqlError> {
         let condition = self.condition()?;
         let plan = |planner: &ExpressionPlanner, expression: &ast::Expr, fallback: Position| {

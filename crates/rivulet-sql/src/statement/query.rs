@@ -90,7 +90,8 @@ pub struct CreateBigQuery {
     pub query: BigQuery,
 }
 
-/// A query over sources, views and tables, where its results go, and its options: `SELECT ... [INTO sink] [WITH (option => value)]`.
+/// A query over sources, views and tables, where its results go, and its options:
+/// `SELECT ... [INTO sink] [WITH (option => value)]`.
 #[derive(Clone)]
 pub struct BigQuery {
     /// The sink, where one is named; results go to the caller without.

@@ -1,4 +1,5 @@
-//! What an index of places finds is what every row tried finds: random tables, places, radii and limits, wild ones included.
+//! What an index of places finds is what every row tried finds: random tables, places, radii and limits, wild ones
+//! included.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Plans of big queries: each file `plans/NAME.sql` is planned over the sources of `plans/prelude.sql`, and explained as `plans/NAME.txt` says.
-//! With `RIVULET_UPDATE=1` in the environment the texts are written anew, to be read before they are committed.
+//! Plans of big queries: each file `plans/NAME.sql` is planned over the sources of `plans/prelude.sql`, and explained
+//! as `plans/NAME.txt` says. With `RIVULET_UPDATE=1` in the environment the texts are written anew, to be read before
+//! they are committed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,7 +144,8 @@ fn a_source_is_read_once_and_only_what_is_needed_of_it() {
     assert_eq!(read_columns(&plan, 0), ["date_time"]);
 }
 
-/// An aggregate without keys gives a row also where nothing comes, so no condition that names no column may be moved below it.
+/// An aggregate without keys gives a row also where nothing comes, so no condition that names no column may be moved
+/// below it.
 #[test]
 fn a_condition_that_nothing_fulfils_leaves_nothing() {
     const SOURCE: &str = "CREATE SOURCE s (ts TIMESTAMP EVENT TIME, k BIGINT, v BIGINT) FROM 'file:x' FORMAT CSV;";
@@ -553,8 +555,8 @@ fn deep_and_long_queries_are_planned_or_refused() {
     std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
 }
 
-/// A chain of views is planned in a time that does not grow with the square of its length, on a small stack; one that is too
-/// long, or that doubles with each view, is refused.
+/// A chain of views is planned in a time that does not grow with the square of its length, on a small stack; one that
+/// is too long, or that doubles with each view, is refused.
 #[test]
 fn chains_of_views_are_planned_or_refused() {
     let chain = |body: &str, views: usize| {

@@ -3,12 +3,14 @@
 //! A file `slt/*.slt` is a sequence of blocks, separated by empty lines; `#` begins a comment line.
 //!
 //! - `parameters (name TYPE [DEFAULT x], ...)` declares the parameters for what follows;
-//! - `input (column TYPE, ...) [WITH (...)]` declares the input `t`, and no other; `input name (...) [WITH (...)]` one more;
+//! - `input (column TYPE, ...) [WITH (...)]` declares the input `t`, and no other; `input name (...) [WITH (...)]` one
+//!   more;
 //! - `outputs` declares the outputs, as they stand behind OUTPUT, for the blocks that follow (without it there is one);
-//! - `table name (column TYPE, ...)`, then a line of values for each row (`NULL`, text bare), declares a reference table;
+//! - `table name (column TYPE, ...)`, then a line of values for each row (`NULL`, text bare), declares a reference
+//!   table;
 //! - `slots`, then a line of `name => value, ...` for each query (`-` for one without values);
-//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`, `end`; rows of
-//!   one of several inputs begin with `name:`;
+//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`,
+//!   `end`; rows of one of several inputs begin with `name:`;
 //! - `query`, a SELECT, `----`, and the rows it must give: `slot | value | ...` ordered by slot and then by emission,
 //!   and a line `refused reason rows` for each reason;
 //! - `statement error`, a script, `----`, and the error with its hint;

@@ -1,13 +1,14 @@
 //! A line of epochs: checkpoints that follow each other, of which the newest whole one counts.
 //!
-//! An epoch is one *pack*, an object with all pieces that were written then, and one *manifest*, which names the packs that are needed
-//! and which of their pieces still count. The manifest is written last: with it the epoch is there, without it nothing has changed.
-//! Pieces that did not change stay where they are, so an epoch costs what is new. A pack that holds little that counts is emptied into
-//! the next one; what no retained manifest names is deleted.
+//! An epoch is one *pack*, an object with all pieces that were written then, and one *manifest*, which names the packs
+//! that are needed and which of their pieces still count. The manifest is written last: with it the epoch is there,
+//! without it nothing has changed. Pieces that did not change stay where they are, so an epoch costs what is new. A
+//! pack that holds little that counts is emptied into the next one; what no retained manifest names is deleted.
 //!
-//! What must hold: whatever happens at whatever step, the newest epoch that was committed can be restored, and if its bytes are damaged,
-//! the one before. Where pieces of different names have nothing to do with each other ([`Epochs::open_apart`]), only those names go back of which
-//! something is damaged, and the next epoch has them as they were found.
+//! What must hold: whatever happens at whatever step, the newest epoch that was committed can be restored, and if its
+//! bytes are damaged, the one before. Where pieces of different names have nothing to do with each other
+//! ([`Epochs::open_apart`]), only those names go back of which something is damaged, and the next epoch has them as
+//! they were found.
 
 mod manifest;
 mod pack;
@@ -100,8 +101,8 @@ pub struct Restored {
     pub note: serde_json::Value,
     /// Its pieces: name by name, those of one name in the order in which they apply.
     pub pieces: BTreeMap<String, Vec<Bytes>>,
-    /// The names among them whose pieces come from an epoch before, with what that says beside its pieces. The next epoch has these pieces again, unless
-    /// something whole is written under their name.
+    /// The names among them whose pieces come from an epoch before, with what that says beside its pieces. The next
+    /// epoch has these pieces again, unless something whole is written under their name.
     pub older: BTreeMap<String, serde_json::Value>,
 }
 
@@ -138,13 +139,15 @@ impl Epochs {
     /// Looks for the newest epoch of a line that is whole, down to its last byte. Nothing is changed yet.
     ///
     /// # Errors
-    /// The store cannot be read. Damage is no error as long as an older epoch is whole, or there was none: see [`Epochs::problems`].
+    /// The store cannot be read. Damage is no error as long as an older epoch is whole, or there was none: see
+    /// [`Epochs::problems`].
     pub fn open(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
         Self::find(store, line, settings, false)
     }
 
-    /// The same for a line in which each name stands for itself: of the newest epoch only the names are given up of which a piece is damaged. Those
-    /// are as in the newest older epoch that has them whole, or gone where there is none.
+    /// The same for a line in which each name stands for itself: of the newest epoch only the names are given up of
+    /// which a piece is damaged. Those are as in the newest older epoch that has them whole, or gone where there is
+    /// none.
     ///
     /// # Errors
     /// As [`Epochs::open`] has.
@@ -201,8 +204,8 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read. Where each name stands for itself, damaged pieces
-    /// are no error and are to be looked for.
+    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read. Where each name stands for
+    /// itself, damaged pieces are no error and are to be looked for.
     fn load(&self, number: u64, checks: bool) -> Result<(Manifest, BTreeMap<u64, Pack>), StorageError> {
         let name = manifest::name(&self.line, number);
         let manifest = Manifest::from_bytes(&name, &self.store.get(&name)?)?;
@@ -271,7 +274,8 @@ impl Epochs {
         Ok(names.filter_map(|name| Some(name.rsplit_once('/')?.0.to_owned())).collect())
     }
 
-    /// The line with an epoch that is there by this object, if it is one of those by which epochs are: without it nothing else of an epoch counts.
+    /// The line with an epoch that is there by this object, if it is one of those by which epochs are: without it
+    /// nothing else of an epoch counts.
     pub fn line_of(object: &str) -> Option<&str> {
         let line = object.rsplit_once('/')?.0;
         manifest::number_of(line, object).map(|_| line)
@@ -329,12 +333,12 @@ impl Epochs {
         Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces, older }))
     }
 
-    /// Goes back to an epoch that is kept, or to before all of them: those behind it are deleted, and it is the newest. Numbers are not given
-    /// out again. False, with nothing changed, if that epoch is not there.
+    /// Goes back to an epoch that is kept, or to before all of them: those behind it are deleted, and it is the newest.
+    /// Numbers are not given out again. False, with nothing changed, if that epoch is not there.
     ///
     /// # Errors
-    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted then. Nothing is while
-    /// somebody holds the store.
+    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted
+    /// then. Nothing is while somebody holds the store.
     pub fn go_back(&mut self, to: Option<u64>) -> Result<bool, StorageError> {
         if to.is_some_and(|to| self.retained.iter().all(|manifest| manifest.epoch != to)) {
             return Ok(false);
@@ -411,8 +415,8 @@ impl Epochs {
         Ok(Committed { epoch: number, written_bytes, live_bytes: self.live_bytes() })
     }
 
-    /// Whoever has met another process on its line keeps off it: its next number may be one that the other has passed, and what it would tidy up is
-    /// what the other needs.
+    /// Whoever has met another process on its line keeps off it: its next number may be one that the other has passed,
+    /// and what it would tidy up is what the other needs.
     fn note_taken(&mut self, error: StorageError) -> StorageError {
         if let StorageError::Taken { what } = &error {
             self.taken = Some(what.clone());

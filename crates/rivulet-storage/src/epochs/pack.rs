@@ -3,7 +3,8 @@
 //! ```text
 //! mark (8 bytes) | pieces, end to end | index (JSON) | length of the index (8) | checksum of the index (8)
 //! ```
-//! Numbers are little-endian. The index has the name, the epoch, the place and the checksum (XXH3, 64 bits) of every piece.
+//! Numbers are little-endian. The index has the name, the epoch, the place and the checksum (XXH3, 64 bits) of every
+//! piece.
 
 use std::collections::BTreeSet;
 
@@ -156,8 +157,8 @@ impl Pack {
         self.entries.iter().zip(&self.live).filter(|(_, is_live)| **is_live).map(|(entry, _)| entry)
     }
 
-    /// Reads the pieces that count, in the order in which they lie. What lies close together is read at once: each reading of an object store
-    /// takes as long as that of some hundred kilobytes.
+    /// Reads the pieces that count, in the order in which they lie. What lies close together is read at once: each
+    /// reading of an object store takes as long as that of some hundred kilobytes.
     pub(super) fn read_live(&self, store: &Store, mut take: impl FnMut(&Entry, Bytes)) -> Result<(), StorageError> {
         let mut left: Vec<&Entry> = self.live().collect();
         left.sort_by_key(|entry| entry.offset);

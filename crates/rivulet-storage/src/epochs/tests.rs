@@ -1,4 +1,5 @@
-//! Epochs against a model, in a folder and in a bucket, with objects that are cut, changed or missing between any two of them.
+//! Epochs against a model, in a folder and in a bucket, with objects that are cut, changed or missing between any two
+//! of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -113,7 +114,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After a restart the newest epoch that is whole is there, word for word, and a damaged one is never taken for whole.
+    /// After a restart the newest epoch that is whole is there, word for word, and a damaged one is never taken for
+    /// whole.
     #[test]
     fn the_newest_whole_epoch_counts(
         steps in prop::collection::vec(step(), 1..40),
@@ -387,7 +389,8 @@ fn what_a_killed_process_did_not_write_in_full_is_removed() {
     assert_eq!(Epochs::lines(&store, "queries").unwrap(), BTreeSet::from(["queries/7".to_owned()]));
 }
 
-/// What [`Epochs::open_apart`] finds: the epoch, what each name says, and the names that are older with the epoch that they are of.
+/// What [`Epochs::open_apart`] finds: the epoch, what each name says, and the names that are older with the epoch that
+/// they are of.
 fn apart(home: &Home) -> Option<(Epochs, u64, Content, BTreeMap<String, u64>)> {
     let epochs = Epochs::open_apart(home.store(), LINE, EpochSettings { retained: 3 }).unwrap();
     let restored = epochs.restore().unwrap()?;
@@ -399,7 +402,8 @@ fn apart(home: &Home) -> Option<(Epochs, u64, Content, BTreeMap<String, u64>)> {
 
 #[test]
 fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
-    // Each piece says its name and its epoch, so that it is found in the bytes of its pack; and is so long that none is taken over into another.
+    // Each piece says its name and its epoch, so that it is found in the bytes of its pack; and is so long that none is
+    // taken over into another.
     let text = |name: &str, number: u64| format!("<{name} of {number}>").repeat(50).into_bytes();
     let mut model: BTreeMap<u64, Content> = BTreeMap::new();
     let home = Home::folder();
@@ -476,7 +480,8 @@ fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
 
 #[test]
 fn what_came_back_from_an_older_epoch_is_written_again() {
-    // What is written next, and what there is of "a" then; before that it has come back as one whole piece and two deltas.
+    // What is written next, and what there is of "a" then; before that it has come back as one whole piece and two
+    // deltas.
     type Texts<'a> = &'a [&'a str];
     type Next<'a> = (&'a [(&'a str, bool, &'a [u8])], Texts<'a>, Option<Texts<'a>>);
     let nexts: [Next<'_>; 4] = [

@@ -144,8 +144,8 @@ impl Writer {
             return Err(error);
         }
         if let Err(error) = open.sync(bytes.len()) {
-            // Nobody knows what of it is on disk, and asking again may be answered with yes although it is not: it is written
-            // once more, elsewhere.
+            // Nobody knows what of it is on disk, and asking again may be answered with yes although it is not: it is
+            // written once more, elsewhere.
             self.open = None;
             return Err(error);
         }
@@ -157,8 +157,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins the next segment, if the open one is full: only what stands before another one can be forgotten, and a log at its limit gets nothing more that would
-    /// begin one. If that fails, the next frame tries.
+    /// Begins the next segment, if the open one is full: only what stands before another one can be forgotten, and a
+    /// log at its limit gets nothing more that would begin one. If that fails, the next frame tries.
     fn go_on_behind_full(&mut self, first: u64) {
         if self.is_open_full()
             && let Err(error) = self.begin_segment(first)
@@ -174,8 +174,9 @@ impl Writer {
     fn begin_segment(&mut self, first: u64) -> io::Result<()> {
         let Shared { disk, folder, segments, disk_bytes, .. } = &*self.shared;
         let open = Open::create(&**disk, folder, first, self.shared.salt_of(first))?;
-        // One that begins there too has nothing that counted, and goes before this one has anything: nobody could tell later which of the two
-        // counts. Nor may anybody who reads look for it from then on, whatever becomes of this one.
+        // One that begins there too has nothing that counted, and goes before this one has anything: nobody could tell
+        // later which of the two counts. Nor may anybody who reads look for it from then on, whatever becomes of this
+        // one.
         let mut listed = segments.lock();
         if let Some(same) = listed.back().filter(|last| last.first == first) {
             if same.path != open.path

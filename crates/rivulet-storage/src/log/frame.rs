@@ -5,8 +5,9 @@
 //! record  arrival 8 | packet id 2 | kind 1 | client bytes 2 | topic bytes 2 | payload bytes 4 | client | topic | payload
 //! ```
 //!
-//! Numbers are little-endian, checks are XXH3, and begin with the salt of the segment: what a client has sent may look like a frame, but no client knows that. What
-//! must hold: any bytes whatever can be read here; what is given out is what was written.
+//! Numbers are little-endian, checks are XXH3, and begin with the salt of the segment: what a client has sent may look
+//! like a frame, but no client knows that. What must hold: any bytes whatever can be read here; what is given out is
+//! what was written.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -19,7 +20,8 @@ pub(super) const HEADER_BYTES: usize = 32;
 /// The bytes of a record without its texts.
 const RECORD_BYTES: usize = 19;
 
-/// No position is as high: no machine lives so long. What says otherwise is damaged, and counting on from there would overflow.
+/// No position is as high: no machine lives so long. What says otherwise is damaged, and counting on from there would
+/// overflow.
 pub(super) const POSITION_END: u64 = u64::MAX / 2;
 
 /// The one kind of record there is: a message.

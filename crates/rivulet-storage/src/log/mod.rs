@@ -1,13 +1,14 @@
 //! The log of events that cannot be asked for again: what was received is on disk before its sender is told so.
 //!
-//! Whoever receives appends records ([`Log::append`]), which takes as long as copying them; a thread of the log's own writes all
-//! that has gathered in one frame and waits for the disk once for all of it ([`commit`]). So the busier the machine, the fewer waits a
-//! record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them ([`Log::forget_before`]). A log [`stepped`](Log::stepped)
-//! has no thread, and writes when it is told to.
+//! Whoever receives appends records ([`Log::append`]), which takes as long as copying them; a thread of the log's own
+//! writes all that has gathered in one frame and waits for the disk once for all of it ([`commit`]). So the busier the
+//! machine, the fewer waits a record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them
+//! ([`Log::forget_before`]). A log [`stepped`](Log::stepped) has no thread, and writes when it is told to.
 //!
 //! What must hold:
 //! - positions are 1, 2, 3, ... and never used again;
-//! - a record at or below [`Log::durable`] is read back after any crash, unless the disk itself loses it, which is said then;
+//! - a record at or below [`Log::durable`] is read back after any crash, unless the disk itself loses it, which is said
+//!   then;
 //! - memory and disk are bounded: what finds no room is refused, and the caller keeps it.
 
 mod commit;
@@ -150,15 +151,16 @@ struct Shared {
     committed: Condvar,
     /// The same for those who do not wait in a thread of their own.
     notify: Notify,
-    /// The position of the next record. Stored when the record before it is in the frame, and read without a lock: whoever asks may hold one
-    /// that [`Log::append`] waits for.
+    /// The position of the next record. Stored when the record before it is in the frame, and read without a lock:
+    /// whoever asks may hold one that [`Log::append`] waits for.
     next: AtomicU64,
     /// The highest position on disk.
     durable: AtomicU64,
     /// Oldest first; the last may be the one that is written to.
     segments: Mutex<VecDeque<Segment>>,
     disk_bytes: AtomicU64,
-    /// How many want that no file is deleted. Changed with `segments` locked, so that nobody deletes what was just counted.
+    /// How many want that no file is deleted. Changed with `segments` locked, so that nobody deletes what was just
+    /// counted.
     holds: AtomicUsize,
     is_closing: AtomicBool,
     /// Whether the last record that was offered went beyond the limit.
@@ -198,8 +200,8 @@ impl Log {
         Ok((Self { shared, writing: Writing::Thread(Mutex::new(Some(thread))) }, found))
     }
 
-    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would wait for it. The same calls write the
-    /// same bytes.
+    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would
+    /// wait for it. The same calls write the same bytes.
     ///
     /// # Errors
     /// As [`Log::open`] has.
@@ -209,7 +211,8 @@ impl Log {
         Ok((Self { shared, writing: Writing::ByHand(Box::new(Mutex::new(writer))) }, found))
     }
 
-    /// Of a log [by hand](Log::stepped), tries once to write what has gathered; whether nothing is left then. Of another one, whether nothing is.
+    /// Of a log [by hand](Log::stepped), tries once to write what has gathered; whether nothing is left then. Of
+    /// another one, whether nothing is.
     pub fn commit(&self) -> bool {
         match &self.writing {
             Writing::ByHand(writer) => writer.lock().commit_once(),
@@ -286,9 +289,10 @@ impl Log {
         Ok((Writer::new(shared, open), found))
     }
 
-    /// Offers a record; its position in `record` does not count. If there is room, `take` is told the position that it would get: if it says
-    /// yes the record is in the log. Nothing is appended meanwhile, so whoever hands records on from `take` does so in
-    /// the order of the log. One that `may_exceed` the limit is for what has to be out of the way before anything can be forgotten.
+    /// Offers a record; its position in `record` does not count. If there is room, `take` is told the position that it
+    /// would get: if it says yes the record is in the log. Nothing is appended meanwhile, so whoever hands records on
+    /// from `take` does so in the order of the log. One that `may_exceed` the limit is for what has to be out of the
+    /// way before anything can be forgotten.
     pub fn append(&self, record: &Record<'_>, may_exceed: bool, take: impl FnOnce(u64) -> bool) -> Appended {
         let shared = &*self.shared;
         let bytes = record.logged_bytes();
@@ -327,7 +331,8 @@ impl Log {
         self.shared.next.load(Ordering::Acquire)
     }
 
-    /// From now on positions are higher than `position`: some that high are known elsewhere, although the log does not have them.
+    /// From now on positions are higher than `position`: some that high are known elsewhere, although the log does not
+    /// have them.
     pub fn pass(&self, position: u64) {
         if matches!(self.writing, Writing::ByHand(_)) && !self.commit() {
             // Nobody else would write what is in the way.
@@ -370,8 +375,8 @@ impl Log {
         true
     }
 
-    /// Reads the records from the position `from` up to, and not including, `until`, in order, while `take` says yes. Those
-    /// that are not durable yet are not read.
+    /// Reads the records from the position `from` up to, and not including, `until`, in order, while `take` says yes.
+    /// Those that are not durable yet are not read.
     ///
     /// # Errors
     /// A file cannot be read. What is damaged is passed over, and counted.
@@ -381,7 +386,8 @@ impl Log {
         read_segments(&*self.shared.disk, &segments, from, until, take)
     }
 
-    /// Reads the end of the log, oldest first: the records that came in the last `window_us` of it, of the segments that have the last `records_max`.
+    /// Reads the end of the log, oldest first: the records that came in the last `window_us` of it, of the segments
+    /// that have the last `records_max`.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -437,7 +443,8 @@ impl Log {
         self.shared.problem.lock().is_some()
     }
 
-    /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as this is held.
+    /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as
+    /// this is held.
     pub fn hold(&self) -> HeldLog {
         let segments = self.shared.segments.lock();
         self.shared.holds.fetch_add(1, Ordering::AcqRel);
@@ -445,8 +452,8 @@ impl Log {
         HeldLog { shared: self.shared.clone(), files }
     }
 
-    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them or the disk refuses:
-    /// then the next call does. Returns whether they are gone.
+    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them or the disk
+    /// refuses: then the next call does. Returns whether they are gone.
     pub fn forget_before(&self, position: u64) -> bool {
         let mut segments = self.shared.segments.lock();
         if self.shared.holds.load(Ordering::Acquire) > 0 {
@@ -549,8 +556,8 @@ fn read_segments(
             }
             other => other?,
         };
-        // What stands here from where the next segment begins was given up for it: its frame could not be made final, and was written there
-        // anew, maybe with more.
+        // What stands here from where the next segment begins was given up for it: its frame could not be made final,
+        // and was written there anew, maybe with more.
         let end = segments.get(index + 1).map_or(u64::MAX, |next| next.first);
         for part in body.frames() {
             let Part::Frame(frame) = part else { continue };
@@ -580,8 +587,8 @@ fn read_segments(
     Ok(read)
 }
 
-/// Reads the log in a folder that no process has open, from its beginning up to, and not including, `until`, and changes
-/// nothing.
+/// Reads the log in a folder that no process has open, from its beginning up to, and not including, `until`, and
+/// changes nothing.
 ///
 /// # Errors
 /// The folder or a file cannot be read. What is damaged is passed over, and counted.

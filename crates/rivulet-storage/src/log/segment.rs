@@ -5,11 +5,11 @@
 //! version 1   magic 8 | version 4 | nothing 4 | first position 8
 //! ```
 //!
-//! Beside them stands a note of the newest one, `newest`: its first position 8 | check 8. Where files of the end are missing, nothing else
-//! says so.
+//! Beside them stands a note of the newest one, `newest`: its first position 8 | check 8. Where files of the end are
+//! missing, nothing else says so.
 //!
-//! The checks of a segment's frames begin with its salt, a number that nobody else knows; in version 1 it is 0. It stands in the name of the file too, so a damaged
-//! header costs no frame.
+//! The checks of a segment's frames begin with its salt, a number that nobody else knows; in version 1 it is 0. It
+//! stands in the name of the file too, so a damaged header costs no frame.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -138,7 +138,8 @@ fn header_check(version: u32, rest: &[u8]) -> u32 {
     xxh3_64_with_seed(rest, u64::from(version)) as u32
 }
 
-/// Whether a header was written in this version, which may be a later one: what stands in it up to the salt stays where it is.
+/// Whether a header was written in this version, which may be a later one: what stands in it up to the salt stays where
+/// it is.
 fn has_check_of(version: u32, bytes: &[u8]) -> bool {
     bytes.get(16..HEADER_BYTES).is_some_and(|rest| header_check(version, rest).to_le_bytes() == bytes[12..16])
 }
@@ -152,7 +153,8 @@ fn whole(bytes: &[u8]) -> Option<Body<'_>> {
     is_whole.then_some(Body { bytes: rest, salt })
 }
 
-/// The frames of a segment; none if it was never begun. Frames have checks of their own, so a damaged header costs none of them.
+/// The frames of a segment; none if it was never begun. Frames have checks of their own, so a damaged header costs none
+/// of them.
 ///
 /// # Errors
 /// It is of a later version, or no segment.
@@ -185,8 +187,8 @@ fn damaged(bytes: &[u8], salt: Option<u64>) -> Body<'_> {
     Body { bytes, salt: salt.unwrap_or(0) }
 }
 
-/// Whether the header of a segment was ever on disk, as far as its bytes tell: it is synced before the first frame, so a file that has neither
-/// was being begun.
+/// Whether the header of a segment was ever on disk, as far as its bytes tell: it is synced before the first frame, so
+/// a file that has neither was being begun.
 pub(super) fn is_begun(segment: &Segment, bytes: &[u8]) -> bool {
     let header_bytes = if segment.salt.is_some() { HEADER_BYTES } else { HEADER_BYTES_1 };
     if bytes.len() < header_bytes {
@@ -227,8 +229,8 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Begins a segment for positions from `first` on. One of that name has no record that counts, and is written anew. Its name is not final before the
-    /// folder is synced.
+    /// Begins a segment for positions from `first` on. One of that name has no record that counts, and is written anew.
+    /// Its name is not final before the folder is synced.
     pub(super) fn create(disk: &dyn Disk, folder: &Path, first: u64, salt: u64) -> io::Result<Self> {
         let path = folder.join(format!("{first:020}-{salt:016x}.{EXTENSION}"));
         let file = disk.create(&path)?;
@@ -245,8 +247,8 @@ impl Open {
         Ok(Self { file, path, first, salt, bytes: HEADER_BYTES as u64 })
     }
 
-    /// Goes on with a segment that ends at `end`; what stands behind that is cut off, and what stands before it is made final: a process that was
-    /// killed may have written it and not synced, and whoever reads it takes it for durable.
+    /// Goes on with a segment that ends at `end`; what stands behind that is cut off, and what stands before it is made
+    /// final: a process that was killed may have written it and not synced, and whoever reads it takes it for durable.
     pub(super) fn resume(disk: &dyn Disk, segment: &Segment, salt: u64, end: u64) -> io::Result<Self> {
         let file = disk.open(&segment.path)?;
         if end < segment.bytes {

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bounds of the classes in which commits are counted by how long they took, microseconds; one more class is above all.
+/// The bounds of the classes in which commits are counted by how long they took, microseconds; one more class is above
+/// all.
 pub const SYNC_BOUNDS_US: [u64; 10] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000];
 
 /// What a log has done since it was opened, and how it stands.
@@ -25,7 +26,8 @@ pub struct LogStats {
     pub written_bytes: u64,
     /// How often the disk was waited for.
     pub commits: u64,
-    /// Of those, how many took at most so long as [`SYNC_BOUNDS_US`] says at the same place, and more than it says before; last, the others.
+    /// Of those, how many took at most so long as [`SYNC_BOUNDS_US`] says at the same place, and more than it says
+    /// before; last, the others.
     pub commits_by_time: [u64; SYNC_BOUNDS_US.len() + 1],
     /// How long they took together, microseconds.
     pub commits_us: u64,

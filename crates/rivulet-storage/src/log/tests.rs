@@ -364,7 +364,8 @@ fn what_version_1_has_written_is_read_and_gone_on_with() {
     assert!(files(folder.path()).len() > 3);
 }
 
-/// The files were written by a server of version 1, in November 2026. Whoever changes the form adds a folder, and leaves this one.
+/// The files were written by a server of version 1, in November 2026. Whoever changes the form adds a folder, and
+/// leaves this one.
 #[test]
 fn the_files_of_a_server_of_version_1_are_read() {
     let folder = TempDir::new().unwrap();
@@ -507,7 +508,8 @@ enum Step {
     Wait,
     /// Forget everything below this part of all positions.
     Forget(f64),
-    /// The process ends now; the last file is cut at this part of what a crash may take, or a byte of any file is flipped.
+    /// The process ends now; the last file is cut at this part of what a crash may take, or a byte of any file is
+    /// flipped.
     Crash { cut: f64, flip: Option<(f64, f64)> },
 }
 

@@ -48,8 +48,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Objects by name. Its calls wait for the disk or the network, so they are for threads of their own, and never for a task of an
-/// asynchronous runtime.
+/// Objects by name. Its calls wait for the disk or the network, so they are for threads of their own, and never for a
+/// task of an asynchronous runtime.
 #[derive(Debug)]
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
@@ -194,7 +194,8 @@ impl Store {
         &self.place
     }
 
-    /// Removes what processes that were killed have left of objects that they were writing, which no listing shows. Only for who alone writes here.
+    /// Removes what processes that were killed have left of objects that they were writing, which no listing shows.
+    /// Only for who alone writes here.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -222,8 +223,8 @@ impl Store {
         self.get_range(name, range)
     }
 
-    /// Fills an empty store with objects of another, which `read` gives, and then has `finish` do what they are of no use without. What says that an
-    /// epoch is there comes behind what that needs, and after an error nothing is there.
+    /// Fills an empty store with objects of another, which `read` gives, and then has `finish` do what they are of no
+    /// use without. What says that an epoch is there comes behind what that needs, and after an error nothing is there.
     ///
     /// # Errors
     /// What `read` or `finish` says, or the store.

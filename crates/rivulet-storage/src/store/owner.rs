@@ -1,10 +1,11 @@
-//! Whose checkpoints a store has: a mark for the catalog that they belong to, so that a catalog and checkpoints that do not belong together
-//! are not taken for each other's.
+//! Whose checkpoints a store has: a mark for the catalog that they belong to, so that a catalog and checkpoints that do
+//! not belong together are not taken for each other's.
 //!
-//! A mark is an object whose name says everything. Its generation grows each time the checkpoints of a server get another place: a copy that stayed
-//! at an earlier place is known by its lower one.
+//! A mark is an object whose name says everything. Its generation grows each time the checkpoints of a server get
+//! another place: a copy that stayed at an earlier place is known by its lower one.
 //!
-//! What must hold: a store that was marked has a mark of its owner whatever happens: the new one is there before the old ones go.
+//! What must hold: a store that was marked has a mark of its owner whatever happens: the new one is there before the
+//! old ones go.
 
 use bytes::Bytes;
 
@@ -24,8 +25,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The marks in a store. There is one, or none where nothing was ever marked; several where a process ended while it marked, or where somebody has
-    /// put together what belongs to several.
+    /// The marks in a store. There is one, or none where nothing was ever marked; several where a process ended while
+    /// it marked, or where somebody has put together what belongs to several.
     ///
     /// # Errors
     /// The store cannot be read.

@@ -25,8 +25,8 @@ pub(super) async fn list_applications(api: Authenticated) -> Result<Json<Applica
 
 /// Register an application
 ///
-/// The body is one CREATE APPLICATION statement. The same text again returns the same application. With `replace` another text of the
-/// same name is a new version, which takes over the queries with their state.
+/// The body is one CREATE APPLICATION statement. The same text again returns the same application. With `replace`
+/// another text of the same name is a new version, which takes over the queries with their state.
 #[utoipa::path(
     post, path = "/api/v1/applications", tag = "applications",
     params(RegisterParameters),

@@ -29,9 +29,10 @@ const PART_BYTES: usize = 1 << 20;
 
 /// Make a backup of everything
 ///
-/// A checkpoint is made, if one can be made now, and then all that a server needs is sent as one file while this one goes on: `rivulet restore` makes a data folder of it.
-/// A file without its end is no backup, and is not taken for one. Where the checkpoint in it is an older one, a header `rivulet-notice` says why: the log of
-/// events in it has what came since.
+/// A checkpoint is made, if one can be made now, and then all that a server needs is sent as one file while this one
+/// goes on: `rivulet restore` makes a data folder of it. A file without its end is no backup, and is not taken for one.
+/// Where the checkpoint in it is an older one, a header `rivulet-notice` says why: the log of events in it has what
+/// came since.
 #[utoipa::path(
     post, path = "/api/v1/backup", tag = "server",
     responses(

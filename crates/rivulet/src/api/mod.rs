@@ -137,8 +137,8 @@ pub async fn serve(
     serve_once_started(listener, Arc::new(OnceLock::from(service)), config, shutdown).await
 }
 
-/// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and every other
-/// answer is 503.
+/// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and
+/// every other answer is 503.
 ///
 /// # Errors
 /// If the listener fails for good.

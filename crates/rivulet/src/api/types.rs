@@ -97,7 +97,8 @@ pub struct Table {
     /// Why it has no rows; the applications that use it do not run then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
-    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without them.
+    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
@@ -330,7 +331,8 @@ pub struct BigQuery {
     /// `running`, `paused`, `ended`, `failed` or `not running`.
     #[schema(example = "running")]
     pub state: String,
-    /// Why it does not run, if it does not: resuming it tries again, from the start of its sources. Or what is wrong while it runs.
+    /// Why it does not run, if it does not: resuming it tries again, from the start of its sources. Or what is wrong
+    /// while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The SQL text it was created with.

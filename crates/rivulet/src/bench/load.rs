@@ -1,5 +1,5 @@
-//! What small queries are measured with: a generator in a process of its own, applications and queries of a workload, and what a
-//! server's status says of their events.
+//! What small queries are measured with: a generator in a process of its own, applications and queries of a workload,
+//! and what a server's status says of their events.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::process::{ServerProcess, error_of};
 
-/// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and then
-/// reads does not wait for a server that does the same.
+/// Lines in one bulk request: its answers fit into the buffers of a connection, so that a client which first writes and
+/// then reads does not wait for a server that does the same.
 const LINES_PER_REQUEST: u64 = 20_000;
 /// Applications in one script, of a kilobyte each: a body has at most 4 MiB.
 const APPLICATIONS_PER_REQUEST: usize = 1_000;

@@ -1,5 +1,6 @@
-//! `rivulet bench`: how much this machine carries. Small queries are measured from outside: a server in a process of its own, driven
-//! over its ordinary interfaces by a generator in another. Big queries are measured each in a process of its own.
+//! `rivulet bench`: how much this machine carries. Small queries are measured from outside: a server in a process of
+//! its own, driven over its ordinary interfaces by a generator in another. Big queries are measured each in a process
+//! of its own.
 
 pub mod many;
 pub mod nexmark;

@@ -180,7 +180,8 @@ fn spawn(
     Ok((child, messages))
 }
 
-/// Prints what the server says, except that it came and went (who measures has not started one), and returns the last line.
+/// Prints what the server says, except that it came and went (who measures has not started one), and returns the last
+/// line.
 fn pass_on(messages: impl BufRead) -> String {
     let mut last = String::new();
     for line in messages.lines().map_while(Result::ok).filter(|line| !line.starts_with("Rivulet ")) {

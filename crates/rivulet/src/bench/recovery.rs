@@ -1,8 +1,8 @@
 //! `rivulet bench recovery`: how long a server that was killed takes until it works again.
 //!
-//! A server gets state, saves it when asked, and is killed as the loss of power would. It is started on what is left, while events
-//! come; the time until it has processed the first of them is what a user waits. Small queries with an event each, and one big query
-//! with a window that stays open, are measured on servers of their own.
+//! A server gets state, saves it when asked, and is killed as the loss of power would. It is started on what is left,
+//! while events come; the time until it has processed the first of them is what a user waits. Small queries with an
+//! event each, and one big query with a window that stays open, are measured on servers of their own.
 
 use std::time::{Duration, Instant};
 
@@ -123,7 +123,8 @@ fn small_queries(options: &RecoveryOptions, progress: &mut impl FnMut(&str)) -> 
 fn big_query(options: &RecoveryOptions, progress: &mut impl FnMut(&str)) -> Result<RecoveryRow, String> {
     let mut server = start(options, None)?;
     progress(&format!("a window of {} keys ...", options.keys));
-    // Without an end, and slowly enough by event time that the window stays open. What a bid has together is as good as random.
+    // Without an end, and slowly enough by event time that the window stays open. What a bid has together is as good as
+    // random.
     let script = format!(
         "CREATE SOURCE bid FROM 'nexmark:bid' WITH (event_rate => 1000000, lateness => INTERVAL '0 seconds');
          CREATE VIEW keyed AS

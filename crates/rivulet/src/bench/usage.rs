@@ -1,5 +1,5 @@
-//! What a server under measurement uses: CPU time by kind of thread, context switches and page faults as the kernel counts
-//! them for everybody, and the processor's own counters where it has any.
+//! What a server under measurement uses: CPU time by kind of thread, context switches and page faults as the kernel
+//! counts them for everybody, and the processor's own counters where it has any.
 
 use std::fs;
 use std::ops::Sub;
@@ -60,8 +60,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Begins to count. To be made right after the process was started: the processor's counters cover its first thread and
-    /// those that are started from then on.
+    /// Begins to count. To be made right after the process was started: the processor's counters cover its first thread
+    /// and those that are started from then on.
     pub(super) fn new(process_id: u32) -> Self {
         let counter = |event: Hardware| {
             let mut counter = Builder::new(event).observe_pid(process_id as i32).inherit(true).build().ok()?;
@@ -108,8 +108,8 @@ impl Meter {
     }
 }
 
-/// CPU time in seconds from the `schedstat` of a thread, to the nanosecond: the ticks of `stat` are nothing where thousands of
-/// threads have run for less than one each.
+/// CPU time in seconds from the `schedstat` of a thread, to the nanosecond: the ticks of `stat` are nothing where
+/// thousands of threads have run for less than one each.
 fn on_cpu_s(schedstat: &str) -> f64 {
     schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }

@@ -1,7 +1,9 @@
-//! Copies of the catalog as it is at one moment, while it goes on being changed: as a file, and in parts for an object store.
+//! Copies of the catalog as it is at one moment, while it goes on being changed: as a file, and in parts for an object
+//! store.
 //!
-//! A part has some rows of one table, those whose keys are near each other or hash alike, so that a change of the catalog changes few parts:
-//! of each row the length of its key (4), key, length of its value (4), value; numbers are little-endian.
+//! A part has some rows of one table, those whose keys are near each other or hash alike, so that a change of the
+//! catalog changes few parts: of each row the length of its key (4), key, length of its value (4), value; numbers are
+//! little-endian.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +26,8 @@ const NUMBERS_OF_A_PART: u64 = 4_096;
 /// So many parts the rows of a table have that are found by text.
 const PARTS_BY_TEXT: u64 = 16;
 
-/// Something that is done with every table. A table that is not named here is not made, so nobody can use it before it is.
+/// Something that is done with every table. A table that is not named here is not made, so nobody can use it before it
+/// is.
 pub(super) trait EachTable {
     fn table<K: Key + 'static, V: Value + 'static>(
         &mut self,
@@ -92,7 +95,8 @@ impl Catalog {
         })
     }
 
-    /// Stores what [`Catalog::parts`] of another catalog gave, and gives out none of the numbers that are `used`; all or nothing.
+    /// Stores what [`Catalog::parts`] of another catalog gave, and gives out none of the numbers that are `used`; all
+    /// or nothing.
     ///
     /// # Errors
     /// Disk errors; parts that no catalog has given.
@@ -105,7 +109,8 @@ impl Catalog {
         })
     }
 
-    /// Gives out none of the numbers from now on that are `used` by what was saved elsewhere, and may not be in this catalog.
+    /// Gives out none of the numbers from now on that are `used` by what was saved elsewhere, and may not be in this
+    /// catalog.
     ///
     /// # Errors
     /// Disk errors, and damage.

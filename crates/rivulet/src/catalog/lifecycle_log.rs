@@ -1,7 +1,9 @@
-//! From where on in the log of events queries are there: when they were created, paused and resumed, as far as events from before that may be replayed.
+//! From where on in the log of events queries are there: when they were created, paused and resumed, as far as events
+//! from before that may be replayed.
 //!
-//! What happened to queries that came together is one row, so a bulk of thousands costs one. Rows stand in the order in which things happened, in which positions
-//! never go back; those that no replay can need are forgotten when a checkpoint says so ([`Catalog::forget_lifecycle`]).
+//! What happened to queries that came together is one row, so a bulk of thousands costs one. Rows stand in the order in
+//! which things happened, in which positions never go back; those that no replay can need are forgotten when a
+//! checkpoint says so ([`Catalog::forget_lifecycle`]).
 
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
@@ -76,8 +78,8 @@ impl Catalog {
         })
     }
 
-    /// The log ends before this position, which is the next that it gives out: what is said to have happened behind that has happened there. It was told of events that
-    /// were lost before they were on disk.
+    /// The log ends before this position, which is the next that it gives out: what is said to have happened behind
+    /// that has happened there. It was told of events that were lost before they were on disk.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.

@@ -67,8 +67,8 @@ const FORMAT_VERSION: u64 = 7;
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// How many versions of an application are remembered that were replaced. State that was saved by one of them can be read; a checkpoint is
-/// made whenever one is replaced, so more than the last is needed only where that one is damaged.
+/// How many versions of an application are remembered that were replaced. State that was saved by one of them can be
+/// read; a checkpoint is made whenever one is replaced, so more than the last is needed only where that one is damaged.
 const VERSIONS_MAX: usize = 4;
 
 /// How much of an error is remembered.
@@ -258,7 +258,8 @@ impl Catalog {
         let open = move || {
             let mut database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?;
             keep_to_owner(&file);
-            // Some damage would not be noticed otherwise: a page that seems to have no rows loses queries without a word.
+            // Some damage would not be noticed otherwise: a page that seems to have no rows loses queries without a
+            // word.
             if existed && !database.check_integrity()? {
                 tracing::warn!("what the storage library notes about {} had to be put right", file.display());
             }
@@ -289,7 +290,8 @@ impl Catalog {
         Self::with_storage(PathBuf::from("(memory)"), memory)
     }
 
-    /// A catalog in a file that is no file of this machine, for simulations: `open` opens it, and is called again after a write that failed.
+    /// A catalog in a file that is no file of this machine, for simulations: `open` opens it, and is called again after
+    /// a write that failed.
     ///
     /// # Errors
     /// As [`Catalog::open`] has.
@@ -336,7 +338,8 @@ impl Catalog {
         })
     }
 
-    /// Where its checkpoints were when a server last ran on it; `None` if there were none, or for a version that did not note it.
+    /// Where its checkpoints were when a server last ran on it; `None` if there were none, or for a version that did
+    /// not note it.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -434,8 +437,8 @@ impl Catalog {
         })
     }
 
-    /// Stores another version of an application under its name and number, and remembers the one before. The parameters in `dropped`
-    /// are forgotten of those of its queries that give them. All of it in one transaction.
+    /// Stores another version of an application under its name and number, and remembers the one before. The parameters
+    /// in `dropped` are forgotten of those of its queries that give them. All of it in one transaction.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -590,7 +593,8 @@ impl Catalog {
         })
     }
 
-    /// Stores another text in the place of a statement about big queries that is there. An error that had ended its query is forgotten.
+    /// Stores another text in the place of a statement about big queries that is there. An error that had ended its
+    /// query is forgotten.
     ///
     /// # Errors
     /// Disk errors, and damage; the statement stays as it was then.
@@ -628,7 +632,8 @@ impl Catalog {
         })
     }
 
-    /// Remembers the error that has ended the big query of a statement, as much of it as is worth that; or that it runs again.
+    /// Remembers the error that has ended the big query of a statement, as much of it as is worth that; or that it runs
+    /// again.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -662,7 +667,8 @@ impl Catalog {
     }
 
     /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
-    /// Fastest with some thousands of queries a call. If they are to get no event of the log before a position, that is remembered.
+    /// Fastest with some thousands of queries a call. If they are to get no event of the log before a position, that is
+    /// remembered.
     ///
     /// # Errors
     /// Disk errors, and damage; none of the queries is stored then.
@@ -699,7 +705,8 @@ impl Catalog {
         self.write(|transaction| remove_queries(transaction, queries))
     }
 
-    /// Marks queries as paused or not, in one transaction, and remembers the position in the log at which that was, if one is given.
+    /// Marks queries as paused or not, in one transaction, and remembers the position in the log at which that was, if
+    /// one is given.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -780,8 +787,8 @@ impl Catalog {
     /// Checks the format version, and makes the tables of a new file.
     fn prepare(&self) -> Result<(), CatalogError> {
         let found = self.write(|transaction| {
-            // One table after the other. At some damaged pages the storage library panics while it opens one, and another that is open meanwhile
-            // panics once more when it is closed for that: the process would end.
+            // One table after the other. At some damaged pages the storage library panics while it opens one, and
+            // another that is open meanwhile panics once more when it is closed for that: the process would end.
             let others = transaction.list_tables()?.filter(|table| table.name() != META.name()).count();
             let meta = transaction.open_table(META)?;
             let found = meta.get(META_FORMAT_VERSION)?.map(|version| version.value());

@@ -1,9 +1,9 @@
 //! The binary form of a query and of an application on disk.
 //!
-//! A query: application number, name, number of parameters, then each parameter as name, tag and value; its label, if it has one,
-//! is the first of them, a text without a name. Whole numbers
-//! are LEB128 varints (signed ones zigzag), texts are a length and UTF-8, floats are 8 bytes little-endian. Readers
-//! believe nothing: every length is checked against the bytes that are there.
+//! A query: application number, name, number of parameters, then each parameter as name, tag and value; its label, if
+//! it has one, is the first of them, a text without a name. Whole numbers are LEB128 varints (signed ones zigzag),
+//! texts are a length and UTF-8, floats are 8 bytes little-endian. Readers believe nothing: every length is checked
+//! against the bytes that are there.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
-//! The file of the storage library, and what has to be known of that library: it panics on some damaged pages instead of returning an
-//! error, and after a write that failed it writes nothing more until the file is opened again.
+//! The file of the storage library, and what has to be known of that library: it panics on some damaged pages instead
+//! of returning an error, and after a write that failed it writes nothing more until the file is opened again.
 //!
-//! What must hold: no panic leaves this file, and none of it is printed, but for one while another is on its way, which ends the process whatever is done: then it
-//! is said why; after a failed write the next one opens the file again, so that
-//! a disk that was full and has room again is written to without a restart.
+//! What must hold: no panic leaves this file, and none of it is printed, but for one while another is on its way, which
+//! ends the process whatever is done: then it is said why; after a failed write the next one opens the file again, so
+//! that a disk that was full and has room again is written to without a restart.
 
 use std::cell::Cell;
 use std::fmt;
@@ -59,8 +59,8 @@ impl Drop for Storage {
     }
 }
 
-/// Closes the file: that writes too, and looks at what a panic may have left behind. What is damaged was said before, and what was
-/// acknowledged is on the disk.
+/// Closes the file: that writes too, and looks at what a panic may have left behind. What is damaged was said before,
+/// and what was acknowledged is on the disk.
 fn close(database: &mut Option<Database>) {
     let closed = guard(|| {
         drop(database.take());

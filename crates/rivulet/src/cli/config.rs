@@ -82,7 +82,8 @@ pub(super) struct Folders {
     /// Configuration file of the server; `rivulet.toml` in the present folder by default
     #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Its data folder, if that is not the configured one. Its checkpoints are there too, unless checkpoint.folder says otherwise
+    /// Its data folder, if that is not the configured one. Its checkpoints are there too, unless checkpoint.folder says
+    /// otherwise
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
     /// Set any configuration key, such as checkpoint.folder

@@ -34,7 +34,8 @@ const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
 /// Arguments of `rivulet serve`.
 #[derive(Debug, clap::Args)]
 pub struct ServeArguments {
-    /// Start although checkpoint.folder has no checkpoints of this server, as after it was changed: queries begin with empty state
+    /// Start although checkpoint.folder has no checkpoints of this server, as after it was changed: queries begin with
+    /// empty state
     #[arg(long)]
     accept_empty_checkpoints: bool,
     #[command(flatten)]
@@ -105,8 +106,8 @@ fn share_open_files(config: &mut Config) {
     }
 }
 
-/// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given `limit` for the rest. One that is still starting has
-/// nothing to finish and nothing to save: it ends at once.
+/// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given
+/// `limit` for the rest. One that is still starting has nothing to finish and nothing to save: it ends at once.
 async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit): (Duration, Option<Duration>)) {
     stop_signal().await;
     let Some(service) = started.get() else {
@@ -123,7 +124,8 @@ async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit)
     }
 }
 
-/// Ends the process when stopping takes too long. That is a crash for which everything is there: what was acknowledged as durable is not lost.
+/// Ends the process when stopping takes too long. That is a crash for which everything is there: what was acknowledged
+/// as durable is not lost.
 fn end_after(limit: Duration) {
     let watch = move || {
         thread::sleep(limit);
@@ -228,8 +230,8 @@ pub(super) fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Completes when the user (Ctrl-C), the system (SIGTERM) or the end of the terminal (SIGHUP) asks the server to stop. A second
-/// Ctrl-C or SIGTERM ends it at once; a terminal that is closed may send SIGHUP twice.
+/// Completes when the user (Ctrl-C), the system (SIGTERM) or the end of the terminal (SIGHUP) asks the server to stop.
+/// A second Ctrl-C or SIGTERM ends it at once; a terminal that is closed may send SIGHUP twice.
 pub async fn stop_signal() {
     first_signal().await;
     thread::Builder::new()

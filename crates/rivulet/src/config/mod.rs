@@ -31,7 +31,8 @@ pub const FILE_NAME: &str = "rivulet.toml";
 /// Where checkpoints lie: the key.
 const FOLDER: &str = "checkpoint.folder";
 
-/// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key that is there counts.
+/// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key
+/// that is there counts.
 const AWS_VARIABLES: [(&str, &str); 13] = [
     ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL_S3"),
     ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL"),
@@ -695,7 +696,8 @@ impl Values {
         }
     }
 
-    /// What statements may name, and what not: all that the configuration names as the server's own, and the file itself.
+    /// What statements may name, and what not: all that the configuration names as the server's own, and the file
+    /// itself.
     fn files(&self) -> FilesConfig {
         let allow = match self.values.get("files.allow") {
             Some((Value::Paths(paths), _)) => paths.iter().map(PathBuf::from).collect(),
@@ -925,7 +927,8 @@ impl Values {
     }
 }
 
-/// Whether a text begins as an address with a scheme does, or as one of a bucket that somebody has begun. A single letter may be a drive.
+/// Whether a text begins as an address with a scheme does, or as one of a bucket that somebody has begun. A single
+/// letter may be a drive.
 fn is_like_a_url(text: &str) -> bool {
     let is_scheme = |scheme: &str| {
         scheme.len() > 1

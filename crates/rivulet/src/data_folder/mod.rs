@@ -1,5 +1,5 @@
-//! The data folder of a server that does not run: what is in it and whether it is whole ([`examine`]), and the whole of it as one file
-//! ([`archive`]).
+//! The data folder of a server that does not run: what is in it and whether it is whole ([`examine`]), and the whole of
+//! it as one file ([`archive`]).
 //!
 //! ```text
 //! catalog.redb    applications and queries

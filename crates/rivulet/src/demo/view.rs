@@ -15,8 +15,8 @@ use crate::service::{LiveResult, Status};
 const ALERTS_SHOWN: usize = 8;
 /// The longest line of the block, in characters.
 const LINE_CHARACTERS_MAX: usize = 79;
-/// Between the two a line that is wider than the terminal is cut, not wrapped (DECAWM): there are as many rows to draw over
-/// as lines were written, however narrow the terminal is.
+/// Between the two a line that is wider than the terminal is cut, not wrapped (DECAWM): there are as many rows to draw
+/// over as lines were written, however narrow the terminal is.
 const CUT_LINES: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
 /// Where there is no terminal, how often a line is written.
 const LINE_PERIOD: Duration = Duration::from_secs(2);

@@ -61,8 +61,8 @@ impl Engine {
         Ok(backup)
     }
 
-    /// Makes a checkpoint for a backup to have little to replay; says of what none can be made now. The last one will do then: the log is kept from there
-    /// on, so that what is in both is what a crash would leave.
+    /// Makes a checkpoint for a backup to have little to replay; says of what none can be made now. The last one will
+    /// do then: the log is kept from there on, so that what is in both is what a crash would leave.
     fn checkpoint_for_backup(&self) -> Vec<String> {
         if self.checkpoints.is_none() {
             return Vec::new();

@@ -1,13 +1,13 @@
 //! The memory of the process: how much there is, and how much more may be taken.
 //!
-//! What is measured is the resident set, because that is what a machine or a container has a limit for. It is asked for when it
-//! matters, once for each batch of new queries; that costs some microseconds.
+//! What is measured is the resident set, because that is what a machine or a container has a limit for. It is asked for
+//! when it matters, once for each batch of new queries; that costs some microseconds.
 
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
 
-/// What a new query is taken to cost beside its parameters: its parts of all tables, with room for them to grow, and a little
-/// state.
+/// What a new query is taken to cost beside its parameters: its parts of all tables, with room for them to grow, and a
+/// little state.
 const QUERY_BYTES: u64 = 512;
 
 /// From this part of the bound on memory counts as short, in percent: silent queries are spilled sooner.

@@ -1,7 +1,7 @@
 //! The engine's MQTT side: either a broker of its own or the client of another, on one thread with one runtime.
 //!
-//! What must hold: nothing is received before the catalog was loaded. The runtime does not turn until [`Messaging::open`];
-//! what clients send before waits in the kernel.
+//! What must hold: nothing is received before the catalog was loaded. The runtime does not turn until
+//! [`Messaging::open`]; what clients send before waits in the kernel.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

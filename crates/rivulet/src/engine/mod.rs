@@ -20,11 +20,11 @@
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
 //! and `not_running` (what an upgrade has left behind), `queries`, `lifecycle` (whether one runs), `upgrade` (how a new
-//! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read), `tables` (reference tables), `offer`
-//! (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits
-//! for files, brokers and other servers), `messaging` (broker or client), `memory`
-//! (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a full
-//! disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations).
+//! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read),
+//! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
+//! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
+//! `memory` (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a
+//! full disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations).
 
 mod answers;
 mod applications;
@@ -177,8 +177,8 @@ impl Engine {
     /// Opens the catalog, starts workers and MQTT, and lets everything run that is registered.
     ///
     /// # Errors
-    /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not answer is not an error:
-    /// the engine goes on trying.
+    /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not
+    /// answer is not an error: the engine goes on trying.
     pub fn open(config: Config) -> Result<Arc<Self>, ServiceError> {
         Self::open_with(config, Extensions::default())
     }
@@ -186,8 +186,8 @@ impl Engine {
     /// The same with what others add to the engine.
     ///
     /// # Errors
-    /// As [`Engine::open`]. An application in the catalog of a kind that is not among the languages is none: it does not
-    /// run, and is listed so.
+    /// As [`Engine::open`]. An application in the catalog of a kind that is not among the languages is none: it does
+    /// not run, and is listed so.
     pub fn open_with(config: Config, extensions: Extensions) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: an address that is taken must leave nothing behind.
@@ -325,8 +325,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Has worker threads call `give_back`, which returns memory of the calling thread's heap to the system, after the state of
-    /// many queries has left memory.
+    /// Has worker threads call `give_back`, which returns memory of the calling thread's heap to the system, after the
+    /// state of many queries has left memory.
     pub fn give_back_memory_with(&self, give_back: fn()) {
         self.workers.give_back_with(give_back);
     }
@@ -336,15 +336,16 @@ impl Engine {
         self.messaging.embedded_address()
     }
 
-    /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the log from which
-    /// on events may be missing in that.
+    /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the
+    /// log from which on events may be missing in that.
     fn load(&self) -> Result<LogPosition, ServiceError> {
         let (unrestored, mut found, position) = self.read_checkpoint()?;
         self.tables.load()?;
         self.applications.load()?;
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
-        // A catalog that is older than the state, as one of a store can be, would give them to others, who got that state.
+        // A catalog that is older than the state, as one of a store can be, would give them to others, who got that
+        // state.
         self.catalog.pass(saved.used())?;
         saved.fit(&self.applications);
         let lifecycle_log = self.queries.lifecycle_log(position)?;
@@ -397,7 +398,8 @@ fn files_of(config: &Config) -> Result<Files, ServiceError> {
     })
 }
 
-/// Fails if there is state of queries that a new catalog would not know: it would be taken for that of dropped ones, and deleted.
+/// Fails if there is state of queries that a new catalog would not know: it would be taken for that of dropped ones,
+/// and deleted.
 fn refuse_orphans(config: &Config, checkpoints: Option<&Checkpoints>) -> Result<(), ServiceError> {
     let log = config.data_dir.join(LOG);
     let place = match checkpoints {

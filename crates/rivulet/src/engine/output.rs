@@ -28,7 +28,8 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
 /// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {
     pub(super) application: String,
-    /// What tells the server from others, where results are told apart for their receivers: those that come again after a crash are the same.
+    /// What tells the server from others, where results are told apart for their receivers: those that come again after
+    /// a crash are the same.
     pub(super) server_of_ids: Option<String>,
     /// For each output whether it writes JSON, so that live results are the same bytes.
     pub(super) result_is_json: Vec<bool>,
@@ -57,7 +58,8 @@ pub(super) struct TaskSink {
     encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
     messages: PublishBatch,
-    /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and send in turn.
+    /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and
+    /// send in turn.
     watched: Vec<(QueryId, String)>,
     topic: String,
     /// Kept for their memory.
@@ -209,8 +211,8 @@ impl TaskSink {
 }
 
 impl Outputs {
-    /// Where the content of a refusal goes: to the topic for late rows or the dead letters of its input; if inputs had come together
-    /// already, to the first input's that has one.
+    /// Where the content of a refusal goes: to the topic for late rows or the dead letters of its input; if inputs had
+    /// come together already, to the first input's that has one.
     fn topic_of<'t>(
         &'t self,
         refusal: &Refusal,

@@ -140,7 +140,8 @@ impl Registry {
         self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)
     }
 
-    /// The first `limit` queries by name that pass `keep`, after the name `after`. One pass over all queries, and memory for `limit`.
+    /// The first `limit` queries by name that pass `keep`, after the name `after`. One pass over all queries, and
+    /// memory for `limit`.
     pub(super) fn page(
         &self,
         after: Option<&str>,
@@ -197,7 +198,8 @@ fn name_of(entries: &[Entry], id: QueryId) -> &str {
     place_of(entries, id).map_or("", |place| &entries[place].name)
 }
 
-/// Whether `text` matches the SQL `LIKE` pattern: `%` any text, `_` any one character, `\` takes the next one literally.
+/// Whether `text` matches the SQL `LIKE` pattern: `%` any text, `_` any one character, `\` takes the next one
+/// literally.
 pub(super) fn like(text: &str, pattern: &str) -> bool {
     fn matches(text: &[char], pattern: &[char]) -> bool {
         // Greedy with one point to come back to: linear in practice, quadratic at worst, never exponential.

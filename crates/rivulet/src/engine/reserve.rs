@@ -1,8 +1,9 @@
-//! Room on the disk of the data folder that is kept for a start. A server that was killed when its disk was full could not open its catalog,
-//! or could and write nothing, until somebody made room.
+//! Room on the disk of the data folder that is kept for a start. A server that was killed when its disk was full could
+//! not open its catalog, or could and write nothing, until somebody made room.
 //!
-//! The reserve is a file without contents, of which a start gives back half when the disk is full: what that start does not need the log may
-//! take, and the next start is to find some room as well. It is made anew when there is room for several of it.
+//! The reserve is a file without contents, of which a start gives back half when the disk is full: what that start does
+//! not need the log may take, and the next start is to find some room as well. It is made anew when there is room for
+//! several of it.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -78,8 +78,8 @@ impl Engine {
         results
     }
 
-    /// Takes the statements at the front that create applications of different names, as far as they can be planned, and
-    /// registers those together: a script of thousands waits for the disk a few times, not thousands of times.
+    /// Takes the statements at the front that create applications of different names, as far as they can be planned,
+    /// and registers those together: a script of thousands waits for the disk a few times, not thousands of times.
     fn create_applications(
         &self,
         statements: &mut Peekable<impl Iterator<Item = (Statement, Position)>>,

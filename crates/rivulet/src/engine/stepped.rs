@@ -1,7 +1,8 @@
-//! An engine without threads: whoever has it says what happens when, and on which disk, network and clock. Simulations do.
+//! An engine without threads: whoever has it says what happens when, and on which disk, network and clock. Simulations
+//! do.
 //!
-//! Everything else is what a server runs: catalog, statements, routes, groups, log, checkpoints, recovery. Nothing happens between two calls, so the
-//! same calls have the same results.
+//! Everything else is what a server runs: catalog, statements, routes, groups, log, checkpoints, recovery. Nothing
+//! happens between two calls, so the same calls have the same results.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +43,8 @@ pub struct Surroundings {
 }
 
 impl Engine {
-    /// Opens an engine by hand: it has recovered what was saved, and what the log has beyond that waits for [`Engine::replay_some`].
+    /// Opens an engine by hand: it has recovered what was saved, and what the log has beyond that waits for
+    /// [`Engine::replay_some`].
     ///
     /// # Errors
     /// What is on the disk cannot be used.

@@ -56,7 +56,8 @@ impl Topics {
         self.outputs.iter().chain(of_inputs)
     }
 
-    /// Binds the topics of many queries: for each row of parameters the topic of each input, or why one of its topics is none.
+    /// Binds the topics of many queries: for each row of parameters the topic of each input, or why one of its topics
+    /// is none.
     pub(super) fn bind<'r>(
         &'r self,
         rows: &'r RecordBatch,

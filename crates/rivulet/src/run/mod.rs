@@ -1,10 +1,10 @@
 //! Runs scripts of big queries in this process, without a server: sources are read, results written, and that is all.
 //!
-//! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next statement; what reads
-//! input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.
+//! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next
+//! statement; what reads input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.
 //!
-//! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations; [`results`]: where
-//! the rows of a `SELECT` go; here: how a planned query is run.
+//! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations;
+//! [`results`]: where the rows of a `SELECT` go; here: how a planned query is run.
 
 mod open;
 pub mod results;
@@ -130,8 +130,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens what a query reads and writes in a process that has connections, and may make checkpoints. This waits for the
-    /// world outside.
+    /// Opens what a query reads and writes in a process that has connections, and may make checkpoints. This waits for
+    /// the world outside.
     pub(crate) fn open(
         options: RunOptions,
         host: &Host,
@@ -210,7 +210,8 @@ pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     })
 }
 
-/// Makes final what a query has written until a checkpoint after which it writes there no more. What is in transactions is final by itself.
+/// Makes final what a query has written until a checkpoint after which it writes there no more. What is in transactions
+/// is final by itself.
 pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<(), ServiceError> {
     /// How long a device may take.
     const FINISH_MAX: Duration = Duration::from_secs(5);

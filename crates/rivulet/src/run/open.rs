@@ -1,5 +1,5 @@
-//! Sources and sinks by their declarations: what stands in the statement becomes what the connector asks for, and what the connector
-//! says is wrong gets its place in the script.
+//! Sources and sinks by their declarations: what stands in the statement becomes what the connector asks for, and what
+//! the connector says is wrong gets its place in the script.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -89,8 +89,8 @@ impl Sink for ResultSink {
 pub struct FinalRows {
     schema: SchemaRef,
     converter: RowConverter,
-    /// How often each row is there. Below zero only while what takes back has overtaken what it takes back: instances of one sink
-    /// come in any order.
+    /// How often each row is there. Below zero only while what takes back has overtaken what it takes back: instances
+    /// of one sink come in any order.
     counts: HashMap<Box<[u8]>, i64>,
 }
 

@@ -169,7 +169,8 @@ impl Script {
         Ok(Planned { name, plan, goes_on, replaces: None })
     }
 
-    /// The same of one that is to be run. No two may write one file: the second would replace what the first has written.
+    /// The same of one that is to be run. No two may write one file: the second would replace what the first has
+    /// written.
     fn plan_to_run(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
         let planned = self.plan(query, name)?;
         let Some(file) = planned.plan.output.sink.as_ref().and_then(|sink| replaced_file(sink, &self.host)) else {

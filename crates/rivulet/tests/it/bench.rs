@@ -1,4 +1,5 @@
-//! `rivulet bench`: that every event is accounted for in every model, that what fails is said and costs nothing else, and that recovery is measured.
+//! `rivulet bench`: that every event is accounted for in every model, that what fails is said and costs nothing else,
+//! and that recovery is measured.
 
 use std::io::{Write, stderr};
 use std::process::Command;

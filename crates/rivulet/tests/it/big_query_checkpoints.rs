@@ -1,4 +1,5 @@
-//! Checkpoints of big queries: when they are made, what is told of them, and what becomes of them when queries end, stop and are dropped.
+//! Checkpoints of big queries: when they are made, what is told of them, and what becomes of them when queries end,
+//! stop and are dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

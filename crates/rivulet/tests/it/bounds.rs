@@ -1,4 +1,5 @@
-//! A statement and two rows cannot take up the memory of the machine: whatever is asked for is given, or refused with a reason.
+//! A statement and two rows cannot take up the memory of the machine: whatever is asked for is given, or refused with a
+//! reason.
 
 use std::fs;
 use std::process::{Command, Stdio};

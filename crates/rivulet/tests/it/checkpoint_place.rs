@@ -1,4 +1,5 @@
-//! A server knows where its checkpoints were: it does not begin with empty state because it looks elsewhere, unless that is asked for.
+//! A server knows where its checkpoints were: it does not begin with empty state because it looks elsewhere, unless
+//! that is asked for.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What outlives the process: state that goes on after a stop and after `kill -9`, checkpoints that are damaged or cannot be made.
+//! What outlives the process: state that goes on after a stop and after `kill -9`, checkpoints that are damaged or
+//! cannot be made.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -360,7 +361,8 @@ fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
     assert_eq!(Steps::of(&engine).step("a", 10), 9);
 }
 
-/// Where the checkpoint lies that version 1 of the form of state has written, with what each operator of small queries keeps.
+/// Where the checkpoint lies that version 1 of the form of state has written, with what each operator of small queries
+/// keeps.
 fn saved_by_version_1() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("tests/data/checkpoints-1")
 }
@@ -375,7 +377,8 @@ const FALLS: &str = "CREATE APPLICATION falls (id TEXT) INPUT t (ts TIMESTAMP EV
      AS SELECT first_v, low FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(A.v) AS first_v, LAST(B.v) AS low \
      PATTERN (A B B) DEFINE B AS B.v < PREV(B.v))";
 
-/// Makes queries of all kinds in an order that gives them always the same numbers, and sends them the first half of their events.
+/// Makes queries of all kinds in an order that gives them always the same numbers, and sends them the first half of
+/// their events.
 fn first_half(folder: &Path) {
     let engine = open(folder);
     for application in [STEPS, AVERAGES, FALLS] {
@@ -417,8 +420,8 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Every later version reads what version 1 saved. The files were written by this test, with `RIVULET_WRITE_SAVED=1`, in
-/// November 2026; whoever changes the form of state adds files of another version, and leaves these.
+/// Every later version reads what version 1 saved. The files were written by this test, with `RIVULET_WRITE_SAVED=1`,
+/// in November 2026; whoever changes the form of state adds files of another version, and leaves these.
 #[test]
 fn what_version_1_saved_is_read() {
     let folder = TempDir::new().expect("a folder");

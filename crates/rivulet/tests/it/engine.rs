@@ -85,7 +85,8 @@ fn row(name: &str, application: &str, state: QueryState) -> (String, String, Que
     (name.into(), application.into(), state)
 }
 
-/// A catalog with an application that is not planned any more, and with a query of another one that does not fit any more.
+/// A catalog with an application that is not planned any more, and with a query of another one that does not fit any
+/// more.
 fn left_by_an_older_version(folder: &Path) {
     let catalog = Catalog::open(&folder.join("data")).expect("a catalog");
     let old = catalog.insert_application(NewApplication::sql("old", "id-of-old", OLD)).expect("stored");

@@ -36,7 +36,8 @@ pub(crate) fn kills(otherwise: u32) -> u32 {
     std::env::var("RIVULET_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(otherwise)
 }
 
-/// A device: publishes numbered events, remembers which were acknowledged, and sends the others again on each connection.
+/// A device: publishes numbered events, remembers which were acknowledged, and sends the others again on each
+/// connection.
 pub(super) struct Device {
     name: String,
     broker: SocketAddr,

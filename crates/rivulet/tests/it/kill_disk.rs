@@ -1,5 +1,6 @@
-//! The disk fills up under load over MQTT QoS 1, and there is room again later, with and without a crash between: every event that was acknowledged is
-//! counted once. `RIVULET_KILLS` says how often it fills up; each second time the server is killed then.
+//! The disk fills up under load over MQTT QoS 1, and there is room again later, with and without a crash between: every
+//! event that was acknowledged is counted once. `RIVULET_KILLS` says how often it fills up; each second time the server
+//! is killed then.
 //!
 //! The disk is a small file system in memory, for which the process has to be allowed to mount.
 
@@ -73,7 +74,8 @@ fn what_was_acknowledged_is_there_after_the_disk_was_full() {
         load.wait_for_more(200);
         disk.fill();
         wait("the server to say that the disk is full", || !server.status()["log"]["problem"].is_null());
-        // Nobody is told that an event is safe that is not. What the log deletes may make room for some more, and what was safe may be on its way.
+        // Nobody is told that an event is safe that is not. What the log deletes may make room for some more, and what
+        // was safe may be on its way.
         let durable = || server.status()["log"]["durable"].as_u64().unwrap();
         let (durable_before, before) = (durable(), load.acknowledged());
         std::thread::sleep(Duration::from_secs(1));
@@ -83,7 +85,8 @@ fn what_was_acknowledged_is_there_after_the_disk_was_full() {
         assert!(acknowledged <= became_durable + on_their_way, "{acknowledged}, and {became_durable} became durable");
         if crashes {
             server.kill_9();
-            // With what was kept for that, it starts on a full disk: people see what is wrong. What comes takes up the room again.
+            // With what was kept for that, it starts on a full disk: people see what is wrong. What comes takes up the
+            // room again.
             for _ in 0..2 {
                 let settings = [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string())];
                 server = Server::spawn(folder.path(), mqtt, &settings);

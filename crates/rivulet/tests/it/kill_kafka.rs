@@ -1,5 +1,5 @@
-//! A server that reads from Kafka and writes to Kafka exactly once, under load. Now it is killed, now the broker, at random moments: whoever reads what was
-//! committed sees what came of each row once.
+//! A server that reads from Kafka and writes to Kafka exactly once, under load. Now it is killed, now the broker, at
+//! random moments: whoever reads what was committed sees what came of each row once.
 //!
 //! `RIVULET_KILLS` says how often; a few times by default.
 

@@ -1,9 +1,9 @@
-//! A server between an MQTT broker and itself, both killed at random moments under load: every event comes out at least once, and the results that come more than
-//! once are told by their `rivulet-id`.
+//! A server between an MQTT broker and itself, both killed at random moments under load: every event comes out at least
+//! once, and the results that come more than once are told by their `rivulet-id`.
 //!
-//! The broker is one of a few lines that keeps the session of its one client as a durable broker does, and breaks down where that is worst: when it has a result
-//! and has not acknowledged it, and when it has not even looked at it. `RIVULET_KILLS` says how often the server is killed, and the broker breaks down about as
-//! often.
+//! The broker is one of a few lines that keeps the session of its one client as a durable broker does, and breaks down
+//! where that is worst: when it has a result and has not acknowledged it, and when it has not even looked at it.
+//! `RIVULET_KILLS` says how often the server is killed, and the broker breaks down about as often.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -25,8 +25,8 @@ const DEVICES: u64 = 4;
 /// Events that the broker sends before it has an acknowledgement.
 const WINDOW: usize = 20;
 
-/// It breaks down after about so many results, and so often at most for each server: a client waits longer and longer for a broker that
-/// breaks down whenever it comes.
+/// It breaks down after about so many results, and so often at most for each server: a client waits longer and longer
+/// for a broker that breaks down whenever it comes.
 const RESULTS_BETWEEN_BREAKDOWNS: u64 = 400;
 const BREAKDOWNS_PER_SERVER: u64 = 2;
 

@@ -1,4 +1,5 @@
-//! Big queries over MQTT: through the server's embedded broker, through its one connection to another, and from the command line.
+//! Big queries over MQTT: through the server's embedded broker, through its one connection to another, and from the
+//! command line.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! The queries of NEXMark against the answers of an independent engine, at several parallelisms, over streams in order and out of it.
+//! The queries of NEXMark against the answers of an independent engine, at several parallelisms, over streams in order
+//! and out of it.
 //!
 //! How the answers came about is in `crates/rivulet-bench/nexmark`.
 

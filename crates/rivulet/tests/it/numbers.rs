@@ -1,4 +1,5 @@
-//! One zero and one NaN through the real program: from files, through every operator that compares, groups or orders, into files.
+//! One zero and one NaN through the real program: from files, through every operator that compares, groups or orders,
+//! into files.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A new version of a big query takes over from the one before: results are what came of each row once, whatever happens meanwhile.
+//! A new version of a big query takes over from the one before: results are what came of each row once, whatever
+//! happens meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs;

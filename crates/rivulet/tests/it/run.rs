@@ -153,7 +153,8 @@ fn a_query_that_refuses_all_of_its_rows_has_failed() {
     assert!(said.contains("wrote no row and refused 1 row") && said.contains("hint: "), "{said}");
 }
 
-/// The files of several sensors have the same hours: what is new in one is not late in another, whichever task reads them.
+/// The files of several sensors have the same hours: what is new in one is not late in another, whichever task reads
+/// them.
 #[test]
 fn results_do_not_depend_on_how_many_tasks_read() {
     let folder = TempDir::new().unwrap();

@@ -29,7 +29,8 @@ impl Server {
         server
     }
 
-    /// The same with its broker at this address, and a checkpoint each so many seconds; 0 for none but those that are asked for.
+    /// The same with its broker at this address, and a checkpoint each so many seconds; 0 for none but those that are
+    /// asked for.
     pub(crate) fn start_at(folder: &Path, mqtt: SocketAddr, checkpoint_interval_s: u32) -> Self {
         let interval_s = checkpoint_interval_s.to_string();
         let settings =

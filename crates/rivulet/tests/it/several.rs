@@ -1,4 +1,5 @@
-//! Applications with several inputs and outputs, over MQTT: animal care, and what becomes of broken events, pauses and restarts.
+//! Applications with several inputs and outputs, over MQTT: animal care, and what becomes of broken events, pauses and
+//! restarts.
 
 use std::path::Path;
 

@@ -110,7 +110,8 @@ fn queries_that_share_a_slot_are_paused_and_dropped_one_by_one() {
     assert_eq!(engine.status().queries_running, 0);
 }
 
-/// What sharing saves, with ten equal queries of each query: `cargo test --release shared_slots -- --ignored --nocapture`.
+/// What sharing saves, with ten equal queries of each query:
+/// `cargo test --release shared_slots -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints figures"]
 fn ten_equal_queries_cost_little_more_than_one() {

@@ -1,11 +1,11 @@
-//! A simulation: whatever is done to the queries of a group while it works, their results are those of a group that was left
-//! in peace.
+//! A simulation: whatever is done to the queries of a group while it works, their results are those of a group that was
+//! left in peace.
 //!
-//! Real groups of random applications, with a clock by hand. In both runs the same queries come, pause, resume and go, and
-//! get the same events. In one of them tasks are split and merged, silent queries spilled and woken, and everything moved to a fresh
-//! group, at random moments in between, with events waiting; batches are cut and timers served at other moments too. In a third run
-//! tasks are cut in parts and joined as well, and the parts run in any order.
-//! A failure names its seed, and `RIVULET_SIMULATION_FIRST=seed RIVULET_SIMULATION_SEEDS=1` runs it alone.
+//! Real groups of random applications, with a clock by hand. In both runs the same queries come, pause, resume and go,
+//! and get the same events. In one of them tasks are split and merged, silent queries spilled and woken, and everything
+//! moved to a fresh group, at random moments in between, with events waiting; batches are cut and timers served at
+//! other moments too. In a third run tasks are cut in parts and joined as well, and the parts run in any order. A
+//! failure names its seed, and `RIVULET_SIMULATION_FIRST=seed RIVULET_SIMULATION_SEEDS=1` runs it alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -215,7 +215,8 @@ fn results_are_those_of_a_group_left_in_peace() {
     }
 }
 
-/// The results of queries as far as their order is promised where they run in parts: those of a key, where they say what it is.
+/// The results of queries as far as their order is promised where they run in parts: those of a key, where they say
+/// what it is.
 fn by_key(results: &Results, cut: &Cut) -> BTreeMap<(u64, String), Vec<String>> {
     let mut by_key: BTreeMap<(u64, String), Vec<String>> = BTreeMap::new();
     for (&query, results) in results {

@@ -1,11 +1,12 @@
-//! A restart that nobody can tell: queries that are captured, lost, restored and given the events behind the capture once more give
-//! exactly the results that they give alone and undisturbed, each under the same number.
+//! A restart that nobody can tell: queries that are captured, lost, restored and given the events behind the capture
+//! once more give exactly the results that they give alone and undisturbed, each under the same number.
 //!
-//! Random applications, parameters and events; queries that are equal and share slots, that come, pause, part and leave; tasks that are
-//! split and merged, silent queries that are spilled, captures of what changed or of everything, and now and then a crash: the group
-//! is thrown away, another one is made of the captures that were kept, and the events from the last capture on are offered again, those
-//! included that it had in its state already. Or a new version of the application takes over the queries with their state: up to there
-//! the results are those of the one version, and from there on those of the other, as each would give them alone.
+//! Random applications, parameters and events; queries that are equal and share slots, that come, pause, part and
+//! leave; tasks that are split and merged, silent queries that are spilled, captures of what changed or of everything,
+//! and now and then a crash: the group is thrown away, another one is made of the captures that were kept, and the
+//! events from the last capture on are offered again, those included that it had in its state already. Or a new version
+//! of the application takes over the queries with their state: up to there the results are those of the one version,
+//! and from there on those of the other, as each would give them alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -60,7 +61,8 @@ struct Replaced {
     map: Option<StateMap>,
 }
 
-/// Another version of an application that can go on with its state: with a further parameter, and a further column where that is no state.
+/// Another version of an application that can go on with its state: with a further parameter, and a further column
+/// where that is no state.
 fn next_version(sql: &str) -> String {
     let mut next = sql.replacen("(low DOUBLE", "(mark TEXT DEFAULT 'second', low DOUBLE", 1);
     if !sql.contains("EMIT ON CHANGE") && !sql.contains("SELECT *") {

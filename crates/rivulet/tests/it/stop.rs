@@ -102,7 +102,8 @@ fn it_takes_no_longer_than_it_may_and_a_second_signal_ends_it_at_once() {
     }
 }
 
-/// Devices of QoS 1 publish all the time, and a big query reads what they publish, while the server is stopped and started.
+/// Devices of QoS 1 publish all the time, and a big query reads what they publish, while the server is stopped and
+/// started.
 #[test]
 fn every_acknowledged_event_is_counted_once_however_often_the_server_is_stopped() {
     let folder = TempDir::new().unwrap();

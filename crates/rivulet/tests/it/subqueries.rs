@@ -1,9 +1,9 @@
-//! Subqueries in conditions and results: `EXISTS`, `IN`, `ANY`, values, over rows and over aggregates, with every tail, in every
-//! place. Each case of `data/subqueries.slt` is a query and what two other engines, DuckDB and SQLite, answer alike over the same
-//! rows; or the error by which it is refused.
+//! Subqueries in conditions and results: `EXISTS`, `IN`, `ANY`, values, over rows and over aggregates, with every tail,
+//! in every place. Each case of `data/subqueries.slt` is a query and what two other engines, DuckDB and SQLite, answer
+//! alike over the same rows; or the error by which it is refused.
 //!
-//! With `RIVULET_UPDATE=1` in the environment a query that is refused gets its error in the place of its answer. An answer is never
-//! replaced by another one.
+//! With `RIVULET_UPDATE=1` in the environment a query that is refused gets its error in the place of its answer. An
+//! answer is never replaced by another one.
 
 use std::path::Path;
 

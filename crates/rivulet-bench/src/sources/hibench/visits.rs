@@ -1,7 +1,8 @@
 //! Visits of web pages: the record that HiBench's streaming workloads read, and its parts.
 //!
-//! There is a table of so many visits, which is read round and round; a visit is a function of the seed and its place in the table. The
-//! record is a line of text, cut or filled up with zeros to the length that makes it 200 bytes together with its key.
+//! There is a table of so many visits, which is read round and round; a visit is a function of the seed and its place
+//! in the table. The record is a line of text, cut or filled up with zeros to the length that makes it 200 bytes
+//! together with its key.
 
 use std::sync::Arc;
 
@@ -212,8 +213,8 @@ fn search_word(seed: Seed, number: u64) -> String {
     (0..length).map(|_| char::from(b'a' + draws.below(26) as u8)).collect()
 }
 
-/// Year, month and day of a day since 1970-01-01. Years are counted from March of year 0, so that the leap day is the last of its year
-/// (after "chrono-compatible low-level date algorithms", H. Hinnant).
+/// Year, month and day of a day since 1970-01-01. Years are counted from March of year 0, so that the leap day is the
+/// last of its year (after "chrono-compatible low-level date algorithms", H. Hinnant).
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,7 +1,7 @@
 //! `nexmark:` the stream of an online auction: persons, auctions and bids, as the NEXMark benchmark has them.
 //!
-//! Event n is a pure function of the seed and n ([`model`]): any partition makes any range of it, and only the columns that are read
-//! are made, so that texts nobody reads cost nothing.
+//! Event n is a pure function of the seed and n ([`model`]): any partition makes any range of it, and only the columns
+//! that are read are made, so that texts nobody reads cost nothing.
 
 mod columns;
 mod model;

@@ -1,6 +1,8 @@
-//! Who bids what on which auction: the numbers of the benchmark, each a function of the seed and the number of the event.
+//! Who bids what on which auction: the numbers of the benchmark, each a function of the seed and the number of the
+//! event.
 //!
-//! The proportions, hot items and ranges are those of NEXMark as Apache Beam has it; ids of bidders have their offset once.
+//! The proportions, hot items and ranges are those of NEXMark as Apache Beam has it; ids of bidders have their offset
+//! once.
 
 use super::super::random::{Draws, Seed};
 use super::super::schedule::Schedule;

@@ -1,4 +1,5 @@
-//! Rows from Avro's object container files, one file after another. The files bring their schema; columns are found by name.
+//! Rows from Avro's object container files, one file after another. The files bring their schema; columns are found by
+//! name.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -72,7 +73,8 @@ pub(super) type PlaceText = (PathBuf, Option<(u64, u64, usize)>);
 /// Where reading begins.
 struct Place {
     path: PathBuf,
-    /// The byte at which the block begins, how many of its records are left, and the byte of the first of these; `None` at the beginning.
+    /// The byte at which the block begins, how many of its records are left, and the byte of the first of these; `None`
+    /// at the beginning.
     block: Option<(u64, u64, usize)>,
 }
 

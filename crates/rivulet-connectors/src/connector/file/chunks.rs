@@ -1,10 +1,11 @@
 //! Cuts files into pieces, so that partitions read at the same time and stay near each other in time.
 //!
-//! Reader `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows that follow each other are so read at about the same time, and
-//! no reader runs far ahead in event time: windows stay open no longer than a piece takes.
+//! Reader `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows that follow each other are so read at
+//! about the same time, and no reader runs far ahead in event time: windows stay open no longer than a piece takes.
 //!
-//! Rows without a time are read file by file, in the order of their names, as if all were one ([`deal`]). Where they have one, each file is a
-//! partition of its own ([`deal_by_file`]): the files of several sensors have the same hours, and what is new in one is not late in another.
+//! Rows without a time are read file by file, in the order of their names, as if all were one ([`deal`]). Where they
+//! have one, each file is a partition of its own ([`deal_by_file`]): the files of several sensors have the same hours,
+//! and what is new in one is not late in another.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ pub(super) struct Chunk {
     pub(super) path: Arc<PathBuf>,
     /// The byte at which it begins.
     pub(super) start: u64,
-    /// Where it ends. Lines that begin before it belong to it; `u64::MAX` in the last piece of a file, whatever is added meanwhile.
+    /// Where it ends. Lines that begin before it belong to it; `u64::MAX` in the last piece of a file, whatever is
+    /// added meanwhile.
     pub(super) end: u64,
     /// How many bytes there are in it, for progress.
     pub(super) bytes: u64,
@@ -43,8 +45,8 @@ impl Chunk {
     }
 }
 
-/// The size of the pieces of files of lines. A partition is at most that far ahead of another; and several pieces for each partition even
-/// out their work.
+/// The size of the pieces of files of lines. A partition is at most that far ahead of another; and several pieces for
+/// each partition even out their work.
 pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Cuts files of lines, which are whole where one byte after another has to be looked at to tell where lines end.
@@ -99,8 +101,8 @@ impl Piece for PathBuf {
     }
 }
 
-/// Deals the pieces of each file, of which no partition has two. Files that are a large part of all are dealt to `readers` partitions, which
-/// follow each other; the others have one each.
+/// Deals the pieces of each file, of which no partition has two. Files that are a large part of all are dealt to
+/// `readers` partitions, which follow each other; the others have one each.
 pub(super) fn deal_by_file<C: Piece>(pieces: Vec<C>, readers: usize) -> Vec<Vec<C>> {
     let all: u64 = pieces.iter().map(C::bytes).sum();
     let is_large = |bytes: u64| bytes > all / (2 * readers.max(1) as u64);

@@ -1,8 +1,9 @@
 //! Columns of other types as they were declared.
 //!
-//! What must hold: a value that is not in the declared type what it was in its own is refused, with its row, and never cut or made null: a text
-//! that is no number, a number with a fraction as a whole one, one that is too large. What a conversion keeps but for its precision passes: a
-//! large whole number or a decimal as a float, nanoseconds as microseconds.
+//! What must hold: a value that is not in the declared type what it was in its own is refused, with its row, and never
+//! cut or made null: a text that is no number, a number with a fraction as a whole one, one that is too large. What a
+//! conversion keeps but for its precision passes: a large whole number or a decimal as a float, nanoseconds as
+//! microseconds.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
 const CAST: CastOptions<'static> =
     CastOptions { safe: true, format_options: arrow::util::display::FormatOptions::new() };
 
-/// Whether there are values of the one type that mean the same in the other. A number that is none of time is no time and the other way
-/// around: it does not say in which unit it counts.
+/// Whether there are values of the one type that mean the same in the other. A number that is none of time is no time
+/// and the other way around: it does not say in which unit it counts.
 pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
     let values_of = |data_type: &DataType| match data_type {
         DataType::Dictionary(_, values) => values.as_ref().clone(),

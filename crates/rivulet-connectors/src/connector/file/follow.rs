@@ -1,10 +1,10 @@
 //! Files that grow: what is added to them becomes rows, as with `tail -F`.
 //!
-//! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning; where its new name is
-//! one that the address means as well, it is still the same file, and no row is read twice. Nor is one read twice that was copied and has the
-//! name of the one that it was copied from, as after a disk was changed. One that is cut short is read again from its
-//! beginning. A line counts once it is ended. Each file is a source of its own, with a time of its own; those
-//! that are new are found by sources that have no rows ([`Folder`]) and never end.
+//! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning;
+//! where its new name is one that the address means as well, it is still the same file, and no row is read twice. Nor
+//! is one read twice that was copied and has the name of the one that it was copied from, as after a disk was changed.
+//! One that is cut short is read again from its beginning. A line counts once it is ended. Each file is a source of its
+//! own, with a time of its own; those that are new are found by sources that have no rows ([`Folder`]) and never end.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, Metadata};
@@ -34,8 +34,8 @@ const IDLE: Duration = Duration::from_millis(20);
 /// By how much more for each file there is, so that many silent ones cost little.
 const IDLE_PER_FILE: Duration = Duration::from_micros(200);
 
-/// How many files are held open while they are silent. Of more, one that is silent is closed, and when it is renamed away what was added
-/// to it since it was looked at last is not read.
+/// How many files are held open while they are silent. Of more, one that is silent is closed, and when it is renamed
+/// away what was added to it since it was looked at last is not read.
 const OPEN_MAX: usize = 256;
 
 /// How many files are remembered that lost their names.
@@ -113,7 +113,8 @@ struct Discovery {
     known: HashSet<PathBuf>,
     /// What is being followed, by whatever name.
     followed: HashSet<Identity>,
-    /// What is not any more, as it has another name now or none, and where it goes on: a source that finds it by its new name begins there.
+    /// What is not any more, as it has another name now or none, and where it goes on: a source that finds it by its
+    /// new name begins there.
     left: VecDeque<(Identity, u64)>,
     /// New files, by the reader that is to read them.
     new: Vec<VecDeque<PathBuf>>,
@@ -136,7 +137,8 @@ impl Discovery {
         }
     }
 
-    /// Where to begin in a file that is to be followed from now on; nothing as long as it is followed by the name that it had before.
+    /// Where to begin in a file that is to be followed from now on; nothing as long as it is followed by the name that
+    /// it had before.
     fn begin(&mut self, identity: Option<Identity>) -> Option<u64> {
         let Some(identity) = identity else { return Some(0) };
         if !self.followed.insert(identity) {

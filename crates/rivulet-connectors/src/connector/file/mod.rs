@@ -1,11 +1,11 @@
 //! `file:` rows in files, one after another or many at a time, and files as the place where results go.
 //!
 //! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
-//! - [`source`]: rows of the lines of a piece, and how many sources hold files open; [`parquet`]: rows of row groups, [`convert`]: as they
-//!   were declared; [`avro`]: rows of containers;
+//! - [`source`]: rows of the lines of a piece, and how many sources hold files open; [`parquet`]: rows of row groups,
+//!   [`convert`]: as they were declared; [`avro`]: rows of containers;
 //! - [`follow`]: files that grow;
-//! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values; [`sink`]: all
-//!   of them together.
+//! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values;
+//!   [`sink`]: all of them together.
 
 mod avro;
 mod chunks;
@@ -269,7 +269,8 @@ fn resumed_sources<T, S: Source + 'static>(
     resumed.into_iter().map(|one| Box::new(source(Holding::new(&holders), one)) as Box<dyn Source>).collect()
 }
 
-/// The column that is read and that a folder of the file has in its name, as `partition_by` writes them: it would be null in all rows.
+/// The column that is read and that a folder of the file has in its name, as `partition_by` writes them: it would be
+/// null in all rows.
 fn folder_column<'s>(spec: &'s SourceSpec, path: &Path) -> Option<&'s str> {
     let folders = path.parent()?.components();
     let mut names = folders.filter_map(|folder| folder.as_os_str().to_str()?.split_once('=').map(|(name, _)| name));

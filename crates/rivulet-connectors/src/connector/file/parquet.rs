@@ -1,7 +1,7 @@
 //! Rows from row groups of Parquet files.
 //!
-//! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row with a value that does not
-//! fit its declared type, or that is null where it may not be, is refused ([`super::convert`]).
+//! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row with a
+//! value that does not fit its declared type, or that is null where it may not be, is refused ([`super::convert`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! One file under construction: under a hidden name until it is whole, then under its own.
 //!
-//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if the process that wrote it
-//! was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden file is locked as long as somebody writes it, which
-//! tells him from the dead, on other machines and in other containers too. One that a checkpoint may go on with has a hidden name of another kind, which
-//! says whose it is ([`Owner`]), and which nobody removes but the query that it is of ([`remove_left_over`]).
+//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if
+//! the process that wrote it was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden
+//! file is locked as long as somebody writes it, which tells him from the dead, on other machines and in other
+//! containers too. One that a checkpoint may go on with has a hidden name of another kind, which says whose it is
+//! ([`Owner`]), and which nobody removes but the query that it is of ([`remove_left_over`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -67,7 +68,8 @@ pub(super) struct Part {
     is_kept: bool,
 }
 
-/// A file under construction as a checkpoint has it: its hidden and its own name, and how long it is if it is not whole.
+/// A file under construction as a checkpoint has it: its hidden and its own name, and how long it is if it is not
+/// whole.
 pub(super) type PartText = (PathBuf, PathBuf, Option<u64>);
 
 enum Content {
@@ -162,8 +164,8 @@ impl Part {
         Ok(part)
     }
 
-    /// The same, also where it has got its name since: its query came to its end, and did not come to say so. What was written until then
-    /// is taken from the file that was published, which stays until this one takes its place.
+    /// The same, also where it has got its name since: its query came to its end, and did not come to say so. What was
+    /// written until then is taken from the file that was published, which stays until this one takes its place.
     pub(super) fn resume_published(
         hidden: PathBuf,
         path: PathBuf,
@@ -269,8 +271,8 @@ pub(super) fn sync_names(folder: &Path) {
     }
 }
 
-/// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written after the checkpoint
-/// goes.
+/// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written
+/// after the checkpoint goes.
 pub(super) fn recover((hidden, path, length): PartText, files: &Files) -> Result<(), SinkError> {
     if !hidden.exists() {
         // It was made final, and whoever reads the folder may have taken it away.
@@ -286,7 +288,8 @@ pub(super) fn recover((hidden, path, length): PartText, files: &Files) -> Result
     }
 }
 
-/// What the names of all files of the run have in common that has written this one for a checkpoint: the name up to its last number.
+/// What the names of all files of the run have in common that has written this one for a checkpoint: the name up to its
+/// last number.
 pub(super) fn run_of((_, path, _): &PartText) -> Option<String> {
     Some(path.file_name()?.to_str()?.rsplit_once('-')?.0.to_owned())
 }
@@ -317,15 +320,16 @@ fn create(path: &Path, files: &Files) -> Result<(File, PathBuf), SinkError> {
     created.map(|file| (file, hidden.clone())).map_err(|error| failed(path, &error))
 }
 
-/// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those whose name, without what
-/// makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's way.
+/// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those
+/// whose name, without what makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's
+/// way.
 pub(super) fn remove_abandoned(folder: &Path, depth: usize, files: &Files, is_ours: &dyn Fn(&str) -> bool) {
     let is_gone = |name: &str, path: &Path| hidden_name(name, HIDDEN).is_some_and(is_ours) && is_abandoned(path, files);
     remove_in(folder, depth, files, &is_gone, &mut { NAMES_MAX });
 }
 
-/// Removes what was hidden for a checkpoint by runs that are over, of those for which `is_left` holds, by the names that they would have got and by their
-/// owners: what belongs to the checkpoint has its name already.
+/// Removes what was hidden for a checkpoint by runs that are over, of those for which `is_left` holds, by the names
+/// that they would have got and by their owners: what belongs to the checkpoint has its name already.
 pub(super) fn remove_left_over(
     folder: &Path,
     depth: usize,

@@ -65,7 +65,8 @@ impl Partitioning {
         std::sync::Arc::new(schema.project(&self.rest).expect("columns of the schema"))
     }
 
-    /// The batch cut by folder, each part with the columns that stay in the files. Rows keep their order within a folder.
+    /// The batch cut by folder, each part with the columns that stay in the files. Rows keep their order within a
+    /// folder.
     pub(super) fn split(&mut self, batch: &Batch) -> Vec<(String, Batch)> {
         self.write_folders(&batch.columns);
         let rest = batch.columns.project(&self.rest).expect("columns of the schema");

@@ -1,7 +1,7 @@
 //! The files that an address means: one file, a folder with all that is in it, or a pattern with `*` and `?`.
 //!
-//! What must hold: paths come in the order of their names, whatever the file system says; hidden files, whose names begin with a dot or
-//! an underscore, are none (writers put there what is not finished).
+//! What must hold: paths come in the order of their names, whatever the file system says; hidden files, whose names
+//! begin with a dot or an underscore, are none (writers put there what is not finished).
 
 use std::ffi::OsStr;
 use std::fs::DirEntry;

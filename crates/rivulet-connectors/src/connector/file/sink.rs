@@ -1,7 +1,8 @@
 //! Results in files: one file, or a folder of files that grow, are closed and get their names.
 //!
-//! What must hold: whoever reads the folder sees whole files only. A file is committed when it is large enough, when the commit
-//! interval is over, or at the end; what comes after it goes to the next one. One file alone is committed at the end.
+//! What must hold: whoever reads the folder sees whole files only. A file is committed when it is large enough, when
+//! the commit interval is over, or at the end; what comes after it goes to the next one. One file alone is committed at
+//! the end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -29,7 +30,8 @@ const WHOLE_MAX: usize = 65_536;
 /// What the names of all files in a folder begin with.
 const PREFIX: &str = "part-";
 
-/// When this process began to write files, in microseconds since 1970: what was begun later may be of another sink of the same query.
+/// When this process began to write files, in microseconds since 1970: what was begun later may be of another sink of
+/// the same query.
 static BEGUN_US: LazyLock<u128> = LazyLock::new(now_us);
 
 /// When files of a folder are committed.
@@ -181,7 +183,8 @@ fn run_begun_us(name: &str) -> Option<u128> {
     u128::from_str_radix(name.strip_prefix(PREFIX)?.split('-').next()?, 16).ok()
 }
 
-/// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next start from that checkpoint.
+/// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next
+/// start from that checkpoint.
 fn publish_all(parts: &mut Vec<PartText>, files: &Files) -> Result<(), SinkError> {
     parts.drain(..).map(|(hidden, path, _)| publish(&hidden, &path, files)).fold(Ok(()), Result::and)
 }
@@ -405,7 +408,8 @@ impl Sink for AppendSink {
         self.file.write_all(lines).map_err(|error| failed(&self.path, &error))
     }
 
-    /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken back.
+    /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken
+    /// back.
     fn drain(&mut self) -> Result<bool, SinkError> {
         self.file.sync_data().map(|()| true).map_err(|error| failed(&self.path, &error))
     }

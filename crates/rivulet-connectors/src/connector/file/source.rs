@@ -1,6 +1,7 @@
 //! Rows from pieces of files of lines, one piece after another.
 //!
-//! What must hold: of many sources only some hold files and buffers while others are read ([`Holding`]); the others go on where they were.
+//! What must hold: of many sources only some hold files and buffers while others are read ([`Holding`]); the others go
+//! on where they were.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +17,8 @@ use crate::connector::lines::{Left, Lines, READ_BYTES, Reading};
 /// How many sources of one statement hold a file open from one read to the next, with the buffers that belong to it.
 const OPEN_MAX: usize = 64;
 
-/// Whether a source keeps its file open, as one of so many. The others open theirs anew for each read and take little at a time: they are that
-/// much ahead of the one that is furthest behind.
+/// Whether a source keeps its file open, as one of so many. The others open theirs anew for each read and take little
+/// at a time: they are that much ahead of the one that is furthest behind.
 #[derive(Debug)]
 pub(super) struct Holding {
     /// How many do; shared by all sources of a statement.
@@ -79,8 +80,8 @@ impl LineSource {
         now_us: i64,
         refusals: &mut Refusals,
     ) -> Result<Polled, SourceError> {
-        // A header decides on the decoder, so payloads of two files are never decoded together; pieces without rows are passed by, but
-        // not so many that a poll would take long.
+        // A header decides on the decoder, so payloads of two files are never decoded together; pieces without rows are
+        // passed by, but not so many that a poll would take long.
         for _ in 0..64 {
             if self.open.is_none() {
                 let Some(chunk) = self.waiting.pop() else { return Ok(Polled::End) };

@@ -1,7 +1,7 @@
 //! Threads that post requests, again and again if need be.
 //!
-//! What must hold: a request leaves the queue when its receiver has taken it, or has said that it is wrong and such are skipped;
-//! otherwise the delivery has failed, and says so from then on.
+//! What must hold: a request leaves the queue when its receiver has taken it, or has said that it is wrong and such are
+//! skipped; otherwise the delivery has failed, and says so from then on.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -102,7 +102,8 @@ impl Delivery {
         self.shared.changed.notify_all();
     }
 
-    /// Whether fewer bytes and fewer requests than these wait or are on their way. After a failure there is room: to be told of it.
+    /// Whether fewer bytes and fewer requests than these wait or are on their way. After a failure there is room: to be
+    /// told of it.
     pub(super) fn has_room(&self, bytes: usize, requests: usize) -> bool {
         let state = self.shared.state.lock();
         state.failed.is_some() || (state.bytes < bytes && state.requests < requests)
@@ -180,7 +181,8 @@ impl Shared {
                 Attempt::Rejected(problem) => return Err(problem),
                 Attempt::Again(problem, asked) => (problem, asked),
             };
-            // Up to a quarter more, other for each request, so that those that failed together do not come back together.
+            // Up to a quarter more, other for each request, so that those that failed together do not come back
+            // together.
             let jitter =
                 pause.mul_f64(f64::from(request.idempotency_key.as_bytes().last().copied().unwrap_or(0) % 16) / 64.0);
             let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));

@@ -1,11 +1,13 @@
 //! Idempotency keys that are the same when a request comes once more after a crash.
 //!
-//! A query goes on from its last checkpoint and computes the rows behind it once more, perhaps in another order and in other instances. So a key
-//! is made of what stays: the line of checkpoints, how many there were, the content of the request, and which of the equal ones since the checkpoint
-//! it is. Which of several equal requests has which number does not matter.
+//! A query goes on from its last checkpoint and computes the rows behind it once more, perhaps in another order and in
+//! other instances. So a key is made of what stays: the line of checkpoints, how many there were, the content of the
+//! request, and which of the equal ones since the checkpoint it is. Which of several equal requests has which number
+//! does not matter.
 //!
-//! What must hold: no two requests have the same key, unless one is the other come again. So this is for queries all of whose sources are read again; all instances count together, and nothing is written
-//! between the moment at which a checkpoint captures and the one at which it is known to be durable.
+//! What must hold: no two requests have the same key, unless one is the other come again. So this is for queries all of
+//! whose sources are read again; all instances count together, and nothing is written between the moment at which a
+//! checkpoint captures and the one at which it is known to be durable.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -55,7 +57,8 @@ fn unlike_any_other() -> String {
 }
 
 impl Keys {
-    /// Those of a sink of a query, opened by its first instance and found by the others, that goes on from what a checkpoint remembers.
+    /// Those of a sink of a query, opened by its first instance and found by the others, that goes on from what a
+    /// checkpoint remembers.
     pub(super) fn open(query: &str, instance: usize, prepared: &[String]) -> Result<Arc<Self>, SinkError> {
         if let Some(open) = OPEN.find(query).filter(|_| instance > 0) {
             return Ok(open);

@@ -1,9 +1,9 @@
 //! A small HTTP server that takes posts into a bounded queue.
 //!
-//! What must hold: a post that was answered with 202 is in the queue; one that finds no room is answered so and leaves nothing. What
-//! is held is bounded: bodies that are being read by their number and size, bodies that wait by their bytes. A web page
-//! posts only if it is of this server, which serves none: it is a page of another site, or of a name that was made to
-//! resolve to this machine.
+//! What must hold: a post that was answered with 202 is in the queue; one that finds no room is answered so and leaves
+//! nothing. What is held is bounded: bodies that are being read by their number and size, bodies that wait by their
+//! bytes. A web page posts only if it is of this server, which serves none: it is a page of another site, or of a name
+//! that was made to resolve to this machine.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,8 +1,8 @@
 //! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
 //!
 //! - [`listener`]: the small server that takes posts, [`source`]: rows of them;
-//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows; [`keys`]: by which a receiver
-//!   tells which have come before.
+//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows; [`keys`]: by which a
+//!   receiver tells which have come before.
 
 mod delivery;
 mod keys;
@@ -148,8 +148,8 @@ const SINK: DirectionDescription = DirectionDescription {
     ],
 };
 
-/// Headers that say where a request goes and where it ends: another value would make two requests of one, or a request to
-/// somebody else. Their help in [`SINK`] names them.
+/// Headers that say where a request goes and where it ends: another value would make two requests of one, or a request
+/// to somebody else. Their help in [`SINK`] names them.
 const FRAMING_HEADERS: [&str; 10] = [
     "host",
     "content-length",

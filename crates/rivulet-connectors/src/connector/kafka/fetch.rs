@@ -1,7 +1,8 @@
 //! The thread that reads messages and hands them over, by partition.
 //!
-//! What must hold: what waits of a partition is bounded, and while it is too much that partition alone is paused; the consumer is never
-//! silent, so that its group does not think it dead. An offset is stored for the group when its message was taken, not before.
+//! What must hold: what waits of a partition is bounded, and while it is too much that partition alone is paused; the
+//! consumer is never silent, so that its group does not think it dead. An offset is stored for the group when its
+//! message was taken, not before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,8 @@ const POLL_PAUSED: Duration = Duration::from_millis(5);
 /// How often a member of a group looks which partitions are its own.
 const ASSIGNMENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a member waits for its group to decide. One that has got no partition then may get none: there may be more members than partitions.
+/// How long a member waits for its group to decide. One that has got no partition then may get none: there may be more
+/// members than partitions.
 const ASSIGNMENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages end to end.
@@ -211,8 +213,8 @@ impl Fetcher {
         })
     }
 
-    /// Takes messages until there are none or the round is full. Waits for the first one alone: asking for the time and waiting costs
-    /// more than a message.
+    /// Takes messages until there are none or the round is full. Waits for the first one alone: asking for the time and
+    /// waiting costs more than a message.
     fn fill(&mut self) -> Result<(), String> {
         let is_paused = self.lanes.values().any(|lane| lane.is_paused);
         let mut wait = if is_paused { POLL_PAUSED } else { POLL };
@@ -229,7 +231,8 @@ impl Fetcher {
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
-                    // All that was there at the start lies before what is the end now; the last of it may have been no message.
+                    // All that was there at the start lies before what is the end now; the last of it may have been no
+                    // message.
                     if let Some(lane) = self.lanes.get_mut(&partition) {
                         lane.has_ended |= lane.end.is_some();
                     }
@@ -249,7 +252,8 @@ impl Fetcher {
     fn take(&mut self, message: &BorrowedMessage<'_>) {
         let (partition, offset) = (message.partition(), message.offset());
         if !self.lanes.get(&partition).is_some_and(|lane| lane.queue.is_ours()) {
-            // Who shares the group's partitions has just been decided; those that came with this one are waited for as soon as they are asked.
+            // Who shares the group's partitions has just been decided; those that came with this one are waited for as
+            // soon as they are asked.
             self.assignment_seen = None;
             self.look_at_assignment();
         }
@@ -316,7 +320,8 @@ fn store_offsets(reading: &Reading, shared: &Shared) {
         return;
     }
     for (partition, offset) in shared.take_offsets() {
-        // A partition that went to somebody else meanwhile has nothing to store; they read it again from what was committed.
+        // A partition that went to somebody else meanwhile has nothing to store; they read it again from what was
+        // committed.
         if let Err(error) = reading.consumer.store_offset(&reading.topic, partition, offset - 1) {
             tracing::debug!(topic = reading.topic, partition, "Kafka: offset not stored: {error}");
         }

@@ -1,7 +1,8 @@
 //! The keys of messages.
 //!
-//! What must hold: of a changing result, whose newest row of each key counts, no two keys are written alike. A text by itself would be: the
-//! empty one as none at all. So one that is null, or begins as an object does, is written as an object.
+//! What must hold: of a changing result, whose newest row of each key counts, no two keys are written alike. A text by
+//! itself would be: the empty one as none at all. So one that is null, or begins as an object does, is written as an
+//! object.
 
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, Schema};

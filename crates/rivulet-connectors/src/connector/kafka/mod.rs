@@ -1,7 +1,8 @@
 //! `kafka:` topics of Apache Kafka, both ways.
 //!
 //! - [`properties`]: those of the client library that statements may give;
-//! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them; [`queue`]: what waits then;
+//! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them;
+//!   [`queue`]: what waits then;
 //! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
 //! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows;
 //!   [`transaction`]: those that become final with a checkpoint.

@@ -1,8 +1,10 @@
-//! What the keys of a changing result have become since messages were sent last: one message a key, however often it changed.
+//! What the keys of a changing result have become since messages were sent last: one message a key, however often it
+//! changed.
 //!
-//! What must hold: a change is two rows, the old one taken back and the new one, which may come apart; between values of a key nobody sees that
-//! it is gone. So that a key is gone is said only after one more flush, and not at all if it came back until then. A row that takes back another
-//! than the newest of its key changes nothing: that one was replaced before.
+//! What must hold: a change is two rows, the old one taken back and the new one, which may come apart; between values
+//! of a key nobody sees that it is gone. So that a key is gone is said only after one more flush, and not at all if it
+//! came back until then. A row that takes back another than the newest of its key changes nothing: that one was
+//! replaced before.
 
 use std::hash::BuildHasher;
 use std::ops::Range;

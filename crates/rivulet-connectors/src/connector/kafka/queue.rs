@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::fetch::Block;
 
-/// How much waits of all partitions of a consumer together, unless they are very many, and of each at most and at least. What one round of
-/// reading brings may come on top.
+/// How much waits of all partitions of a consumer together, unless they are very many, and of each at most and at
+/// least. What one round of reading brings may come on top.
 const BYTES_MAX_OF_ALL: usize = 32 << 20;
 const BYTES_MAX_OF_ONE: usize = 4 << 20;
 const BYTES_MIN_OF_ONE: usize = 256 << 10;

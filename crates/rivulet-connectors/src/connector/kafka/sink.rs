@@ -1,8 +1,8 @@
 //! Messages of rows, in transactions where that is asked for.
 //!
-//! What must hold: an error of the broker about any message ends the query; nothing is taken for delivered that was not. What waits
-//! for the broker is bounded: above a mark there is no room, far below the bound of the library; what it does not take all the same waits here.
-//! Nothing here waits for the broker.
+//! What must hold: an error of the broker about any message ends the query; nothing is taken for delivered that was
+//! not. What waits for the broker is bounded: above a mark there is no room, far below the bound of the library; what
+//! it does not take all the same waits here. Nothing here waits for the broker.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -88,7 +88,8 @@ pub(super) struct KafkaSink {
 
 /// The way to the broker.
 struct Sender {
-    /// There until it is dropped. All instances have the same one where there are transactions, and wait for all messages of it.
+    /// There until it is dropped. All instances have the same one where there are transactions, and wait for all
+    /// messages of it.
     producer: Option<ThreadedProducer<Context>>,
     transactions: Option<Arc<Transactions>>,
     deliveries: Arc<Deliveries>,
@@ -272,8 +273,8 @@ impl Sink for KafkaSink {
         self.sender.check()?;
         self.send_changes(Due::All)?;
         self.sender.send_held()?;
-        // Others may write on in the same transaction, so that the producer is never idle; what was written is awaited by the commit.
-        // A transaction waits for its broker until that has aborted it.
+        // Others may write on in the same transaction, so that the producer is never idle; what was written is awaited
+        // by the commit. A transaction waits for its broker until that has aborted it.
         if !self.has_left && self.sender.overflow.borrow().is_empty() {
             transactions.finish();
             self.has_left = true;

@@ -73,7 +73,8 @@ impl KafkaSource {
     fn nothing(&self) -> Result<Polled, SourceError> {
         match self.shared.failure() {
             Some(problem) => Err(self.failed(problem)),
-            // Before the group has decided each may be ours, and then its rows are to be waited for from the first one on.
+            // Before the group has decided each may be ours, and then its rows are to be waited for from the first one
+            // on.
             None if self.queue.is_ours() || !self.shared.is_assigned() => Ok(Polled::Nothing(IDLE)),
             None => Ok(Polled::Aside(IDLE_ASIDE)),
         }

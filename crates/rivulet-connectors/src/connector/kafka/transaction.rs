@@ -1,12 +1,14 @@
 //! Transactions: what all instances of a sink write between two checkpoints becomes visible together, or not at all.
 //!
-//! A checkpoint is durable first, then the transaction that belongs to it is committed. A crash between the two leaves a checkpoint whose rows were
-//! aborted. So each transaction commits, with its rows, the number of its checkpoint, as the offset of a consumer group that nobody reads with: the
-//! *marker*. A restart reads it ([`final_up_to`]) and goes on from the checkpoint that it names, which is the newest one or the one before. Both are there or
-//! neither, because they are one transaction.
+//! A checkpoint is durable first, then the transaction that belongs to it is committed. A crash between the two leaves
+//! a checkpoint whose rows were aborted. So each transaction commits, with its rows, the number of its checkpoint, as
+//! the offset of a consumer group that nobody reads with: the *marker*. A restart reads it ([`final_up_to`]) and goes
+//! on from the checkpoint that it names, which is the newest one or the one before. Both are there or neither, because
+//! they are one transaction.
 //!
-//! What must hold: nothing is written while a transaction is committed. Before the marker is read, no producer of an earlier run can commit any more: whoever
-//! opens a transactional identifier shuts out those who had it. A marker counts only for the line of checkpoints that it was written for.
+//! What must hold: nothing is written while a transaction is committed. Before the marker is read, no producer of an
+//! earlier run can commit any more: whoever opens a transactional identifier shuts out those who had it. A marker
+//! counts only for the line of checkpoints that it was written for.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -29,7 +31,8 @@ use crate::connector::instances::Instances;
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long one request of a commit may take before it is looked whether it is still wanted, and the pause before the next.
+/// How long one request of a commit may take before it is looked whether it is still wanted, and the pause before the
+/// next.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -42,7 +45,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The partition of the topic under which the marker stands. Any would do; this one every topic has.
 const MARKER_PARTITION: i32 = 0;
 
-/// The longest that a transaction may stay open, milliseconds: what `transaction.timeout.ms` is if nobody says otherwise.
+/// The longest that a transaction may stay open, milliseconds: what `transaction.timeout.ms` is if nobody says
+/// otherwise.
 pub(super) const TIMEOUT_MS: &str = "300000";
 
 /// What a checkpoint remembers of a sink.
@@ -102,7 +106,8 @@ struct State {
 static OPEN: Instances<Transactions> = Instances::new();
 
 impl Place {
-    /// A producer that has shut out all others of the same identifier; what they had open is aborted, or committed if that had begun.
+    /// A producer that has shut out all others of the same identifier; what they had open is aborted, or committed if
+    /// that had begun.
     fn producer(&self) -> Result<ThreadedProducer<Context>, OpenError> {
         let producer = ThreadedProducer::from_config_and_context(&self.config, Context::default());
         let producer: ThreadedProducer<Context> = producer.map_err(OpenError::Kafka)?;

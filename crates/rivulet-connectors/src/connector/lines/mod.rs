@@ -74,8 +74,8 @@ impl Reading {
         Ok(intake)
     }
 
-    /// Whether lines of so many fields are taken in blocks: those of CSV, where an empty line is none and a line break always the end of
-    /// one.
+    /// Whether lines of so many fields are taken in blocks: those of CSV, where an empty line is none and a line break
+    /// always the end of one.
     fn has_blocks_of(&self, fields: usize) -> bool {
         let is_csv = matches!(self.format, RowFormat::Plain { format: Format::Csv { .. }, .. });
         is_csv && fields > 1 && !self.rule.has_quotes

@@ -1,7 +1,7 @@
 //! Takes the lines of a piece of a file, or of a stream, into an [`Intake`].
 //!
-//! What must hold: every line is taken by exactly one piece, the one in which it begins; a line that is longer than allowed is
-//! refused once and skipped, in bounded memory.
+//! What must hold: every line is taken by exactly one piece, the one in which it begins; a line that is longer than
+//! allowed is refused once and skipped, in bounded memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,7 +11,8 @@ use rivulet_dataflow::Refusals;
 
 use crate::connector::intake::{Intake, refuse};
 
-/// How much is read at a time: enough that system calls do not count, and little enough to stay in the processor's cache.
+/// How much is read at a time: enough that system calls do not count, and little enough to stay in the processor's
+/// cache.
 pub(crate) const READ_BYTES: usize = 256 << 10;
 
 /// The byte order mark that some programs put before UTF-8.
@@ -61,7 +62,8 @@ pub(crate) struct Lines<R = File> {
 impl Lines {
     /// The lines of `file` that begin at the bytes `start..end`.
     pub(crate) fn open(mut file: File, start: u64, end: u64, rule: LineRule) -> io::Result<Self> {
-        // The line that is open at `start` began in the piece before: all up to a line break that may stand right before `start`.
+        // The line that is open at `start` began in the piece before: all up to a line break that may stand right
+        // before `start`.
         let offset = start.saturating_sub(1);
         file.seek(SeekFrom::Start(offset))?;
         Ok(Self { is_skipping: start > 0, offset, end, ..Self::of(file, rule) })
@@ -101,7 +103,8 @@ impl<R: Read> Lines<R> {
         self.rule = rule;
     }
 
-    /// Whether the lines that begin at [`Lines::offset`] and later are all that is left, so that reading may go on there another time.
+    /// Whether the lines that begin at [`Lines::offset`] and later are all that is left, so that reading may go on
+    /// there another time.
     pub(crate) fn can_be_left(&self) -> bool {
         // Where the quotes of a line that is too long end is known only to who has seen them begin.
         !(self.is_skipping && self.is_quoted)
@@ -122,7 +125,8 @@ impl<R: Read> Lines<R> {
         self.offset + (self.filled - self.taken) as u64
     }
 
-    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none, unless the rule says so.
+    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none, unless the rule
+    /// says so.
     pub(crate) fn take_into(
         &mut self,
         intake: &mut Intake,
@@ -171,8 +175,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The first line with its line break taken off, for a header; `None` if there is none. A stream that would block fails with that, and
-    /// can be asked again.
+    /// The first line with its line break taken off, for a header; `None` if there is none. A stream that would block
+    /// fails with that, and can be asked again.
     pub(crate) fn take_first(&mut self) -> io::Result<Option<Vec<u8>>> {
         let length = loop {
             match self.find_end() {
@@ -219,8 +223,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// How many bytes of what has been read are whole lines with nothing about them: none is too long, has quotes, belongs to the next piece, or
-    /// is the first of the file.
+    /// How many bytes of what has been read are whole lines with nothing about them: none is too long, has quotes,
+    /// belongs to the next piece, or is the first of the file.
     fn whole_lines(&self, bytes_max: usize) -> Option<usize> {
         if self.is_skipping || self.is_quoted || self.offset == 0 {
             return None;

@@ -25,7 +25,8 @@ pub trait MqttHost: Send + Sync {
     /// It has not, and why.
     fn await_subscription(&self, filter: &str) -> Result<(), String>;
 
-    /// Nothing more will be published: begins to bring what is left on its way, where nobody else does, and waits for nothing.
+    /// Nothing more will be published: begins to bring what is left on its way, where nobody else does, and waits for
+    /// nothing.
     fn finish(&self);
 
     /// Whether that is done; after a bounded time it is, well or not.

@@ -1,7 +1,7 @@
 //! Messages that wait for a query: what the router puts into it, bounded.
 //!
-//! What must hold: a message is in the inbox, or the caller keeps it and is told so, or it was dropped as the source says, and counted;
-//! messages of one topic stay in their order. Who keeps others waiting for long is named in the log.
+//! What must hold: a message is in the inbox, or the caller keeps it and is told so, or it was dropped as the source
+//! says, and counted; messages of one topic stay in their order. Who keeps others waiting for long is named in the log.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A connection of one's own, on a thread of its own.
 //!
-//! What must hold: opening waits for the broker's answer for a bounded time. The end takes a bounded time for what is on its way, and nobody
-//! stands still meanwhile.
+//! What must hold: opening waits for the broker's answer for a bounded time. The end takes a bounded time for what is
+//! on its way, and nobody stands still meanwhile.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};

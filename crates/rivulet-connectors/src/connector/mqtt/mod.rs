@@ -1,4 +1,5 @@
-//! `mqtt:` topics, both ways: through the connection that the process has already, as a server does, or through one of its own.
+//! `mqtt:` topics, both ways: through the connection that the process has already, as a server does, or through one of
+//! its own.
 //!
 //! - [`host`]: what a process with a connection offers; [`link`]: a connection of one's own;
 //! - [`topic`]: columns that come from a topic; [`inbox`]: messages that wait; [`source`]: rows of them;

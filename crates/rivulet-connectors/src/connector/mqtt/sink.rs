@@ -1,7 +1,7 @@
 //! Messages of rows: a topic made of columns, and the others as payload.
 //!
-//! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or is left out
-//! and said. Behind a checkpoint, all messages before it have left.
+//! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or
+//! is left out and said. Behind a checkpoint, all messages before it have left.
 
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@ use crate::formats::{FormatError, RowFormat};
 /// The error when the reader of standard output has gone.
 const READER_GONE: &str = "the reader of standard output has gone";
 
-/// Whether a query failed with this message because nobody reads standard output any more, as when it is piped into `head`. That is a way to
-/// end and no failure.
+/// Whether a query failed with this message because nobody reads standard output any more, as when it is piped into
+/// `head`. That is a way to end and no failure.
 pub fn is_reader_gone(message: &str) -> bool {
     message == READER_GONE
 }

@@ -1,7 +1,8 @@
-//! Avro's object container files: a schema, then blocks of records, each behind its number and length and before a mark.
+//! Avro's object container files: a schema, then blocks of records, each behind its number and length and before a
+//! mark.
 //!
-//! What must hold: a file that is broken is an error and never more memory than a block may have; a record that is broken takes those
-//! behind it in its block along, for where they begin is not known, and no others.
+//! What must hold: a file that is broken is an error and never more memory than a block may have; a record that is
+//! broken takes those behind it in its block along, for where they begin is not known, and no others.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -227,8 +228,8 @@ pub(crate) struct BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// The rows of up to `records_max` records from byte `from` on, where the next one begins, and how many records were read. A fault
-    /// comes with the rows before it.
+    /// The rows of up to `records_max` records from byte `from` on, where the next one begins, and how many records
+    /// were read. A fault comes with the rows before it.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],

@@ -61,7 +61,8 @@ impl TimeUnit {
             Self::Days => time_us.div_euclid(86_400_000_000),
             Self::Milliseconds => time_us.div_euclid(1000),
             Self::Microseconds => time_us,
-            // Times are within the years 1 to 9999; beyond the years 1678 to 2262 there is no such count, and the nearest has to do.
+            // Times are within the years 1 to 9999; beyond the years 1678 to 2262 there is no such count, and the
+            // nearest has to do.
             Self::Nanoseconds => time_us.saturating_mul(1000),
         }
     }

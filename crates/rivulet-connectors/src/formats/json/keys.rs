@@ -19,8 +19,8 @@ pub(super) enum Target {
     Skip,
     /// It is the value of this column.
     Column(u16),
-    /// It is the value of this column unless there is one whose key is written as the column is: SQL folds names to lower case, and
-    /// messages have `deviceId`.
+    /// It is the value of this column unless there is one whose key is written as the column is: SQL folds names to
+    /// lower case, and messages have `deviceId`.
     Variant(u16),
     /// It is an object with this node's keys in it.
     Object(u16),

@@ -1,9 +1,9 @@
 //! PROTOBUF (Protocol Buffers): one message a payload, its type in a `.proto` file.
 //!
-//! A column is the field with its name; `a.b` is the field `b` of the message in field `a`. Fields without a column are skipped. A
-//! field that is not there is null if the message can say that it is not there, and its default otherwise. Enums are TEXT (names)
-//! or BIGINT (numbers); whole numbers are also read into DOUBLE, and into TIMESTAMP as milliseconds, as
-//! `google.protobuf.Timestamp` is.
+//! A column is the field with its name; `a.b` is the field `b` of the message in field `a`. Fields without a column are
+//! skipped. A field that is not there is null if the message can say that it is not there, and its default otherwise.
+//! Enums are TEXT (names) or BIGINT (numbers); whole numbers are also read into DOUBLE, and into TIMESTAMP as
+//! milliseconds, as `google.protobuf.Timestamp` is.
 //!
 //! - [`field`]: how a field and a column go together; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads.
 

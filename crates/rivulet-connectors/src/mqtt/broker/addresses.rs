@@ -1,7 +1,7 @@
 //! Who holds how much: sessions and subscriptions by the address their clients come from.
 //!
-//! What must hold: who opens many sessions pushes out its own. The session of another address goes only where that address
-//! has more than the one that asks.
+//! What must hold: who opens many sessions pushes out its own. The session of another address goes only where that
+//! address has more than the one that asks.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -89,8 +89,8 @@ impl Addresses {
         self.get_mut(key).away.remove(&number);
     }
 
-    /// The session that makes room for one more of `address`: of those without a connection the oldest of the same address;
-    /// if there is none, the oldest of the address with the most sessions, if it has more.
+    /// The session that makes room for one more of `address`: of those without a connection the oldest of the same
+    /// address; if there is none, the oldest of the address with the most sessions, if it has more.
     pub(super) fn to_evict(&self, address: IpAddr) -> Option<SessionKey> {
         let own = self.of(address);
         if let Some((_, &session)) = own.and_then(|own| own.away.first_key_value()) {

@@ -1,5 +1,5 @@
-//! The broker's state: sessions, subscriptions, retained messages. No socket and no waiting here; all of it is under one
-//! lock, which a connection takes once for everything it has read.
+//! The broker's state: sessions, subscriptions, retained messages. No socket and no waiting here; all of it is under
+//! one lock, which a connection takes once for everything it has read.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -92,7 +92,8 @@ pub(super) struct Goodbye {
     pub(super) expiry_s: Option<u32>,
 }
 
-/// The most look-ups in the retained messages for new subscriptions before others have their turn: some hundredths of a millisecond.
+/// The most look-ups in the retained messages for new subscriptions before others have their turn: some hundredths of a
+/// millisecond.
 const RETAINED_STEPS_MAX: usize = 256;
 
 /// How many sessions go at most to make room in memory for one more.
@@ -193,8 +194,8 @@ impl Core {
         self.look_for_room_to_save();
     }
 
-    /// Begins (or takes up) a session with this connection. `answer` writes the CONNACK, given whether the session was there
-    /// and how long it outlives the connection; it goes out before anything else.
+    /// Begins (or takes up) a session with this connection. `answer` writes the CONNACK, given whether the session was
+    /// there and how long it outlives the connection; it goes out before anything else.
     ///
     /// `None` if there is no room for one more session.
     pub(super) fn connect(
@@ -352,14 +353,15 @@ impl Core {
         !self.wills.is_empty()
     }
 
-    /// Whether a session is that of a connection. It is not when another connection has taken it over, or taken its number.
+    /// Whether a session is that of a connection. It is not when another connection has taken it over, or taken its
+    /// number.
     pub(super) fn owns(&self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
         let own = self.sessions.get(key).and_then(|session| session.outbox.as_ref());
         own.is_some_and(|own| Arc::ptr_eq(own, outbox))
     }
 
-    /// Makes sure that there is room for one more session of an address. Sessions without a connection may have to go for it;
-    /// false if that does not suffice.
+    /// Makes sure that there is room for one more session of an address. Sessions without a connection may have to go
+    /// for it; false if that does not suffice.
     fn makes_room(&mut self, address: IpAddr) -> bool {
         for _ in 0..EVICTIONS_MAX {
             if self.sessions.len() < self.sessions_max && !self.share(address).is_full() {
@@ -372,8 +374,8 @@ impl Core {
         self.sessions.len() < self.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session to what its client has a right to. `answer` sends the SUBACK from the reason codes (those of
-    /// version 5) when the journal has come to the position.
+    /// Subscribes a session to what its client has a right to. `answer` sends the SUBACK from the reason codes (those
+    /// of version 5) when the journal has come to the position.
     pub(super) fn subscribe(
         &mut self,
         key: SessionKey,
@@ -553,7 +555,8 @@ impl Core {
         }
     }
 
-    /// There is room in a connection's outbox again. Returns whether it should ask once more when others have had their turn.
+    /// There is room in a connection's outbox again. Returns whether it should ask once more when others have had their
+    /// turn.
     pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
         self.begin_turn();
         if self.owns(key, outbox)
@@ -565,7 +568,8 @@ impl Core {
         false
     }
 
-    /// Does what time brings: ends sessions, makes wills due, forgets retained messages. To be called every second or so.
+    /// Does what time brings: ends sessions, makes wills due, forgets retained messages. To be called every second or
+    /// so.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let (mut ended, mut due) = (Vec::new(), Vec::new());
         for (key, session) in self.sessions.iter_mut() {

@@ -133,8 +133,8 @@ pub(super) fn encode_kept(
     publish.packet_bytes(version) <= packet_bytes_max && publish.encode(version, out).is_ok()
 }
 
-/// A message while it is handed to its subscribers: encoded once per version, quality of service and retain flag; copied
-/// into a [`Message`] once, if anybody needs to keep it.
+/// A message while it is handed to its subscribers: encoded once per version, quality of service and retain flag;
+/// copied into a [`Message`] once, if anybody needs to keep it.
 pub(super) struct Delivery<'a> {
     pub(super) publish: Publish<'a>,
     pub(super) expires_at: Option<Instant>,
@@ -174,8 +174,8 @@ impl<'a> Delivery<'a> {
         self.kept.get_or_insert_with(make).clone()
     }
 
-    /// The packet, with where in it the packet identifier stands (if the quality of service is 1). `None` if it would be
-    /// longer than the protocol allows.
+    /// The packet, with where in it the packet identifier stands (if the quality of service is 1). `None` if it would
+    /// be longer than the protocol allows.
     pub(super) fn packet(&mut self, version: Version, qos: Qos, retain: bool) -> Option<(&[u8], usize)> {
         let variant =
             usize::from(version == Version::V5) << 2 | usize::from(qos != Qos::AtMostOnce) << 1 | usize::from(retain);

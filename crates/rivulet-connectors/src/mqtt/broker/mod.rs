@@ -1,12 +1,12 @@
 //! The embedded broker: MQTT 3.1.1 and 5, QoS 0 and 1.
 //!
-//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP: such a
-//! client cannot be told that QoS 2 is not spoken, and would send the message again for ever, and nothing behind it. A
-//! client of version 5 is told the maximum in the CONNACK, and is disconnected if it does not keep to it.
+//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP: such
+//! a client cannot be told that QoS 2 is not spoken, and would send the message again for ever, and nothing behind it.
+//! A client of version 5 is told the maximum in the CONNACK, and is disconnected if it does not keep to it.
 //!
 //! Every message a client publishes goes to the engine's [`Router`] on the I/O task, before
-//! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the connection
-//! the message came from is not read until there is room.
+//! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the
+//! connection the message came from is not read until there is room.
 //!
 //! Sessions and retained messages live in memory. What of them outlives the process is also in a [`Journal`], if
 //! there is one: as changes, in their order ([`Broker::keep_in`]). A PUBACK, and the leaving of a result, wait until
@@ -192,7 +192,8 @@ impl Broker {
         &self.addresses
     }
 
-    /// Serves a client over a stream that did not come through a listener, such as one in memory, until the client goes.
+    /// Serves a client over a stream that did not come through a listener, such as one in memory, until the client
+    /// goes.
     pub fn serve(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -220,8 +221,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
-    /// nothing else.
+    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again,
+    /// it is acknowledged and nothing else.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.dedup_windows.remember(message, position);
     }
@@ -252,8 +253,8 @@ impl Broker {
         self.shared.supervisor.last()
     }
 
-    /// Stops: publishes the results that are queued, tells the clients, and closes their connections, all within `limit`.
-    /// Returns how many results were left. A second call returns at once.
+    /// Stops: publishes the results that are queued, tells the clients, and closes their connections, all within
+    /// `limit`. Returns how many results were left. A second call returns at once.
     pub async fn shutdown(&self, limit: Duration) -> usize {
         let deadline = tokio::time::Instant::now() + limit;
         while self.shared.outbound.queued_messages() > 0 && tokio::time::Instant::now() < deadline {

@@ -60,8 +60,8 @@ pub struct BrokerOptions {
     pub connect_timeout_ms: u64,
     /// The high mark of the queue of the engine's results, in bytes. Default: 8 MiB.
     pub outbound_bytes_max: usize,
-    /// How long results that feed other queries may stand still in a circle of full queues before an event is dropped to
-    /// break it, in milliseconds. Default: 1000.
+    /// How long results that feed other queries may stand still in a circle of full queues before an event is dropped
+    /// to break it, in milliseconds. Default: 1000.
     pub deadlock_ms: u64,
 }
 

@@ -64,7 +64,8 @@ impl Outbox {
         result
     }
 
-    /// Appends a packet, with `packet_id` at its offset, if there is room for it. An empty outbox takes a packet of any size.
+    /// Appends a packet, with `packet_id` at its offset, if there is room for it. An empty outbox takes a packet of any
+    /// size.
     #[inline]
     pub(super) fn offer(&self, packet: &[u8], packet_id: Option<(usize, u16)>) -> bool {
         let mut state = self.state.lock();

@@ -79,8 +79,8 @@ pub(super) enum Refused {
     Protocol,
 }
 
-/// Appends a CONNACK that refuses. Version 3 has few reasons; where it has none, nothing is appended, and closing the connection is
-/// the answer.
+/// Appends a CONNACK that refuses. Version 3 has few reasons; where it has none, nothing is appended, and closing the
+/// connection is the answer.
 pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
     let encoded = match version {
         Version::V3 => {

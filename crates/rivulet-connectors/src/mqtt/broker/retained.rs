@@ -42,8 +42,8 @@ pub(super) enum Step {
 
 impl Walk {
     pub(super) fn new(filter: &str) -> Self {
-        // Only topics that begin like the filter, up to the level of its first wildcard. The '/' in front of a '#' does not
-        // belong to that: 'a/#' matches 'a'.
+        // Only topics that begin like the filter, up to the level of its first wildcard. The '/' in front of a '#' does
+        // not belong to that: 'a/#' matches 'a'.
         let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
         let prefix = if filter.ends_with('#') { literal.strip_suffix('/').unwrap_or(literal) } else { literal };
         Self { filter: filter.into(), from: prefix.into() }
@@ -99,7 +99,8 @@ impl Retained {
         removed.is_some()
     }
 
-    /// Keeps a message in place of the last of its topic. Returns false, with the topic's last message gone, if there is no room.
+    /// Keeps a message in place of the last of its topic. Returns false, with the topic's last message gone, if there
+    /// is no room.
     pub(super) fn insert(&mut self, message: Arc<Message>) -> bool {
         // An old value must not stay where a newer one was published.
         self.remove(&message.topic);
@@ -113,8 +114,8 @@ impl Retained {
 
     /// Makes steps of a walk, and takes them off `steps`, until there is a message.
     ///
-    /// A step is a look-up in the ordered topics. Where a topic does not match, the walk goes on at the next one that may, so
-    /// the topics below a level that does not match are passed over together.
+    /// A step is a look-up in the ordered topics. Where a topic does not match, the walk goes on at the next one that
+    /// may, so the topics below a level that does not match are passed over together.
     pub(super) fn step(&self, walk: &mut Walk, steps: &mut usize, now: Instant) -> Step {
         while let Some(left) = steps.checked_sub(1) {
             *steps = left;
@@ -164,8 +165,8 @@ enum Seek {
     Over,
 }
 
-/// Compares a valid filter with a topic, level by level. Topics are in the order of their bytes, so all that have some first levels in common stand
-/// next to each other.
+/// Compares a valid filter with a topic, level by level. Topics are in the order of their bytes, so all that have some
+/// first levels in common stand next to each other.
 fn seek(filter: &[u8], topic: &[u8]) -> Seek {
     if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
         // A wildcard does not stand for a level that begins with '$' where that is the first.
@@ -191,7 +192,8 @@ fn seek(filter: &[u8], topic: &[u8]) -> Seek {
     }
 }
 
-/// Where to look for the level `wanted` below `above` (empty, or with a '/' at its end), as `topic` has another one there.
+/// Where to look for the level `wanted` below `above` (empty, or with a '/' at its end), as `topic` has another one
+/// there.
 fn seek_level(above: &[u8], wanted: &[u8], topic: &[u8]) -> Seek {
     let mut next = [above, wanted].concat();
     if topic < &next[..] {

@@ -167,8 +167,8 @@ impl Session {
         self.subtract_bytes(QUEUED_BYTES);
     }
 
-    /// Whether there is no memory for one more message. While memory is scarce a connected client may have little waiting, and
-    /// one that is away nothing.
+    /// Whether there is no memory for one more message. While memory is scarce a connected client may have little
+    /// waiting, and one that is away nothing.
     fn is_out_of_memory(&self, bytes: usize) -> bool {
         let is_little = self.message_bytes == 0 || self.message_bytes + bytes <= SCARCE_BYTES_MAX;
         !(self.outbox.is_some() && is_little) && self.share.is_full()
@@ -216,9 +216,9 @@ impl Session {
         self.walks.contains_key(&number)
     }
 
-    /// Sends retained messages to new subscriptions, as many as the client takes and `steps` allow; the writer of the connection
-    /// or the next acknowledgement asks for more. `tell` is told what waits and what is over. Returns whether `steps`
-    /// were the reason to stop.
+    /// Sends retained messages to new subscriptions, as many as the client takes and `steps` allow; the writer of the
+    /// connection or the next acknowledgement asks for more. `tell` is told what waits and what is over. Returns
+    /// whether `steps` were the reason to stop.
     pub(super) fn walk(
         &mut self,
         retained: &Retained,

@@ -8,8 +8,8 @@ use super::options::{ClientOptions, random};
 /// A connection that held this long was a good one: the next failure begins with the shortest wait again.
 pub(super) const GOOD_CONNECTION: Duration = Duration::from_secs(5);
 
-/// The longest wait behind a connection that the broker had accepted, in milliseconds: it is there, so waiting longer gains
-/// nothing. Behind another client with the same id it does: the two throw each other out less often.
+/// The longest wait behind a connection that the broker had accepted, in milliseconds: it is there, so waiting longer
+/// gains nothing. Behind another client with the same id it does: the two throw each other out less often.
 const ACCEPTED_WAIT_MS_MAX: u64 = 5_000;
 
 /// So many connections in a row that the broker has accepted, and soon closed without a word, are no accident.

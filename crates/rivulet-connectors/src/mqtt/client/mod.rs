@@ -96,14 +96,15 @@ pub struct ClientStatus {
     pub refused_messages: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
-    /// Messages passed over because the broker sent them once for each of several overlapping filters, and one is enough.
+    /// Messages passed over because the broker sent them once for each of several overlapping filters, and one is
+    /// enough.
     pub copied_messages: u64,
     /// Messages of QoS 0 that came after the router was closed.
     pub unread_messages: u64,
     /// How often the connection was cut short by a defect of this program.
     pub panics: u64,
-    /// Two filters that overlap in part while the broker takes no subscription identifiers: it may send twice what matches
-    /// both. MQTT 5 prevents it.
+    /// Two filters that overlap in part while the broker takes no subscription identifiers: it may send twice what
+    /// matches both. MQTT 5 prevents it.
     pub partial_overlap: Option<(String, String)>,
 }
 
@@ -290,8 +291,8 @@ impl Client {
         }
     }
 
-    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again, it is acknowledged and
-    /// nothing else.
+    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again,
+    /// it is acknowledged and nothing else.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.dedup_windows.remember(message, position);
     }
@@ -337,8 +338,8 @@ impl Client {
         status
     }
 
-    /// Stops: sends what is queued for at most `limit`, then says goodbye. Returns how many messages were left. A second
-    /// call returns at once.
+    /// Stops: sends what is queued for at most `limit`, then says goodbye. Returns how many messages were left. A
+    /// second call returns at once.
     pub async fn shutdown(&self, limit: Duration) -> usize {
         let Some(mut task) = self.task.lock().take() else { return self.shared.outbound.queued_messages() };
         self.shared.stop.send_replace(Some(Instant::now() + limit));

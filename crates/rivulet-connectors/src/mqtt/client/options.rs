@@ -9,8 +9,8 @@ use super::super::tls::ClientTls;
 
 /// The address of a broker: `mqtt://user:password@host:port`, or `mqtts://` for TLS.
 ///
-/// User and password may contain any character, written as `%40` where it would end them. The port may be left out: 1883,
-/// or 8883 for TLS. Shown without the password.
+/// User and password may contain any character, written as `%40` where it would end them. The port may be left out:
+/// 1883, or 8883 for TLS. Shown without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
     /// Whether the connection is encrypted.
@@ -133,15 +133,15 @@ pub struct ClientOptions {
     pub address: BrokerAddress,
     /// The version of the protocol. Default: 5.
     ///
-    /// With 5, messages say which subscriptions they were sent for, so that an event comes once however many filters match
-    /// it. With 3.1.1 that is up to the broker: Mosquitto sends one copy unless `allow_duplicate_messages` is set, others may
-    /// send one for each filter. A filter that another one covers is then not subscribed to; of filters that overlap in part
-    /// (`a/+` and `+/b`) the status and the log tell.
+    /// With 5, messages say which subscriptions they were sent for, so that an event comes once however many filters
+    /// match it. With 3.1.1 that is up to the broker: Mosquitto sends one copy unless `allow_duplicate_messages` is
+    /// set, others may send one for each filter. A filter that another one covers is then not subscribed to; of filters
+    /// that overlap in part (`a/+` and `+/b`) the status and the log tell.
     pub version: Version,
     /// The name the broker knows the session by. Two clients with one name throw each other out. Default: random.
     pub client_id: String,
-    /// Quality of service of the subscriptions. Default: 0. With 1, the broker keeps events while the connection is down
-    /// (if [`ClientOptions::clean_session`] is off), and an event may come twice.
+    /// Quality of service of the subscriptions. Default: 0. With 1, the broker keeps events while the connection is
+    /// down (if [`ClientOptions::clean_session`] is off), and an event may come twice.
     pub qos: Qos,
     /// Whether every connection starts without memory of the last. Default: yes.
     pub clean_session: bool,
@@ -155,8 +155,8 @@ pub struct ClientOptions {
     pub connect_timeout_ms: u64,
     /// The wait before the first try to connect again, in milliseconds; it doubles with every failure. Default: 100.
     pub reconnect_wait_ms_min: u64,
-    /// The longest wait between tries, in milliseconds. Default: 30,000. Behind a connection that the broker had accepted it
-    /// is 5 s at most, unless another client has the same id.
+    /// The longest wait between tries, in milliseconds. Default: 30,000. Behind a connection that the broker had
+    /// accepted it is 5 s at most, unless another client has the same id.
     pub reconnect_wait_ms_max: u64,
     /// The largest packet accepted, in bytes. Default: 16 MiB.
     pub packet_bytes_max: usize,

@@ -1,9 +1,9 @@
 //! What the client is subscribed to, and what the broker has been told of it.
 //!
-//! **Invariant:** a message is routed once, however many of the filters match it. A broker may send what matches several
-//! subscriptions once for each of them. With identifiers of subscriptions (MQTT 5) every copy says which ones it was sent for,
-//! and the oldest one that matches decides: see [`Subscriptions::is_copy`]. Without them, a filter that another one
-//! covers is not subscribed to; filters that overlap in part are told to the user.
+//! **Invariant:** a message is routed once, however many of the filters match it. A broker may send what matches
+//! several subscriptions once for each of them. With identifiers of subscriptions (MQTT 5) every copy says which ones
+//! it was sent for, and the oldest one that matches decides: see [`Subscriptions::is_copy`]. Without them, a filter
+//! that another one covers is not subscribed to; filters that overlap in part are told to the user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -31,8 +31,8 @@ const FILTER_BYTES_AT_ONCE: usize = 32 << 10;
 /// How many SUBSCRIBE packets may wait for their answer, and how many UNSUBSCRIBE packets.
 const UNANSWERED_MAX: usize = 64;
 
-/// How many filters are compared with each other, in all, to find out whether some overlap: half a second's work. After that
-/// they are taken to overlap, which costs a look-up for each message.
+/// How many filters are compared with each other, in all, to find out whether some overlap: half a second's work. After
+/// that they are taken to overlap, which costs a look-up for each message.
 const COMPARISONS_MAX: usize = 10_000_000;
 
 /// The largest subscription identifier of the protocol.
@@ -94,8 +94,8 @@ pub(super) struct Subscriptions {
     partial_overlap: Option<(Box<str>, Box<str>)>,
     /// Whether the broker takes identifiers of subscriptions.
     has_identifiers: bool,
-    /// The identifiers given so far, in order. They begin anywhere, so that those of an earlier process, in messages that
-    /// the broker has kept, are known for strangers.
+    /// The identifiers given so far, in order. They begin anywhere, so that those of an earlier process, in messages
+    /// that the broker has kept, are known for strangers.
     first_identifier: u32,
     last_identifier: u32,
     /// The identifiers of the granted filters.
@@ -284,9 +284,9 @@ impl Subscriptions {
         self.partial_overlap.as_ref().map(|(a, b)| (&**a, &**b))
     }
 
-    /// Whether the message was sent for the sake of filters all of which are younger than another one that matches: then it
-    /// has come, or will come, for the sake of that one too. (Retained messages as well: whoever subscribes to part of what
-    /// is subscribed to already is not told again what was said before.)
+    /// Whether the message was sent for the sake of filters all of which are younger than another one that matches:
+    /// then it has come, or will come, for the sake of that one too. (Retained messages as well: whoever subscribes to
+    /// part of what is subscribed to already is not told again what was said before.)
     ///
     /// Identifiers that are not of this process belong to messages the broker has kept; those are never copies.
     pub(super) fn is_copy(&self, topic: &[u8], properties: &[u8]) -> bool {
@@ -322,8 +322,8 @@ impl Subscriptions {
         refused.take(limit).collect()
     }
 
-    /// A new connection. If the broker remembers the session, it also remembers what it granted there. `has_identifiers`
-    /// says whether it takes identifiers of subscriptions.
+    /// A new connection. If the broker remembers the session, it also remembers what it granted there.
+    /// `has_identifiers` says whether it takes identifiers of subscriptions.
     pub(super) fn connected(&mut self, session_present: bool, has_identifiers: bool) {
         let is_remembered = session_present && has_identifiers == self.has_identifiers;
         self.has_identifiers = has_identifiers;
@@ -355,8 +355,8 @@ impl Subscriptions {
         self.look_for_partial_overlap();
     }
 
-    /// Appends the packets that tell the broker what has changed: what is new first, so that nothing is missed where one
-    /// filter takes the place of another.
+    /// Appends the packets that tell the broker what has changed: what is new first, so that nothing is missed where
+    /// one filter takes the place of another.
     pub(super) fn encode(&mut self, version: Version, qos: Qos, out: &mut Vec<u8>) -> Result<(), CodecError> {
         while self.unanswered.len() < UNANSWERED_MAX {
             let filters = self.take_to_subscribe();
@@ -450,8 +450,8 @@ impl Subscriptions {
         Some(identifier)
     }
 
-    /// Takes the answer to a SUBSCRIBE: for each filter, in order, nothing or the reason of the refusal. `None` if no such
-    /// question was asked.
+    /// Takes the answer to a SUBSCRIBE: for each filter, in order, nothing or the reason of the refusal. `None` if no
+    /// such question was asked.
     pub(super) fn answered(&mut self, packet_id: u16, answers: &[Option<String>]) -> Option<Answer> {
         let filters = self.unanswered.remove(&packet_id)?;
         if filters.len() != answers.len() {
@@ -501,8 +501,8 @@ fn spelled_out(filter: &str) -> &str {
     filter.find(['+', '#']).map_or(filter, |position| &filter[..position])
 }
 
-/// Those wildcards that may cover a filter, or overlap it and have their first wildcard no later: up to that, they are spelled
-/// like it.
+/// Those wildcards that may cover a filter, or overlap it and have their first wildcard no later: up to that, they are
+/// spelled like it.
 fn wider_candidates<'a>(wildcards: &'a BTreeSet<Box<str>>, filter: &str) -> impl Iterator<Item = &'a Box<str>> {
     // 'a/#' matches 'a' too.
     let spelled = if topic::is_wildcard(filter) { spelled_out(filter).to_owned() } else { format!("{filter}/") };
@@ -520,7 +520,8 @@ fn wider_candidates<'a>(wildcards: &'a BTreeSet<Box<str>>, filter: &str) -> impl
     })
 }
 
-/// Those filters that a wildcard may cover, or overlap while it has its own wildcard no later than they have: they begin like it.
+/// Those filters that a wildcard may cover, or overlap while it has its own wildcard no later than they have: they
+/// begin like it.
 fn narrower_candidates<'a>(
     filters: &'a BTreeMap<Box<str>, Entry>,
     wildcard: &str,

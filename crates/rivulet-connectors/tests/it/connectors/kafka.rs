@@ -366,8 +366,9 @@ fn a_later_run_shuts_out_the_one_before(address: &str) {
 
 fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
     let mut spec = exactly_once(address, &[]);
-    // A broker that is killed just behind a commit may forget to tell partitions of it (see `delivery` in the reference), and does so in some runs of this test.
-    // The next commit with rows for the same partitions does; with a key the same devices make them the same partitions.
+    // A broker that is killed just behind a commit may forget to tell partitions of it (see `delivery` in the
+    // reference), and does so in some runs of this test. The next commit with rows for the same partitions does; with a
+    // key the same devices make them the same partitions.
     spec.options.extend(options(&[("key", "device")]));
     let mut sinks = instances(&spec, 1);
     sinks[0].write(&rows(0..10)).unwrap();

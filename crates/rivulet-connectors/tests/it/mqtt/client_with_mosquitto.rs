@@ -258,8 +258,8 @@ async fn overlapping_filters_bring_an_event_once() {
         assert_eq!(copies_through(&mosquitto, Version::V5, &filters, &topics).await, [1, 1, 1], "{filters:?}");
         assert_eq!(copies_through(&mosquitto, Version::V3, &filters, &topics).await, [1, 1, 1], "{filters:?}");
     }
-    // In version 3.1.1 a broker may send copies without a sign. Filters that others cover are not subscribed to, so there
-    // are none; of those that overlap in part the user is told.
+    // In version 3.1.1 a broker may send copies without a sign. Filters that others cover are not subscribed to, so
+    // there are none; of those that overlap in part the user is told.
     let mosquitto = Mosquitto::start(&["allow_duplicate_messages true"]).expect("it started before");
     for filters in [in_part, covered] {
         assert_eq!(copies_through(&mosquitto, Version::V5, &filters, &topics).await, [1, 1, 1], "{filters:?}");

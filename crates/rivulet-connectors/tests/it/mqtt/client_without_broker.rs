@@ -97,7 +97,8 @@ async fn a_clash_of_client_ids_is_told() {
     let error = first.status().last_error.unwrap();
     assert!(error.contains("another client") && error.contains("hint:"), "{error}");
     drop((first, second));
-    // Version 3 closes, as a broker may for many reasons; it is told after some times, and forgotten with a good connection.
+    // Version 3 closes, as a broker may for many reasons; it is told after some times, and forgotten with a good
+    // connection.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let third = client(router, &url(listener.local_addr().unwrap()), |options| {
         options.version = Version::V3;

@@ -1,5 +1,5 @@
-//! What MQTT 3.1.1 and 5 forbid a client to send, as a table: each ends its connection, in version 5 with the reason code that
-//! the standard has for it; and what looks like it and is allowed is answered.
+//! What MQTT 3.1.1 and 5 forbid a client to send, as a table: each ends its connection, in version 5 with the reason
+//! code that the standard has for it; and what looks like it and is allowed is answered.
 
 use rivulet_connectors::mqtt::Version::{self, V3, V5};
 

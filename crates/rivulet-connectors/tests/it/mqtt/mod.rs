@@ -1,5 +1,5 @@
-//! MQTT as others see it: our client against Mosquitto, Mosquitto's clients against our broker, and both brokers side by
-//! side.
+//! MQTT as others see it: our client against Mosquitto, Mosquitto's clients against our broker, and both brokers side
+//! by side.
 
 mod support;
 mod probe;

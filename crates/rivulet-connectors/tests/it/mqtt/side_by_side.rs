@@ -161,8 +161,8 @@ fn wills_and_takeovers() {
         let dies = Probe::connect(port, version, "dies", with_will);
         drop(dies);
         note(&mut trace, "after dying", [witness.next().unwrap()]);
-        // In version 5, Mosquitto 2.0 keeps back the will of a connection that is taken over; the standard (3.1.4-3) wants it
-        // published. Ours is tested elsewhere.
+        // In version 5, Mosquitto 2.0 keeps back the will of a connection that is taken over; the standard (3.1.4-3)
+        // wants it published. Ours is tested elsewhere.
         if version == Version::V3 {
             let mut taken = Probe::connect(port, version, "taken", with_will);
             let taker = Probe::connect(port, version, "taken", |_| {});

@@ -158,7 +158,8 @@ pub(crate) fn publish(publisher: &Arc<dyn Publisher>, topic: &str, payload: &str
     publisher.submit(&mut batch);
 }
 
-/// Where Mosquitto's programs are; `None` (with a word about it) where they are not installed. On a CI machine they must be.
+/// Where Mosquitto's programs are; `None` (with a word about it) where they are not installed. On a CI machine they
+/// must be.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")]);
@@ -296,8 +297,8 @@ pub(crate) fn url(address: SocketAddr) -> String {
     format!("mqtt://{address}")
 }
 
-/// A certificate authority and a certificate for 127.0.0.1 and localhost signed by it, as PEM files in `folder`: paths of
-/// authority, certificate and key.
+/// A certificate authority and a certificate for 127.0.0.1 and localhost signed by it, as PEM files in `folder`: paths
+/// of authority, certificate and key.
 pub(crate) fn certificates(folder: &Path) -> (PathBuf, PathBuf, PathBuf) {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();

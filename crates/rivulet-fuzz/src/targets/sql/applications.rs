@@ -1,5 +1,5 @@
-//! Applications that were planned, run over a few events of two queries: all at once and each alone, with the same results; of what is at the ends
-//! of numbers it is only asked that nothing panics.
+//! Applications that were planned, run over a few events of two queries: all at once and each alone, with the same
+//! results; of what is at the ends of numbers it is only asked that nothing panics.
 
 use std::collections::BTreeMap;
 

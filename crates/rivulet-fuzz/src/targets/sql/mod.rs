@@ -1,5 +1,6 @@
-//! SQL scripts. Each statement is planned or refused, with a place inside the script and in words of SQL; what was read is read again from its own
-//! text as the same; what is planned can be explained, and runs over a few rows, however these are cut.
+//! SQL scripts. Each statement is planned or refused, with a place inside the script and in words of SQL; what was read
+//! is read again from its own text as the same; what is planned can be explained, and runs over a few rows, however
+//! these are cut.
 
 mod applications;
 mod queries;

@@ -1,4 +1,5 @@
-//! Big queries that were planned, run to their end over a few rows of each source: with one source whole and row by row, with the same results.
+//! Big queries that were planned, run to their end over a few rows of each source: with one source whole and row by
+//! row, with the same results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! GROUP BY without windows: results that change as rows come. [`operator`] computes them, [`state`] exports and imports.
+//! GROUP BY without windows: results that change as rows come. [`operator`] computes them, [`state`] exports and
+//! imports.
 
 mod operator;
 mod state;
@@ -22,24 +23,27 @@ use crate::{AggregateSpec, PlanError};
 pub struct KeyedAggregateSpec {
     /// The columns that come in.
     pub input: SchemaRef,
-    /// The columns that are the key; none: one row for everything, given at the end of the input even if there was none.
+    /// The columns that are the key; none: one row for everything, given at the end of the input even if there was
+    /// none.
     pub keys: Vec<usize>,
     /// What is computed of each key. None: DISTINCT.
     pub aggregates: Vec<AggregateSpec>,
     /// Whether rows may take back others.
     pub input_retracts: bool,
-    /// How long a key is remembered that no row comes for, in microseconds of event time; `None`: for ever. Without keys nothing is forgotten.
+    /// How long a key is remembered that no row comes for, in microseconds of event time; `None`: for ever. Without
+    /// keys nothing is forgotten.
     pub state_ttl_us: Option<i64>,
 }
 
 /// Aggregates rows by key; see [`KeyedAggregateSpec`].
 ///
-/// The columns that come out are the keys and the aggregates. When the result of a key changes, its old row is taken back and its new one
-/// follows: at the next watermark, at the latest when the operator is idle or has taken in 4,096 rows since, so that a key that changes often comes
-/// out once. DISTINCT over rows that are never taken back takes nothing back either.
+/// The columns that come out are the keys and the aggregates. When the result of a key changes, its old row is taken
+/// back and its new one follows: at the next watermark, at the latest when the operator is idle or has taken in 4,096
+/// rows since, so that a key that changes often comes out once. DISTINCT over rows that are never taken back takes
+/// nothing back either.
 ///
-/// A key that is forgotten keeps the result that it has outside: that is not taken back. Rows that come for it later begin anew, and rows that it had are
-/// not taken back any more.
+/// A key that is forgotten keeps the result that it has outside: that is not taken back. Rows that come for it later
+/// begin anew, and rows that it had are not taken back any more.
 #[derive(Clone)]
 pub struct KeyedAggregate {
     plan: Arc<AggregatePlan>,
@@ -57,7 +61,8 @@ impl KeyedAggregate {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, aggregates that do not fit their arguments, and such as cannot take a row back where rows may be.
+    /// Columns that are not there, aggregates that do not fit their arguments, and such as cannot take a row back where
+    /// rows may be.
     pub fn new(spec: KeyedAggregateSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
         let keys = spec.keys.iter().map(|&key| Arc::new(spec.input.field(key).clone()));

@@ -18,8 +18,8 @@ use crate::parallel::keys::{BatchKeys, KeyIndex};
 use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 use crate::parallel::window::pane::emit_with_failures;
 
-/// From how many rows on changes are given although no watermark has come. Small batches are taken together until then, so that a key which
-/// changes in each of them comes out once.
+/// From how many rows on changes are given although no watermark has come. Small batches are taken together until then,
+/// so that a key which changes in each of them comes out once.
 const PENDING_ROWS_MAX: usize = 4096;
 
 pub(super) struct AggregateOperator {
@@ -293,8 +293,8 @@ impl AggregateOperator {
     }
 }
 
-/// Where the keys are that are in two lists: the place in each. Both lists are parts of `all`, in its order, so that it costs as much as these
-/// keys and not as all there are.
+/// Where the keys are that are in two lists: the place in each. Both lists are parts of `all`, in its order, so that it
+/// costs as much as these keys and not as all there are.
 fn places_of_both(all: &[u32], some: &[u32], others: &[u32]) -> Vec<(u32, u32)> {
     let mut both = Vec::with_capacity(some.len().min(others.len()));
     let (mut one, mut other) = (0, 0);

@@ -1,7 +1,8 @@
 //! Export and import of aggregations.
 //!
-//! A row of a frame is a key: `slot`, `key_group`, the key columns, how many `rows` it has, the `latest_us` of their event times, the event time
-//! `given_us` of the result that is outside, whether one is (`is_given`), and the states as bytes.
+//! A row of a frame is a key: `slot`, `key_group`, the key columns, how many `rows` it has, the `latest_us` of their
+//! event times, the event time `given_us` of the result that is outside, whether one is (`is_given`), and the states as
+//! bytes.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Values with how often they are there, for aggregates over rows that may be taken back: the least value is not known any more once it is
-//! gone, unless the others are.
+//! Values with how often they are there, for aggregates over rows that may be taken back: the least value is not known
+//! any more once it is gone, unless the others are.
 //!
-//! A group keeps each distinct value of its rows, so memory is bounded by those rows, which the input keeps valid, and by nothing else.
+//! A group keeps each distinct value of its rows, so memory is bounded by those rows, which the input keeps valid, and
+//! by nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,7 +133,8 @@ enum Value {
 /// The values of one group, in order, and how often each is there.
 #[derive(Default)]
 pub(crate) struct Counted {
-    /// By time (0 where it does not matter) and value. Less than nothing is there of a value that was taken back before it came.
+    /// By time (0 where it does not matter) and value. Less than nothing is there of a value that was taken back before
+    /// it came.
     values: BTreeMap<(i64, Value), i64>,
     /// How many values are there less than not at all.
     missing: usize,

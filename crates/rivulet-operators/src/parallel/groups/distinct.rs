@@ -1,7 +1,7 @@
 //! `count(DISTINCT x) FILTER (WHERE ..)`: one set for all groups and for all filters over the same argument.
 //!
-//! An entry is a value of a group with a bit for each filter that it has passed, so that a row costs one look-up however many such
-//! aggregates there are. The set is forgotten as a whole, with its groups.
+//! An entry is a value of a group with a bit for each filter that it has passed, so that a row costs one look-up
+//! however many such aggregates there are. The set is forgotten as a whole, with its groups.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! States of groups by number: what keyed aggregations keep for each key (and pane, window, session).
 //!
-//! Most aggregates are words in one flat array ([`dense`](crate::aggregate::dense)). Beside them stand objects, for what must remember values;
-//! [`distinct`] sets that several aggregates and all groups share; and, where rows are taken back, [`counted`] values.
+//! Most aggregates are words in one flat array ([`dense`](crate::aggregate::dense)). Beside them stand objects, for
+//! what must remember values; [`distinct`] sets that several aggregates and all groups share; and, where rows are taken
+//! back, [`counted`] values.
 
 pub(crate) mod counted;
 pub(crate) mod distinct;
@@ -131,7 +132,8 @@ impl GroupPlan {
         self.layout.objects.is_empty() && self.distinct.is_empty() && self.counted.is_empty()
     }
 
-    /// Evaluates what the aggregates are about. Where an expression fails it is null for its aggregates, and counted as refused.
+    /// Evaluates what the aggregates are about. Where an expression fails it is null for its aggregates, and counted as
+    /// refused.
     pub(crate) fn evaluate(
         &self,
         batch: Batch,
@@ -166,8 +168,8 @@ impl GroupPlan {
         }
     }
 
-    /// The results of these groups, a column for each aggregate. Where a result cannot be given it is null, and its place and the reason are
-    /// added to `failed`.
+    /// The results of these groups, a column for each aggregate. Where a result cannot be given it is null, and its
+    /// place and the reason are added to `failed`.
     pub(crate) fn results(
         &self,
         states: &GroupStates,
@@ -398,8 +400,8 @@ impl GroupStates {
     }
 }
 
-/// Takes the value of a row in. Of texts with one event time the least is the first and the greatest the last, because rows of several
-/// instances have no order.
+/// Takes the value of a row in. Of texts with one event time the least is the first and the greatest the last, because
+/// rows of several instances have no order.
 fn update_object(update: &ObjectUpdate<'_>, object: &mut Object, row: usize, time_us: i64) {
     if let (Object::Text(Some((held_us, held))), ObjectValues::Texts(texts)) = (&*object, &update.values)
         && *held_us == time_us

@@ -1,7 +1,8 @@
 //! Joins of two inputs on equal keys.
 //!
-//! Both sides keep their rows ([`side`]) under numbers of keys that they share, so a row costs one look-up, for finding partners and for
-//! being found. Only columns that somebody needs are kept. [`operator`] finds pairs, [`state`] exports and imports.
+//! Both sides keep their rows ([`side`]) under numbers of keys that they share, so a row costs one look-up, for finding
+//! partners and for being found. Only columns that somebody needs are kept. [`operator`] finds pairs, [`state`] exports
+//! and imports.
 
 mod operator;
 mod side;
@@ -40,7 +41,8 @@ pub struct KeyedJoinSpec {
     pub residual: Option<Arc<dyn PhysicalExpr>>,
     /// From when on rows of a side can meet no new row.
     pub expiry: [Option<Expiry>; 2],
-    /// How long after its own event time a row is remembered, by the watermark, of a side that has no expiry, in microseconds; `None`: for ever.
+    /// How long after its own event time a row is remembered, by the watermark, of a side that has no expiry, in
+    /// microseconds; `None`: for ever.
     pub state_ttl_us: Option<i64>,
     /// Which columns come out, as places among those of left and then right; of semi and anti joins, left only.
     pub output: Vec<usize>,
@@ -74,13 +76,13 @@ pub struct Expiry {
 
 /// Joins rows of two inputs; see [`KeyedJoinSpec`].
 ///
-/// A pair has the later event time of its two rows. A row without partner comes out of an outer or anti join when it expires, with the
-/// moment of its expiry as event time, and is then final. Where rows of its side never expire it comes out at once, with its own event
-/// time, and is taken back when a partner comes.
+/// A pair has the later event time of its two rows. A row without partner comes out of an outer or anti join when it
+/// expires, with the moment of its expiry as event time, and is then final. Where rows of its side never expire it
+/// comes out at once, with its own event time, and is taken back when a partner comes.
 ///
-/// A row that is forgotten because of [`KeyedJoinSpec::state_ttl_us`] meets no later row; what it gave is not taken back. Where rows expire by
-/// their condition, one that comes late may have lost partners already: it is refused, if it is known what late is
-/// ([`KeyedJoin::with_lateness`]).
+/// A row that is forgotten because of [`KeyedJoinSpec::state_ttl_us`] meets no later row; what it gave is not taken
+/// back. Where rows expire by their condition, one that comes late may have lost partners already: it is refused, if it
+/// is known what late is ([`KeyedJoin::with_lateness`]).
 #[derive(Clone)]
 pub struct KeyedJoin {
     plan: Arc<JoinPlan>,
@@ -92,7 +94,8 @@ pub(crate) struct JoinPlan {
     keys: [KeyPlan; 2],
     /// The columns that are kept of each side.
     kept: [Vec<usize>; 2],
-    /// The residual over those of its columns that it looks at, and which these are: side, and place among the kept ones.
+    /// The residual over those of its columns that it looks at, and which these are: side, and place among the kept
+    /// ones.
     residual: Option<(Expressions, Vec<(usize, usize)>)>,
     /// Where the output's columns come from, likewise.
     columns: Vec<(usize, usize)>,
@@ -107,7 +110,8 @@ impl KeyedJoin {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, keys of different types, an expiry by a column without times, a residual that is no condition.
+    /// Columns that are not there, keys of different types, an expiry by a column without times, a residual that is no
+    /// condition.
     pub fn new(spec: KeyedJoinSpec) -> Result<Self, PlanError> {
         check_columns(&spec.left, spec.keys.iter().map(|key| key.0), "the left key")?;
         check_columns(&spec.right, spec.keys.iter().map(|key| key.1), "the right key")?;
@@ -171,8 +175,8 @@ impl KeyedJoin {
         Ok(Self { plan: Arc::new(plan) })
     }
 
-    /// With what is known of the times of each side's rows: one that comes when the watermark is greater than its column's value and
-    /// `after_us` is late.
+    /// With what is known of the times of each side's rows: one that comes when the watermark is greater than its
+    /// column's value and `after_us` is late.
     ///
     /// # Errors
     /// Columns that hold no times.
@@ -189,8 +193,8 @@ impl KeyedJoin {
         Ok(self)
     }
 
-    /// With what the condition says of those that a side's rows can meet: they expire no earlier than at its column's value and `after_us`. So
-    /// a row need not look at all that are kept of its key.
+    /// With what the condition says of those that a side's rows can meet: they expire no earlier than at its column's
+    /// value and `after_us`. So a row need not look at all that are kept of its key.
     ///
     /// # Errors
     /// Columns that hold no times.
@@ -276,7 +280,8 @@ impl JoinPlan {
         Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
     }
 
-    /// When a row of a side is needed no more, of which `time_us` gives the value of a column, and [`i64::MAX`] if that is never.
+    /// When a row of a side is needed no more, of which `time_us` gives the value of a column, and [`i64::MAX`] if that
+    /// is never.
     fn expires_us(&self, side: usize, event_time_us: i64, time_us: impl FnOnce(usize) -> Option<i64>) -> i64 {
         let (time_us, after_us) = match (self.spec.expiry[side], self.spec.state_ttl_us) {
             (Some(expiry), _) => (time_us(expiry.column), expiry.after_us),

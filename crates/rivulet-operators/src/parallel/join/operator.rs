@@ -1,7 +1,8 @@
 //! Finds pairs, and says which rows have none.
 //!
-//! The rows of a batch are of one side, so they do not meet each other: their partners are found first, a chunk of pairs at a time, and the
-//! residual decides over a chunk at once. What comes out is a list of pairs of row numbers, and becomes columns in one go.
+//! The rows of a batch are of one side, so they do not meet each other: their partners are found first, a chunk of
+//! pairs at a time, and the residual decides over a chunk at once. What comes out is a list of pairs of row numbers,
+//! and becomes columns in one go.
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ use crate::parallel::time_to_live::refuse_forgotten;
 const EXACT_BUCKET_US: i64 = 1 << 16;
 const ROUGH_BUCKET_US: i64 = 1 << 17;
 
-/// Where nobody sees when they go, for each row that came so many that have expired are forgotten, and some more: more than come, so that all go, and not
-/// those of a whole bucket at once, for which others would wait.
+/// Where nobody sees when they go, for each row that came so many that have expired are forgotten, and some more: more
+/// than come, so that all go, and not those of a whole bucket at once, for which others would wait.
 const FORGOTTEN_A_ROW: usize = 2;
 const FORGOTTEN_MIN: usize = 8192;
 
@@ -260,8 +261,8 @@ impl JoinOperator {
         Some(late)
     }
 
-    /// Reads what the rows of these keys are about to look at. The processor does so for many of them at once; later, with decisions in between, it would
-    /// wait for the memory of each.
+    /// Reads what the rows of these keys are about to look at. The processor does so for many of them at once; later,
+    /// with decisions in between, it would wait for the memory of each.
     fn touch(&self, keys: &[u32]) {
         let read = |side: usize, row: u32| self.sides[side].rows.get(row as usize).map_or(0, |row| row.matches);
         let heads = |key: u32| self.heads.get(key as usize).copied().unwrap_or([NONE; 2]);

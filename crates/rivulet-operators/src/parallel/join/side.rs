@@ -1,4 +1,5 @@
-//! One side of a join: its rows, in lists by key (whose [`Heads`] both sides have side by side), in buckets by expiry, and, once one has been taken back, by content.
+//! One side of a join: its rows, in lists by key (whose [`Heads`] both sides have side by side), in buckets by expiry,
+//! and, once one has been taken back, by content.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use crate::paged::Paged;
 use crate::parallel::keys::NONE;
 use crate::parallel::rows::RowStore;
 
-/// By key: the first row of each side, [`NONE`] without one. A row that comes looks at both, which are one line of memory.
+/// By key: the first row of each side, [`NONE`] without one. A row that comes looks at both, which are one line of
+/// memory.
 pub(super) type Heads = Paged<[u32; 2]>;
 
 pub(super) struct Side {
@@ -38,8 +40,8 @@ pub(super) struct SideRow {
     pub(super) matches: u32,
     /// The last watermark at which it is needed.
     pub(super) expires_us: i64,
-    /// The latest at which it or any row behind it in the list of its key was needed when it was linked: who needs later ones need not look
-    /// further.
+    /// The latest at which it or any row behind it in the list of its key was needed when it was linked: who needs
+    /// later ones need not look further.
     reach_us: i64,
 }
 
@@ -75,7 +77,8 @@ impl Side {
         self.rows[row as usize].expires_us != UNLINKED
     }
 
-    /// Links a row that has been added to the store. One that does not wait for its expiry is unlinked before anything else expires.
+    /// Links a row that has been added to the store. One that does not wait for its expiry is unlinked before anything
+    /// else expires.
     pub(super) fn link(&mut self, heads: &mut Heads, row: u32, key: u32, expires_us: i64, waits: bool) {
         if row as usize >= self.rows.len() {
             let empty =
@@ -142,8 +145,8 @@ impl Side {
         index.find(store.hash(pattern, hasher), |&row| store.compare_content(row, pattern).is_eq()).copied()
     }
 
-    /// The rows that have expired at this watermark, which stay linked. Where not `exactly`, some may be left for later, and about `rows_max` are
-    /// looked at.
+    /// The rows that have expired at this watermark, which stay linked. Where not `exactly`, some may be left for
+    /// later, and about `rows_max` are looked at.
     pub(super) fn expired(&mut self, watermark_us: i64, exactly: bool, rows_max: usize) -> Vec<u32> {
         let mut expired = Vec::new();
         self.take_due(watermark_us, exactly, if exactly { usize::MAX } else { rows_max }, |row| expired.push(row));

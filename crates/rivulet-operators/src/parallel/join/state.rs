@@ -1,7 +1,8 @@
 //! Export and import of joins.
 //!
-//! A row of a frame is a row of a side: `slot`, `key_group`, `side` (0 left, 1 right), `event_time_us`, `arrival_us`, `matches`,
-//! `watermark_us`, then the kept columns of left and those of right, of which those of the other side are null.
+//! A row of a frame is a row of a side: `slot`, `key_group`, `side` (0 left, 1 right), `event_time_us`, `arrival_us`,
+//! `matches`, `watermark_us`, then the kept columns of left and those of right, of which those of the other side are
+//! null.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Rows in any order, which may be taken back: a row comes out at once, and results that change are taken back.
 //!
-//! All rows of a partition are kept in order. A change in the middle is felt by the rows behind it, as far as frames reach; only those are
-//! computed again, and only results that differ come out. A range, whose reach is not known by rows, is computed again over the whole partition.
+//! All rows of a partition are kept in order. A change in the middle is felt by the rows behind it, as far as frames
+//! reach; only those are computed again, and only results that differ come out. A range, whose reach is not known by
+//! rows, is computed again over the whole partition.
 
 use std::sync::Arc;
 

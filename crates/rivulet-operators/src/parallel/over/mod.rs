@@ -1,7 +1,7 @@
 //! Aggregates over the rows before each row: `avg(x) OVER (PARTITION BY .. ORDER BY .. ROWS 10 PRECEDING)`.
 //!
-//! Rows in order of event time wait for the watermark and come out once ([`waiting`]); in any other order, or where rows are taken back, results
-//! change ([`changing`]). What a row sees is put together in a [`Frame`].
+//! Rows in order of event time wait for the watermark and come out once ([`waiting`]); in any other order, or where
+//! rows are taken back, results change ([`changing`]). What a row sees is put together in a [`Frame`].
 
 mod changing;
 mod waiting;
@@ -44,8 +44,9 @@ pub struct KeyedOverSpec {
     pub lags: Vec<Lag>,
     /// Whether rows may take back others.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever. `Some(0)`: its rows are
-    /// of one window, with the last microsecond of that as event time; it is forgotten when the window closes, and rows that come later are refused.
+    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
+    /// `Some(0)`: its rows are of one window, with the last microsecond of that as event time; it is forgotten when the
+    /// window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 
@@ -68,8 +69,8 @@ pub enum OverFrame {
         /// How many.
         preceding: Option<u64>,
     },
-    /// Those whose time (the first column of the order) is at most so much earlier, and all rows that are equal to it in the order; `None`: all
-    /// before it.
+    /// Those whose time (the first column of the order) is at most so much earlier, and all rows that are equal to it
+    /// in the order; `None`: all before it.
     Range {
         /// How much earlier, in microseconds.
         preceding_us: Option<i64>,
@@ -78,13 +79,15 @@ pub enum OverFrame {
 
 /// Aggregates over the rows before each row; see [`KeyedOverSpec`].
 ///
-/// The columns that come out are those that come in, the aggregates, and the values of earlier rows. Where the order begins with an ascending column of times and no row
-/// is taken back ([`KeyedOver::waits`]), that column must be the event time: a row waits until the watermark has passed it, comes out
-/// once, and is refused as late behind the watermark. Otherwise a row comes out at once, and results that
-/// change are taken back. Rows that the order does not tell apart are ordered by their content.
+/// The columns that come out are those that come in, the aggregates, and the values of earlier rows. Where the order
+/// begins with an ascending column of times and no row is taken back ([`KeyedOver::waits`]), that column must be the
+/// event time: a row waits until the watermark has passed it, comes out once, and is refused as late behind the
+/// watermark. Otherwise a row comes out at once, and results that change are taken back. Rows that the order does not
+/// tell apart are ordered by their content.
 ///
-/// A partition is forgotten after [`KeyedOverSpec::state_ttl_us`], and, where rows wait and the frame is a range of time, once no later row can see
-/// any of its rows. A row that comes later sees none of those before; none is taken back.
+/// A partition is forgotten after [`KeyedOverSpec::state_ttl_us`], and, where rows wait and the frame is a range of
+/// time, once no later row can see any of its rows. A row that comes later sees none of those before; none is taken
+/// back.
 #[derive(Clone)]
 pub struct KeyedOver {
     plan: Arc<OverPlan>,
@@ -118,7 +121,8 @@ impl OverPlan {
         !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
     }
 
-    /// How long after its last row a partition is forgotten; a range of time that no row reaches any more is over by itself.
+    /// How long after its last row a partition is forgotten; a range of time that no row reaches any more is over by
+    /// itself.
     fn ttl_us(&self) -> Option<i64> {
         let reach_us = match self.spec.frame {
             OverFrame::Range { preceding_us } if waits(&self.spec) => preceding_us,
@@ -173,8 +177,8 @@ impl KeyedOver {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there or cannot be compared, a range over an order that does not begin with an ascending column of times,
-    /// aggregates that do not fit their arguments.
+    /// Columns that are not there or cannot be compared, a range over an order that does not begin with an ascending
+    /// column of times, aggregates that do not fit their arguments.
     pub fn new(spec: KeyedOverSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
         check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
@@ -212,8 +216,8 @@ impl KeyedOver {
         Ok(Self { plan: Arc::new(plan) })
     }
 
-    /// Over rows that come with a time at least so many microseconds ahead of the watermark, as ends of windows do: a row need not wait
-    /// until the watermark itself has passed it, when what follows may count on the same.
+    /// Over rows that come with a time at least so many microseconds ahead of the watermark, as ends of windows do: a
+    /// row need not wait until the watermark itself has passed it, when what follows may count on the same.
     #[must_use]
     pub fn with_rows_ahead(mut self, ahead_us: i64) -> Self {
         if let Some(plan) = Arc::get_mut(&mut self.plan) {

@@ -27,7 +27,8 @@ const BUCKET_US: i64 = 1 << 14;
 
 const STATE: &str = "over, in order";
 const STATE_VERSION: u32 = 2;
-/// What a row of a frame is: a row that waits, one in the frame of its partition, or a row of keys with what its partition comes to.
+/// What a row of a frame is: a row that waits, one in the frame of its partition, or a row of keys with what its
+/// partition comes to.
 const WAITS: u8 = 0;
 const IN_FRAME: u8 = 1;
 const TOTAL: u8 = 2;
@@ -159,7 +160,8 @@ impl WaitingOperator {
         Ok(())
     }
 
-    /// Forgets partitions that nothing has touched for long. None of their rows waits, because the watermark has passed them all.
+    /// Forgets partitions that nothing has touched for long. None of their rows waits, because the watermark has passed
+    /// them all.
     fn forget(&mut self, watermark_us: i64) {
         for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
             let frame = Frame::new(&self.plan.groups, self.plan.is_bounded());

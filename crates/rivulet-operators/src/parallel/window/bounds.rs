@@ -2,7 +2,8 @@
 
 use super::KeyedWindowKind;
 
-/// Event times beyond this, some 70,000 years from the epoch either way, are no times; within it no sum of times and lengths leaves 64 bits.
+/// Event times beyond this, some 70,000 years from the epoch either way, are no times; within it no sum of times and
+/// lengths leaves 64 bits.
 pub(crate) const TIME_US_MAX: i64 = i64::MAX / 4;
 
 /// Windows `[start, end)` with starts a slide apart, each as long as its width or, where they grow, at most.

@@ -1,10 +1,12 @@
 //! Windows of so many rows of a key, in the order in which they come to this instance.
 //!
-//! The first window begins with the first row of a key, each further one a slide later. A window comes out with the row that completes it, those
-//! that are not complete at the end of the input with the rows that they have. Its bounds are the event times of its first and last row.
+//! The first window begins with the first row of a key, each further one a slide later. A window comes out with the row
+//! that completes it, those that are not complete at the end of the input with the rows that they have. Its bounds are
+//! the event times of its first and last row.
 //!
-//! Rows are cut into blocks, of which a window has all or nothing. A block is a group of states, so that one update takes in a batch, however
-//! many blocks its rows complete. The blocks of windows that overlap are merged in a [`Frame`].
+//! Rows are cut into blocks, of which a window has all or nothing. A block is a group of states, so that one update
+//! takes in a batch, however many blocks its rows complete. The blocks of windows that overlap are merged in a
+//! [`Frame`].
 
 use std::sync::Arc;
 
@@ -293,8 +295,9 @@ impl CountOperator {
         self.flush(&mut given, &results, context)
     }
 
-    /// A row of a frame of state is a block: `slot`, `key_group`, the key columns, the event times of its first row and of the key's last one,
-    /// `arrival_us`, when the key was touched, the place of the block among those of its key, its `rows`, and its states.
+    /// A row of a frame of state is a block: `slot`, `key_group`, the key columns, the event times of its first row and
+    /// of the key's last one, `arrival_us`, when the key was touched, the place of the block among those of its key,
+    /// its `rows`, and its states.
     fn schema(&self) -> SchemaRef {
         let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
         let keys = self.plan.output.fields()[..self.plan.keys.len()].iter().map(|field| field.as_ref().clone());

@@ -49,8 +49,8 @@ pub struct KeyedWindowSpec {
     pub phase: Phase,
     /// Whether rows may take back others: of windows that tumble, or that rows carry.
     pub input_retracts: bool,
-    /// How long a key is remembered that no row comes for, in microseconds of event time, of windows that count rows; `None`: for ever. Without keys
-    /// nothing is forgotten.
+    /// How long a key is remembered that no row comes for, in microseconds of event time, of windows that count rows;
+    /// `None`: for ever. Without keys nothing is forgotten.
     pub state_ttl_us: Option<i64>,
 }
 
@@ -99,7 +99,8 @@ pub enum KeyedWindowKind {
         /// The length.
         width_us: i64,
     },
-    /// So many rows of a key, in the order in which they come to an instance; rows of different upstream instances have none among them.
+    /// So many rows of a key, in the order in which they come to an instance; rows of different upstream instances have
+    /// none among them.
     Count {
         /// How many rows.
         rows: u32,
@@ -113,7 +114,8 @@ pub enum KeyedWindowKind {
 pub enum Phase {
     /// All of it.
     Whole,
-    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`]. Where that makes no fewer of them, rows come out as the states of each alone.
+    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`]. Where that makes no fewer of them, rows come
+    /// out as the states of each alone.
     Partial,
     /// States to results.
     Final,
@@ -121,10 +123,11 @@ pub enum Phase {
 
 /// Aggregates rows by key and window; see [`KeyedWindowSpec`].
 ///
-/// The columns that come out are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's event time is the last
-/// microsecond of its window. A row is counted in all its windows or, once one of them is closed, in none; a row that takes back another likewise, so
-/// what is taken back too late stays counted. A window of so many rows begins and ends at the event times of its first and last row, the latter being its
-/// own, and knows no late rows; a key that is forgotten loses the rows of its window that is not complete.
+/// The columns that come out are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's
+/// event time is the last microsecond of its window. A row is counted in all its windows or, once one of them is
+/// closed, in none; a row that takes back another likewise, so what is taken back too late stays counted. A window of
+/// so many rows begins and ends at the event times of its first and last row, the latter being its own, and knows no
+/// late rows; a key that is forgotten loses the rows of its window that is not complete.
 #[derive(Clone)]
 pub struct KeyedWindow {
     plan: Arc<WindowPlan>,
@@ -144,8 +147,8 @@ impl KeyedWindow {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, lengths that are none, aggregates that do not fit their arguments, and phases of windows that cannot
-    /// be split.
+    /// Columns that are not there, lengths that are none, aggregates that do not fit their arguments, and phases of
+    /// windows that cannot be split.
     pub fn new(spec: KeyedWindowSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
         spec.window.check(&spec.input)?;
@@ -197,8 +200,8 @@ impl KeyedWindow {
         is_known && !self.plan.spec.input_retracts && self.plan.groups.is_words()
     }
 
-    /// The columns that come out of phase `Partial` and go into phase `Final`: the keys, the bounds of a piece of time, and states. Keys stand where
-    /// they stand in the output.
+    /// The columns that come out of phase `Partial` and go into phase `Final`: the keys, the bounds of a piece of time,
+    /// and states. Keys stand where they stand in the output.
     pub fn partial_schema(&self) -> SchemaRef {
         self.plan.partial.clone()
     }

@@ -170,7 +170,8 @@ pub(crate) fn emit_windows(
     Ok(())
 }
 
-/// Emits a batch, and counts the rows of which a result could not be given and is null: it must not take those beside it from anybody.
+/// Emits a batch, and counts the rows of which a result could not be given and is null: it must not take those beside
+/// it from anybody.
 pub(crate) fn emit_with_failures(batch: Batch, mut failed: Vec<(usize, &'static str)>, context: &mut Context<'_>) {
     failed.sort_unstable();
     failed.dedup_by_key(|failed| failed.0);

@@ -1,7 +1,8 @@
 //! Whether a partial aggregation is worth its while, and what it does where it is not.
 //!
-//! Where most rows have keys of their own, a table of states makes no fewer of them. So an instance counts the rows that it takes in and the states
-//! that it gives on; where these are too many it passes rows through, each as the states of that row alone, and tries again later.
+//! Where most rows have keys of their own, a table of states makes no fewer of them. So an instance counts the rows
+//! that it takes in and the states that it gives on; where these are too many it passes rows through, each as the
+//! states of that row alone, and tries again later.
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
 //! Sessions: the rows of a key up to a pause.
 //!
-//! A session is `[first, last + gap)`. A row belongs to each session that its own `[time, time + gap)` overlaps; if it overlaps two they become
-//! one. A row is late if it overlaps none and the session that it would begin is over.
+//! A session is `[first, last + gap)`. A row belongs to each session that its own `[time, time + gap)` overlaps; if it
+//! overlaps two they become one. A row is late if it overlaps none and the session that it would begin is over.
 //!
-//! Which session a row belongs to is found row by row; the states are then updated by batch. Sessions wait to be closed in
-//! buckets of time, and are looked at again only where their bucket has come: a session that goes on costs nothing there.
+//! Which session a row belongs to is found row by row; the states are then updated by batch. Sessions wait to be closed
+//! in buckets of time, and are looked at again only where their bucket has come: a session that goes on costs nothing
+//! there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,8 +113,8 @@ impl SessionOperator {
         Ok(())
     }
 
-    /// The session to which a row belongs; `None` if it is late. Sessions that it makes one are added to `merged`: the second is
-    /// part of the first from now on, but its states are still its own.
+    /// The session to which a row belongs; `None` if it is late. Sessions that it makes one are added to `merged`: the
+    /// second is part of the first from now on, but its states are still its own.
     #[inline]
     fn session_of(&mut self, key: u32, time_us: i64, arrival_us: i64, merged: &mut Vec<(u32, u32)>) -> Option<u32> {
         let mut found = NONE;

@@ -1,9 +1,10 @@
 //! Windows that overlap, put together from closed panes.
 //!
-//! Closed panes are two stacks: of those at the front (the older ones) every entry knows what its key has in it and all later panes of
-//! the front; what the panes at the back hold is kept as a running total by key. So a window is one entry merged with one total.
-//! When the front is used up, all panes become the front. Every entry is merged twice, however many windows it is in, and nothing need be
-//! subtractable. Objects, whose merges are not short, are merged pane by pane instead; the entries of a key are linked for it.
+//! Closed panes are two stacks: of those at the front (the older ones) every entry knows what its key has in it and all
+//! later panes of the front; what the panes at the back hold is kept as a running total by key. So a window is one
+//! entry merged with one total. When the front is used up, all panes become the front. Every entry is merged twice,
+//! however many windows it is in, and nothing need be subtractable. Objects, whose merges are not short, are merged
+//! pane by pane instead; the entries of a key are linked for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -73,8 +74,9 @@ impl Sliding {
         }
     }
 
-    /// Emits the windows that end at `watermark_us` or before but after `closed_us`, the watermark until now; takes the panes that are complete
-    /// out of `open`. Stops after the window with which there are enough rows; whether it has come to the end.
+    /// Emits the windows that end at `watermark_us` or before but after `closed_us`, the watermark until now; takes the
+    /// panes that are complete out of `open`. Stops after the window with which there are enough rows; whether it has
+    /// come to the end.
     pub(super) fn close(
         &mut self,
         plan: &WindowPlan,

@@ -1,9 +1,10 @@
 //! Export and import of windows.
 //!
-//! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`, `arrival_us`,
-//! `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be selected freely. Panes that have closed but
-//! that later windows need are panes like others; the watermark says which windows have been given already. Where rows may be taken back, the number
-//! of those that are left stands behind the states of their key.
+//! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`,
+//! `arrival_us`, `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be
+//! selected freely. Panes that have closed but that later windows need are panes like others; the watermark says which
+//! windows have been given already. Where rows may be taken back, the number of those that are left stands behind the
+//! states of their key.
 
 use std::sync::Arc;
 

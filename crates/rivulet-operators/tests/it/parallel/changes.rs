@@ -1,5 +1,5 @@
-//! Aggregations without windows, and the first rows of partitions, over rows that are taken back: against a recomputation from the rows that
-//! are left.
+//! Aggregations without windows, and the first rows of partitions, over rows that are taken back: against a
+//! recomputation from the rows that are left.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

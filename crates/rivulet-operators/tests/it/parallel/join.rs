@@ -136,7 +136,8 @@ fn join(kind: KeyedJoinKind, residual: Option<Arc<dyn PhysicalExpr>>, expiry: [O
     .unwrap()
 }
 
-/// Of rows with `right.ts BETWEEN left.ts AND left.ts + 10`: a left row is needed for 10 more, a right one until the watermark has passed it.
+/// Of rows with `right.ts BETWEEN left.ts AND left.ts + 10`: a left row is needed for 10 more, a right one until the
+/// watermark has passed it.
 fn within_ten(kind: KeyedJoinKind) -> KeyedJoin {
     let ten: Arc<dyn PhysicalExpr> = Arc::new(datafusion_physical_expr::expressions::Literal::new(
         datafusion_common::ScalarValue::DurationMicrosecond(Some(10)),

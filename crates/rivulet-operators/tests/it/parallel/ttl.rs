@@ -1,7 +1,8 @@
-//! State time-to-live: a key (of a join: a row) that nothing touches for so long is forgotten, and what touches it later begins anew.
+//! State time-to-live: a key (of a join: a row) that nothing touches for so long is forgotten, and what touches it
+//! later begins anew.
 //!
-//! Rows come in order, each behind a watermark of its own time, and times lie so that a key is clearly remembered or clearly forgotten: what an
-//! operator says is then known exactly.
+//! Rows come in order, each behind a watermark of its own time, and times lie so that a key is clearly remembered or
+//! clearly forgotten: what an operator says is then known exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +83,8 @@ fn check(
 #[test]
 fn rows_of_a_window_that_has_closed_are_late() {
     let at = |v: i64, ts: i64| Row { key: Some(ts / 10), text: None, v: Some(v), ts, retracts: false };
-    // Rows have the last microsecond of their window as event time; those that come late are of the first one, all but the last.
+    // Rows have the last microsecond of their window as event time; those that come late are of the first one, all but
+    // the last.
     let steps = [
         Step::Rows(0, vec![at(9, 9), at(5, 19)]),
         Step::Watermark(9),

@@ -1,4 +1,5 @@
-//! How a task comes to its end: well, when nothing will follow; or because the flow has failed or is not wanted any more.
+//! How a task comes to its end: well, when nothing will follow; or because the flow has failed or is not wanted any
+//! more.
 
 use std::sync::atomic::Ordering;
 

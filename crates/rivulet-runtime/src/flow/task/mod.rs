@@ -78,8 +78,8 @@ pub(crate) struct FlowTask {
     final_to: AtomicU64,
     standing: Standing,
     deadline: DeadlineId,
-    /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none that is
-    /// open.
+    /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none
+    /// that is open.
     sources_at_us: AtomicI64,
     /// Rows that its stage had in hand when it was run last.
     in_stage: AtomicUsize,
@@ -90,7 +90,8 @@ pub(crate) struct FlowTask {
     figures: Mutex<Figures>,
 }
 
-/// What is told of a task also while it runs: figures that may only grow must not be left out because it takes its time.
+/// What is told of a task also while it runs: figures that may only grow must not be left out because it takes its
+/// time.
 #[derive(Default)]
 struct Figures {
     refused: [u64; Reason::ALL.len()],
@@ -465,7 +466,8 @@ impl FlowTask {
                 break Activation::Yielded(rows);
             }
         };
-        // What timers bring about after the barrier would be counted twice, here and by those behind it; and what the sink makes final comes first.
+        // What timers bring about after the barrier would be counted twice, here and by those behind it; and what the
+        // sink makes final comes first.
         let is_at_barrier = core.checkpoints.has_captured(self.flow.barrier.wanted());
         if !is_at_barrier && self.go_on(core) {
             self.commit(core)?;

@@ -11,8 +11,8 @@ use crate::flow::{FlowReport, TaskReport};
 const REPORT_PATIENCE: Duration = Duration::from_millis(100);
 
 impl FlowTask {
-    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested. It reads `source`, if
-    /// it reads one.
+    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested. It reads `source`,
+    /// if it reads one.
     pub(in crate::flow) fn add_to(
         &self,
         source: Option<usize>,

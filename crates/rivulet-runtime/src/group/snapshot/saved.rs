@@ -6,10 +6,11 @@
 //! number of frames (4 bytes) | for each: its length (8 bytes, 0 for none) and its bytes
 //! ```
 //!
-//! Numbers are little-endian, frames are [`StateFrame`]s with a version and a checksum of their own. The first says which queries there
-//! are: `slot` counts the slots of the part from 0 and is what the other frames, one for each operator of the chain, mean by it;
-//! `query` is a query in it, one row for each that shares it; `applied` and `results` are how far the slot has come. Of a query that
-//! is in several parts the last one counts, also where that has no state.
+//! Numbers are little-endian, frames are [`StateFrame`]s with a version and a checksum of their own. The first says
+//! which queries there are: `slot` counts the slots of the part from 0 and is what the other frames, one for each
+//! operator of the chain, mean by it; `query` is a query in it, one row for each that shares it; `applied` and
+//! `results` are how far the slot has come. Of a query that is in several parts the last one counts, also where that
+//! has no state.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! MATCH_RECOGNIZE: the operators that find matches and compute their measures, over which the SELECT is planned.
 //!
-//! Of each condition in DEFINE the parts between its ANDs that look at the row alone are taken apart: they are evaluated for a
-//! whole batch, the rest only where they are true.
+//! Of each condition in DEFINE the parts between its ANDs that look at the row alone are taken apart: they are
+//! evaluated for a whole batch, the rest only where they are true.
 
 mod references;
 

@@ -1,5 +1,6 @@
-//! What DEFINE and MEASURES look at: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over them, and
-//! the match itself. Each becomes a column, and what is left of the expression is computed from those columns.
+//! What DEFINE and MEASURES look at: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over
+//! them, and the match itself. Each becomes a column, and what is left of the expression is computed from those
+//! columns.
 
 use arrow::datatypes::{DataType, Field};
 use datafusion_expr::Expr;

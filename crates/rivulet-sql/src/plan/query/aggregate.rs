@@ -210,8 +210,9 @@ impl Lowering {
             _ => keys.clone(),
         };
         let (edge, partition) = self.builder.edge(&stream, &apart);
-        // States travel instead of rows: always where all rows go together, and of keys as long as that is less, which the operator measures. To find
-        // a text among the states costs more than to send its row, however few states there are.
+        // States travel instead of rows: always where all rows go together, and of keys as long as that is less, which
+        // the operator measures. To find a text among the states costs more than to send its row, however few states
+        // there are.
         let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
         let is_reduced_first = edge != EdgeKind::Forward
             && whole.can_be_split()

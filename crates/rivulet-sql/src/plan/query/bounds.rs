@@ -1,7 +1,7 @@
 //! What the condition of a join says about times: from when on a row of one side can meet no new row of the other.
 //!
-//! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes any more with less
-//! than the watermark, an auction whose `expires` is behind it has met all its bids.
+//! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes
+//! any more with less than the watermark, an auction whose `expires` is behind it has met all its bids.
 //!
 //! That holds of rows which stay. One that is taken back is looked for among the rows of its side, and takes back its
 //! pairs with rows of the other side, however old these are: a join with a side that changes forgets nothing because of
@@ -143,8 +143,8 @@ pub(super) fn forgetting(side: usize, constraints: &[Constraint], streams: [&Str
     constraints
         .iter()
         .filter(|constraint| constraint.side != side)
-        // New rows of the other side have at least the watermark plus the bound; none of them is as early as this one needs, once that
-        // is more than the later time.
+        // New rows of the other side have at least the watermark plus the bound; none of them is as early as this one
+        // needs, once that is more than the later time.
         .filter_map(|constraint| {
             let bound = other.bound_of(constraint.earlier)?;
             Some(Forgetting {
@@ -161,7 +161,8 @@ pub(super) fn lateness(side: &Stream) -> Option<Expiry> {
     Some(Expiry { column: *column, after_us: bound.checked_neg()? })
 }
 
-/// How far behind the watermark the times of a side can be in pairs: in such with a new row of this side, or with a new one of the other.
+/// How far behind the watermark the times of a side can be in pairs: in such with a new row of this side, or with a new
+/// one of the other.
 pub(super) fn bounds_of_pairs(side: usize, constraints: &[Constraint], streams: [&Stream; 2]) -> Vec<(usize, i64)> {
     let (own, other) = (streams[side], streams[1 - side]);
     own.bounds

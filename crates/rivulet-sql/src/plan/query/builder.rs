@@ -1,4 +1,5 @@
-//! Adds operators to a dataflow. A step that is there already is not added again, so that what a query says twice is done once.
+//! Adds operators to a dataflow. A step that is there already is not added again, so that what a query says twice is
+//! done once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -30,7 +31,8 @@ pub(super) struct Builder {
     known: HashMap<String, NodeId>,
     /// What each operator does, by the places of columns and not by their names, whatever it reads.
     pub(super) identities: BTreeMap<NodeId, String>,
-    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to them may.
+    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to
+    /// them may.
     pub(super) changes: BTreeMap<NodeId, bool>,
     /// Where errors stand that have no place of their own.
     pub(super) position: Position,
@@ -114,7 +116,8 @@ impl Builder {
         }
     }
 
-    /// The rows with the columns `kept` and, behind them, computed ones. The columns of the relational plan follow those that are kept.
+    /// The rows with the columns `kept` and, behind them, computed ones. The columns of the relational plan follow
+    /// those that are kept.
     pub(super) fn project(
         &mut self,
         stream: &Stream,

@@ -105,9 +105,11 @@ impl Lowering {
         }
     }
 
-    /// How long after its last row an operator may forget a key of these columns; at once, where the key is of a window that closes.
+    /// How long after its last row an operator may forget a key of these columns; at once, where the key is of a window
+    /// that closes.
     pub(super) fn state_ttl_us(&self, stream: &Stream, keys: &[usize]) -> Option<i64> {
-        // Rows of windows have the last microsecond of theirs as event time, and one that comes when that has closed is late.
+        // Rows of windows have the last microsecond of theirs as event time, and one that comes when that has closed is
+        // late.
         let is_of_window = stream.window.is_some_and(|window| {
             keys.contains(&window.end)
                 && stream.time.is_none_or(|time| time == window.end)
@@ -384,7 +386,8 @@ fn scanned(scan: &TableScan) -> Vec<usize> {
     }
 }
 
-/// The window functions below nodes that only name and choose columns, and for each column of the plan that of the window functions.
+/// The window functions below nodes that only name and choose columns, and for each column of the plan that of the
+/// window functions.
 fn window_below(plan: &LogicalPlan) -> Option<(&Window, Vec<usize>)> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => window_below(&alias.input),
@@ -402,8 +405,8 @@ fn window_below(plan: &LogicalPlan) -> Option<(&Window, Vec<usize>)> {
     }
 }
 
-/// The name of a column that is computed: its text, which has the names of the columns that it is computed from. So in a chain of views each
-/// would be a multiple of the one before, and is cut.
+/// The name of a column that is computed: its text, which has the names of the columns that it is computed from. So in
+/// a chain of views each would be a multiple of the one before, and is cut.
 fn column_name(expression: &Arc<dyn PhysicalExpr>) -> String {
     let text = sql(expression);
     if text.len() <= NAME_BYTES_MAX {

@@ -1,12 +1,14 @@
 //! Big queries: a relational plan to a parallel dataflow of operators.
 //!
-//! The relational planner ([`rivulet_relational`]) resolves names and types and says what is to be computed; here is decided by which
-//! operators. Windows wait until it is clear who needs them: an aggregate makes them itself, and only what else looks at them gets them as
-//! columns. Columns of the plan are places in the rows of a step, so that renaming and reordering cost nothing.
+//! The relational planner ([`rivulet_relational`]) resolves names and types and says what is to be computed; here is
+//! decided by which operators. Windows wait until it is clear who needs them: an aggregate makes them itself, and only
+//! what else looks at them gets them as columns. Columns of the plan are places in the rows of a step, so that renaming
+//! and reordering cost nothing.
 //!
-//! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep
-//! state or bring rows together; `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `relations`, `aggregates`, `scalars`, `calls`: what names stand for; `error`: what is wrong,
-//! in our words; `culprit`: which expression it is.
+//! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
+//! `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep state or bring rows together; `output`: the last
+//! step; `builder`: operators and edges, each once; `columns`: what expressions use; `relations`, `aggregates`,
+//! `scalars`, `calls`: what names stand for; `error`: what is wrong, in our words; `culprit`: which expression it is.
 
 mod aggregate;
 mod aggregates;
@@ -60,7 +62,8 @@ pub struct QueryPlan {
     pub output: PlannedOutput,
     /// What each operator does, by node and by the places of columns: names alone may stand for several.
     pub(crate) identities: BTreeMap<NodeId, String>,
-    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to them may.
+    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to
+    /// them may.
     pub(crate) changes: BTreeMap<NodeId, bool>,
 }
 
@@ -132,7 +135,8 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, identities, changes })
 }
 
-/// Plans a view, and makes sure that it can be run, unless it is a long one: what cannot be is refused here, and not at each use.
+/// Plans a view, and makes sure that it can be run, unless it is a long one: what cannot be is refused here, and not at
+/// each use.
 pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     with_room(query.position, || plan_view_here(query, scope))
 }

@@ -1,4 +1,5 @@
-//! OVER: the first rows of partitions by `ROW_NUMBER()` and its like, and aggregates over the rows before each row, or `LAG()`.
+//! OVER: the first rows of partitions by `ROW_NUMBER()` and its like, and aggregates over the rows before each row, or
+//! `LAG()`.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +23,8 @@ use crate::{Position, SqlError};
 const RANK_HINT: &str = "keep the first rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM t) WHERE n <= 10";
 
 impl Lowering {
-    /// The rows whose rank is at most a constant, if that is what the conditions over window functions say. `above` are the columns that
-    /// the conditions are over, as places in those of the window functions.
+    /// The rows whose rank is at most a constant, if that is what the conditions over window functions say. `above` are
+    /// the columns that the conditions are over, as places in those of the window functions.
     pub(super) fn ranked(
         &mut self,
         window: &Window,

@@ -1,5 +1,5 @@
-//! What is known of the rows that leave a step: where the columns of the relational plan are in them, and what holds of their times,
-//! windows, partition and changes.
+//! What is known of the rows that leave a step: where the columns of the relational plan are in them, and what holds of
+//! their times, windows, partition and changes.
 
 use std::collections::BTreeSet;
 
@@ -22,9 +22,9 @@ pub(super) struct Stream {
     pub(super) columns: Vec<Place>,
     /// The column that is the event time of each row.
     pub(super) time: Option<usize>,
-    /// Columns of which it is known how far behind the watermark they can be: no row comes with less than the watermark plus so many
-    /// microseconds. Of rows that may be taken back this holds of those that come for the first time: what is taken back, or comes in the place of another, can
-    /// be later, and is late wherever that matters.
+    /// Columns of which it is known how far behind the watermark they can be: no row comes with less than the watermark
+    /// plus so many microseconds. Of rows that may be taken back this holds of those that come for the first time: what
+    /// is taken back, or comes in the place of another, can be later, and is late wherever that matters.
     pub(super) bounds: Vec<(usize, i64)>,
     /// Windows that rows are to have and have not yet.
     pub(super) pending: Option<Pending>,
@@ -95,8 +95,8 @@ pub(super) enum Partition {
 }
 
 impl Stream {
-    /// The rows with other columns, of which those at the places `kept` are the first ones; what is known of the others is lost. The columns of
-    /// the relational plan follow as far as they are there.
+    /// The rows with other columns, of which those at the places `kept` are the first ones; what is known of the others
+    /// is lost. The columns of the relational plan follow as far as they are there.
     pub(super) fn rearranged(&self, node: NodeId, schema: SchemaRef, kept: &[usize]) -> Self {
         let new = |column: usize| kept.iter().position(|old| *old == column);
         let all = |columns: &[usize]| columns.iter().map(|column| new(*column)).collect::<Option<Vec<_>>>();

@@ -15,8 +15,8 @@ use super::lower::Lowering;
 use super::stream::{Partition, Place, Stream};
 use crate::SqlError;
 
-/// How rows of one of the streams travel. Where there are more instances of one stream than of another, rows are dealt in turn; but a row and
-/// the one that takes it back must not overtake each other, so equal rows go the same way.
+/// How rows of one of the streams travel. Where there are more instances of one stream than of another, rows are dealt
+/// in turn; but a row and the one that takes it back must not overtake each other, so equal rows go the same way.
 fn way_of(stream: &Stream) -> EdgeKind {
     if !stream.changes {
         return EdgeKind::Forward;

@@ -109,8 +109,8 @@ fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What an aggregate over these columns is at the end of the input, as a big query; `names` are theirs in the call. Rows
-/// are in order of their event times.
+/// What an aggregate over these columns is at the end of the input, as a big query; `names` are theirs in the call.
+/// Rows are in order of their event times.
 fn aggregated(call: &str, names: &[&str], columns: &Columns) -> String {
     let mut columns = columns.clone();
     let time = |row: usize| ScalarValue::TimestampMicrosecond(Some(row as i64), None);

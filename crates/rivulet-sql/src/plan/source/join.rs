@@ -1,4 +1,5 @@
-//! Two inputs that are joined: `a JOIN LATEST(b) ON b.key = a.key`, and `a JOIN b ON b.key = a.key AND b.ts BETWEEN a.ts - w AND a.ts + w`.
+//! Two inputs that are joined: `a JOIN LATEST(b) ON b.key = a.key`, and
+//! `a JOIN b ON b.key = a.key AND b.ts BETWEEN a.ts - w AND a.ts + w`.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! What a SELECT reads: one input; several whose rows are put together (UNION ALL); or two that are joined.
 //!
-//! The events of all inputs of a query wait in one inbox and are decoded into one batch, where the first column says by which
-//! input a row came and the columns of all inputs stand side by side. What brings inputs together is an operator over such rows;
-//! everything behind it sees rows as those of a single input.
+//! The events of all inputs of a query wait in one inbox and are decoded into one batch, where the first column says by
+//! which input a row came and the columns of all inputs stand side by side. What brings inputs together is an operator
+//! over such rows; everything behind it sees rows as those of a single input.
 
 mod bounds;
 mod join;
@@ -145,8 +145,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The first operators: event times, and what brings the inputs together; also the columns that come out. `used` are all
-    /// expressions over these.
+    /// The first operators: event times, and what brings the inputs together; also the columns that come out. `used`
+    /// are all expressions over these.
     pub(super) fn operators(
         &self,
         parameter_schema: &SchemaRef,
@@ -253,7 +253,8 @@ fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// For rows of these inputs the value of the expression that belongs to them. The others of the expressions are not evaluated.
+/// For rows of these inputs the value of the expression that belongs to them. The others of the expressions are not
+/// evaluated.
 fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
     let input = || Expr::Column(Column::new_unqualified(INPUT_COLUMN));
     let is = |number: usize| input().eq(lit(ScalarValue::UInt8(Some(number as u8))));

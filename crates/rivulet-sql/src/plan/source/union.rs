@@ -1,4 +1,5 @@
-//! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: each row becomes one of the union by the SELECT over its input.
+//! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: each row becomes one of the union by the SELECT over its
+//! input.
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;

@@ -311,7 +311,8 @@ fn a_text_that_grows_from_view_to_view_is_refused() {
     }
 }
 
-/// Tables, the query and the engine's answer as SQL of another engine: of the rows that come out of it, the difference to the answer.
+/// Tables, the query and the engine's answer as SQL of another engine: of the rows that come out of it, the difference
+/// to the answer.
 fn for_another_engine(case: &Case, answered: &Answered) -> Option<String> {
     let mut text = String::new();
     for Table { name, columns, rows, .. } in &case.tables {

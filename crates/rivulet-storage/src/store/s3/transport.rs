@@ -44,7 +44,8 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// To the bucket at an address, whose server may be silent for so long, with the certificate authorities of a file or the usual ones.
+    /// To the bucket at an address, whose server may be silent for so long, with the certificate authorities of a file
+    /// or the usual ones.
     ///
     /// # Errors
     /// The file cannot be read as PEM.

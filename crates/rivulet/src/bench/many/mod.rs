@@ -1,9 +1,9 @@
 //! `rivulet bench many`: how many small queries this machine carries.
 //!
-//! The step test of the MIST and Pluto papers: submit N queries, give each a Poisson stream of one event a second, and measure
-//! the latency from an event's creation in the generator to the end of its processing. N grows until the median passes
-//! 100 ms or the 99th percentile passes 1 s; the last N that did not is the capacity. Generator and engine share the
-//! machine.
+//! The step test of the MIST and Pluto papers: submit N queries, give each a Poisson stream of one event a second, and
+//! measure the latency from an event's creation in the generator to the end of its processing. N grows until the median
+//! passes 100 ms or the 99th percentile passes 1 s; the last N that did not is the capacity. Generator and engine share
+//! the machine.
 
 mod baselines;
 mod circumstances;
@@ -33,8 +33,8 @@ use step::run_step;
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct ManyOptions {
-    /// One step with so many events a second; without it steps until the limit is found. At one event a second for each query
-    /// this is the number of queries.
+    /// One step with so many events a second; without it steps until the limit is found. At one event a second for each
+    /// query this is the number of queries.
     pub queries: Option<u32>,
     /// How long events are sent in each step.
     pub duration: Duration,
@@ -109,8 +109,8 @@ const SMALLEST_STEP: u32 = 500;
 /// The search ends at so many events a second in any case, and at so many queries.
 const EVENTS_PER_S_MAX: u32 = 16_000_000;
 
-/// Runs the test; `progress` is told what is going on, line by line. A step that comes to no end (its server ends, refuses
-/// queries, or never answers) is in the report with the reason, and the others are made.
+/// Runs the test; `progress` is told what is going on, line by line. A step that comes to no end (its server ends,
+/// refuses queries, or never answers) is in the report with the reason, and the others are made.
 ///
 /// # Errors
 /// In words: options that make no workload.

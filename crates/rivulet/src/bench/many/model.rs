@@ -47,8 +47,8 @@ impl Model {
         Self::Thread,
     ];
 
-    /// The name on the command line. In the papers TP is a thread pool, TPQ a thread per query, +N a shared connection, +C
-    /// shared code.
+    /// The name on the command line. In the papers TP is a thread pool, TPQ a thread per query, +N a shared connection,
+    /// +C shared code.
     pub fn name(self) -> &'static str {
         match self {
             Self::Group => "group",

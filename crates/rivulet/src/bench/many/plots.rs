@@ -15,8 +15,8 @@ const COLOURS: [&str; 9] =
 /// Names in a row of a legend.
 const LEGEND_PER_ROW: usize = 4;
 
-/// A bar: what it is, its parts from left to right, and what is written behind it. A part has the colour of its place; a
-/// bar of one part has the colour of the bar's own place.
+/// A bar: what it is, its parts from left to right, and what is written behind it. A part has the colour of its place;
+/// a bar of one part has the colour of the bar's own place.
 pub(super) struct Bar {
     pub(super) label: String,
     pub(super) parts: Vec<f64>,

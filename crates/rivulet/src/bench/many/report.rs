@@ -42,12 +42,14 @@ pub struct StepReport {
     pub results: u64,
     /// Results that reached the generator.
     pub results_received: u64,
-    /// Where results repeat the time of their event: from creation to the receipt of the result, median and 99th percentile.
+    /// Where results repeat the time of their event: from creation to the receipt of the result, median and 99th
+    /// percentile.
     pub result_latency_us: [Option<u64>; 2],
     /// Mean events in a batch.
     pub batch_events_mean: f64,
-    /// From creation in the generator to the end of processing: median, 95th and 99th percentile, maximum. Of a topic that all
-    /// queries share, to the receipt of the result; of applications with several inputs alone, from the arrival.
+    /// From creation in the generator to the end of processing: median, 95th and 99th percentile, maximum. Of a topic
+    /// that all queries share, to the receipt of the result; of applications with several inputs alone, from the
+    /// arrival.
     pub latency_us: [Option<u64>; 4],
     /// How far behind its schedule the generator was, 99th percentile.
     pub generator_lateness_us_p99: u64,
@@ -91,8 +93,8 @@ impl StepReport {
         self.events_sent == self.events_processed + self.events_dropped
     }
 
-    /// Which part of the events (of 1) was processed within how many microseconds, where that is known: at the buckets of
-    /// the server's metrics, and at the percentiles that it gives. Ascending.
+    /// Which part of the events (of 1) was processed within how many microseconds, where that is known: at the buckets
+    /// of the server's metrics, and at the percentiles that it gives. Ascending.
     pub fn latency_points(&self) -> Vec<(u64, f64)> {
         let all = self.events_processed.max(1) as f64;
         let buckets = self.latency_distribution.iter().map(|&(us, count)| (us, (count as f64 / all).min(1.0)));
@@ -206,8 +208,8 @@ impl ManyReport {
         (steps().filter(|step| step.failure.is_some()).count(), steps().count())
     }
 
-    /// The report as one JSON object: the figures of the best step (of the last, if none was sustained) of the first run, all
-    /// its steps, and all runs.
+    /// The report as one JSON object: the figures of the best step (of the last, if none was sustained) of the first
+    /// run, all its steps, and all runs.
     pub fn to_json(&self) -> Value {
         let runs: Vec<Value> = self.runs.iter().map(RunReport::to_json).collect();
         let mut report = runs.first().cloned().unwrap_or_else(|| json!({}));

@@ -1,5 +1,5 @@
-//! Where the engine's time goes, by stage of the way of an event: samples of the call stacks of the running server, taken
-//! by the kernel's `perf`. Without `--profile` there is none of it, and the engine itself knows nothing of it.
+//! Where the engine's time goes, by stage of the way of an event: samples of the call stacks of the running server,
+//! taken by the kernel's `perf`. Without `--profile` there is none of it, and the engine itself knows nothing of it.
 //!
 //! A sample belongs to the innermost function that says which stage it is: a copy of memory belongs to the decoder that
 //! asked for it. What the compiler has put into its caller counts as the caller.
@@ -101,8 +101,8 @@ impl Drop for Profiler {
     }
 }
 
-/// Samples by stage, from the stacks that `perf script` prints: a line for each function, innermost first, and an empty line
-/// behind each stack.
+/// Samples by stage, from the stacks that `perf script` prints: a line for each function, innermost first, and an empty
+/// line behind each stack.
 fn count(script: impl BufRead) -> HashMap<&'static str, u64> {
     let mut samples = HashMap::new();
     let mut stack: Vec<String> = Vec::new();

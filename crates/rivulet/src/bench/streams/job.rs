@@ -15,7 +15,8 @@ use crate::service::ServiceError;
 pub struct Job {
     /// The script; its last query is measured.
     pub script: String,
-    /// The same with less input, run before so that memory, tables and branches are as they are in the midst of a long run.
+    /// The same with less input, run before so that memory, tables and branches are as they are in the midst of a long
+    /// run.
     pub warm_up: Option<String>,
     /// Worker threads, and instances of operators.
     pub parallelism: usize,
@@ -36,8 +37,8 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// The most memory that was resident.
     pub rss_peak_bytes: u64,
-    /// From the arrival of rows, by the schedule if there is a rate, to the writing of their results: median, 99th percentile, longest.
-    /// None if there was no result.
+    /// From the arrival of rows, by the schedule if there is a rate, to the writing of their results: median, 99th
+    /// percentile, longest. None if there was no result.
     pub latency_us: Option<[u64; 3]>,
 }
 

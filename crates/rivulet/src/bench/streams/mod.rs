@@ -1,4 +1,5 @@
-//! Big queries under measurement: each runs in a process of its own, so that its memory and its processor time are its own.
+//! Big queries under measurement: each runs in a process of its own, so that its memory and its processor time are its
+//! own.
 //!
 //! - [`job`]: what such a process is told, and what it answers;
 //! - [`report`]: the answers of all, as a table or as JSON.

@@ -84,8 +84,8 @@ impl StreamsReport {
         })
     }
 
-    /// The rows of a table: query, events, seconds, processor seconds, events a second, the same for each core, results, refused rows,
-    /// memory, and latencies if the rows had a rate.
+    /// The rows of a table: query, events, seconds, processor seconds, events a second, the same for each core,
+    /// results, refused rows, memory, and latencies if the rows had a rate.
     pub fn rows(&self) -> impl Iterator<Item = [String; 10]> {
         self.queries.iter().map(|(name, outcome)| {
             let mut row: [String; 10] = std::array::from_fn(|_| String::new());

@@ -81,8 +81,8 @@ What is beyond is refused, and the step is a row of the report that says so.";
 /// Arguments of `rivulet bench many`.
 #[derive(Debug, Args)]
 pub(super) struct ManyArguments {
-    /// One step with so many events a second, which at --rate 1 is the number of queries; by default there are steps until the limit
-    /// is found
+    /// One step with so many events a second, which at --rate 1 is the number of queries; by default there are steps
+    /// until the limit is found
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     queries: Option<u32>,
     /// How long events are sent in each step
@@ -94,8 +94,8 @@ pub(super) struct ManyArguments {
     /// Events a second for each query, in the mean; several are compared at the same number of events
     #[arg(long = "rate", value_delimiter = ',', default_value = "1", value_name = "RATES")]
     rates: Vec<f64>,
-    /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n, tp (a task for each query, thread
-    /// pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan;
+    /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n, tp (a task for each query,
+    /// thread pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan;
     /// several, with commas between, are compared
     #[arg(long, value_delimiter = ',', default_value = "group", value_name = "MODELS")]
     model: Vec<Model>,
@@ -120,16 +120,19 @@ pub(super) struct ManyArguments {
     /// How queries are spread over the applications
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     distribution: Vec<Spread>,
-    /// Cut a single query in parts from so many hundredths of a worker's time on, 0 for never; by default as a server does
+    /// Cut a single query in parts from so many hundredths of a worker's time on, 0 for never; by default as a server
+    /// does
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     cut_above: Option<u32>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What of inputs survives the end of the server: none, checkpoint, log; as configured by default. Several are compared
+    /// What of inputs survives the end of the server: none, checkpoint, log; as configured by default. Several are
+    /// compared
     #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability)]
     durability: Vec<Durability>,
-    /// The generator delivers events at this quality of service; at 1 the server acknowledges each, durable ones when they are on disk
+    /// The generator delivers events at this quality of service; at 1 the server acknowledges each, durable ones when
+    /// they are on disk
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), conflicts_with = "external_broker")]
     qos: u8,
     /// Address of a real broker between generator and engine

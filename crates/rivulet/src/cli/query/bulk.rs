@@ -19,9 +19,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Refused lines that are shown; the others are only counted.
 const SHOWN_MAX: u64 = 10;
 
-/// Submits the lines of a file and says how many were created. With `--json` the server's answers go to standard output,
-/// line by line, and nothing else is said; with `names` the names of the new queries do. With `skips_existing` a line
-/// whose name exists is no failure.
+/// Submits the lines of a file and says how many were created. With `--json` the server's answers go to standard
+/// output, line by line, and nothing else is said; with `names` the names of the new queries do. With `skips_existing`
+/// a line whose name exists is no failure.
 pub(super) fn run(
     global: Global,
     client: &Client,

@@ -41,7 +41,8 @@ enum QueryCommand {
         /// Its name; by default one is generated
         #[arg(long)]
         name: Option<String>,
-        /// What it belongs to, for example a home: applications whose queries have a label in common are placed together
+        /// What it belongs to, for example a home: applications whose queries have a label in common are placed
+        /// together
         #[arg(long, value_name = "TEXT")]
         label: Option<String>,
     },
@@ -80,7 +81,8 @@ enum QueryCommand {
         /// Its name
         name: String,
     },
-    /// Pause queries: they keep their state, and get no events until they are resumed; big ones stop reading their sources
+    /// Pause queries: they keep their state, and get no events until they are resumed; big ones stop reading their
+    /// sources
     Pause {
         /// Their names
         #[arg(required = true, value_name = "NAME")]

@@ -124,12 +124,14 @@ fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Archiv
 /// Writes the data of a folder, with checkpoints that may be elsewhere, to a new file.
 ///
 /// # Errors
-/// A server that runs on the folder, checkpoints that are not in their place, and whatever the system says. There is no file then.
+/// A server that runs on the folder, checkpoints that are not in their place, and whatever the system says. There is no
+/// file then.
 pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Contents, ArchiveError> {
     if !folder.join(catalog::FILE_NAME).is_file() {
         return Err(ArchiveError::NoData(folder.to_path_buf()));
     }
-    // That it can be opened shows that it is whole. Closed again, it is a file like any other; held, no server begins to write to it.
+    // That it can be opened shows that it is whole. Closed again, it is a file like any other; held, no server begins
+    // to write to it.
     let opened = Catalog::open(folder)?;
     // Without them it would be a backup that no server starts with.
     if let Some(refused) = refusal_of_place(folder, checkpoints, &opened) {
@@ -185,7 +187,8 @@ fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write)
 }
 
 fn write_to<T, E: From<ArchiveError>>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
-    // The catalog is in it, with all that only its owner may read. One that is left of a backup before may be another's.
+    // The catalog is in it, with all that only its owner may read. One that is left of a backup before may be
+    // another's.
     let _ = fs::remove_file(path);
     let created = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, created.map_err(failed("cannot write", path))?);
@@ -326,11 +329,12 @@ impl Backup {
     }
 }
 
-/// Makes a data folder of a file that [`back_up`] wrote, and puts the checkpoints in their place, which may be elsewhere. The folder and the place must not
-/// be there, or be empty.
+/// Makes a data folder of a file that [`back_up`] wrote, and puts the checkpoints in their place, which may be
+/// elsewhere. The folder and the place must not be there, or be empty.
 ///
 /// # Errors
-/// A file that is no whole backup, a folder or place with something in it, and whatever the system says. Both are as they were then.
+/// A file that is no whole backup, a folder or place with something in it, and whatever the system says. Both are as
+/// they were then.
 pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Contents, ArchiveError> {
     // One that is there stays: it may be a volume, which has a name of its own.
     let partial = match fs::read_dir(folder) {
@@ -379,7 +383,8 @@ pub fn inside_of(folder: &Path, place: &Place) -> Option<PathBuf> {
     absolute(place).strip_prefix(absolute(folder)).map(Path::to_path_buf).ok()
 }
 
-/// Puts what is in a folder into a store, removes the folder, and has `finish` do the rest: the store is empty if that fails.
+/// Puts what is in a folder into a store, removes the folder, and has `finish` do the rest: the store is empty if that
+/// fails.
 fn move_objects(
     folder: &Path,
     store: &Store,
@@ -399,7 +404,8 @@ fn move_objects(
     })
 }
 
-/// Makes what is in `partial` what is in `folder`, which is not there, or is the empty one around it. After an error it is as it was.
+/// Makes what is in `partial` what is in `folder`, which is not there, or is the empty one around it. After an error it
+/// is as it was.
 fn move_all(partial: &Path, folder: &Path) -> Result<(), ArchiveError> {
     if partial.parent() != Some(folder) {
         fs::rename(partial, folder).map_err(failed("cannot make", folder))?;

@@ -33,7 +33,8 @@ pub struct SavedQuery {
     pub problems: Vec<String>,
 }
 
-/// Looks at the checkpoints of big queries, of those among the `statements` of the catalog, where that can be read, and of others.
+/// Looks at the checkpoints of big queries, of those among the `statements` of the catalog, where that can be read, and
+/// of others.
 pub(super) fn examine(
     place: &Place,
     statements: Option<&[StoredStatement]>,

@@ -68,8 +68,8 @@ fn problem(about: &'static str, text: String, advice: impl Into<String>) -> Find
     Finding { level: Level::Problem, about, text, advice: Some(advice.into()) }
 }
 
-/// Looks at a data folder whose checkpoints are in `checkpoints`. Nothing is changed, but a catalog that was not closed is repaired as a
-/// server would do.
+/// Looks at a data folder whose checkpoints are in `checkpoints`. Nothing is changed, but a catalog that was not closed
+/// is repaired as a server would do.
 pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     let only = |finding| Examination { findings: vec![finding], big_queries: Vec::new() };
     let mut findings = Vec::new();

@@ -1,7 +1,9 @@
-//! Where a query goes on whose sink makes results final by itself, as in a transaction: at its newest checkpoint whose results are. A crash between a
-//! checkpoint and the transaction that belongs to it leaves one whose results are not, and never came.
+//! Where a query goes on whose sink makes results final by itself, as in a transaction: at its newest checkpoint whose
+//! results are. A crash between a checkpoint and the transaction that belongs to it leaves one whose results are not,
+//! and never came.
 //!
-//! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on, and what to do is said.
+//! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on,
+//! and what to do is said.
 
 use rivulet_connectors::connector::FinalUpTo;
 use rivulet_dataflow::Snapshot;

@@ -1,4 +1,5 @@
-//! Whoever changes a query claims its name, for as long as it takes to open a source: others change other queries meanwhile.
+//! Whoever changes a query claims its name, for as long as it takes to open a source: others change other queries
+//! meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

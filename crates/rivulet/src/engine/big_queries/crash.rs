@@ -1,5 +1,5 @@
-//! A note in the data folder that the process has crashed: it was ended by a signal that a fault of its own brings about, as want of memory does
-//! where the kernel refuses it.
+//! A note in the data folder that the process has crashed: it was ended by a signal that a fault of its own brings
+//! about, as want of memory does where the kernel refuses it.
 
 use std::fs::File;
 use std::path::Path;
@@ -58,8 +58,8 @@ mod handler {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         let mut before = [default; SIGNALS.len()];
         for (signal, before) in SIGNALS.into_iter().zip(&mut before) {
-            // SAFETY: the handler does only what a signal may interrupt anything with: it reads what is set once, writes to a file
-            // that is open, and sets and raises signals.
+            // SAFETY: the handler does only what a signal may interrupt anything with: it reads what is set once,
+            // writes to a file that is open, and sets and raises signals.
             *before = unsafe { sigaction(signal, &own)? };
         }
         // Should a signal come before this, the default is done.

@@ -1,8 +1,9 @@
-//! What is done where the state of big queries has used up the memory that there may be: the one with the most state is ended, with the reason, before the system ends the
-//! process and everybody with it. Its last checkpoint, if any are made, stays, so RESUME QUERY goes on from there once there is more memory.
+//! What is done where the state of big queries has used up the memory that there may be: the one with the most state is
+//! ended, with the reason, before the system ends the process and everybody with it. Its last checkpoint, if any are
+//! made, stays, so RESUME QUERY goes on from there once there is more memory.
 //!
-//! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound itself, and after one the next has a minute,
-//! in which memory is given back.
+//! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound
+//! itself, and after one the next has a minute, in which memory is given back.
 
 use std::time::{Duration, Instant};
 

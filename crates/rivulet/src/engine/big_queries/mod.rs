@@ -1,13 +1,14 @@
 //! Big queries on a server: sources, sinks and views that are remembered, and flows that run again after a restart.
 //!
-//! The catalog remembers statements as they were written, in their order; a start carries them out again, what is declared before the queries. So what must hold: a
-//! statement is remembered only after it was carried out, and nothing is dropped that one which is remembered needs.
+//! The catalog remembers statements as they were written, in their order; a start carries them out again, what is
+//! declared before the queries. So what must hold: a statement is remembered only after it was carried out, and nothing
+//! is dropped that one which is remembered needs.
 //!
-//! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their creation to their end; `saved`: what outlives the
-//! process; `life`: the states of a query; `replace`: another version of a query goes on where one was; `begin`: where
-//! one goes on whose results are final by themselves; `info`: what is shown of them; `watch`: what is done about those
-//! that fail or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that
-//! need more than there may be.
+//! In reading order: `claim`: who changes a query; `declared`: sources, sinks and views; here: queries, from their
+//! creation to their end; `saved`: what outlives the process; `life`: the states of a query; `replace`: another version
+//! of a query goes on where one was; `begin`: where one goes on whose results are final by themselves; `info`: what is
+//! shown of them; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at
+//! which the process dies; `memory`: about those that need more than there may be.
 
 mod claim;
 mod crash;
@@ -69,8 +70,8 @@ const PLANS_MAX: usize = 3;
 
 /// What a server knows of big queries.
 ///
-/// Who changes a query claims its name first, for as long as it takes to open a source; then takes `changing`, then `known`.
-/// Nothing outside of this process is waited for under the latter two.
+/// Who changes a query claims its name first, for as long as it takes to open a source; then takes `changing`, then
+/// `known`. Nothing outside of this process is waited for under the latter two.
 #[derive(Default)]
 pub(super) struct BigQueries {
     /// Which of them may end the process.
@@ -150,8 +151,8 @@ impl OneQuery {
         self.life.flow().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone())
     }
 
-    /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does not run again by itself, for what it has written
-    /// elsewhere would be there twice.
+    /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does
+    /// not run again by itself, for what it has written elsewhere would be there twice.
     fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
         let Life::Ended(end) = &mut self.life else { return };
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref());
@@ -324,8 +325,8 @@ impl Engine {
         Saved::open(store, name, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
     }
 
-    /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server started, perhaps: without it the query would begin
-    /// anew. For who changes big queries.
+    /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server
+    /// started, perhaps: without it the query would begin anew. For who changes big queries.
     fn saved_of(&self, name: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some(one) = self.big_queries.known.lock().query(name) else { return Ok(None) };
         if one.saved.is_some() {
@@ -347,7 +348,8 @@ impl Engine {
         .collect()
     }
 
-    /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned; another version may have taken over since.
+    /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned;
+    /// another version may have taken over since.
     fn start_saved(
         &self,
         name: &str,
@@ -491,8 +493,8 @@ impl Engine {
         }
     }
 
-    /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be started, is
-    /// started from its last checkpoint; without one anew: without state, from the start of its sources.
+    /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be
+    /// started, is started from its last checkpoint; without one anew: without state, from the start of its sources.
     pub(super) fn resume_big_query(&self, name: &str) -> Result<Option<Resumed>, ServiceError> {
         let _claim = self.big_queries.claim(name)?;
         self.check_not_stopping()?;
@@ -660,7 +662,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A query as a start of the server leaves it: running, paused with nothing open, ended or failed as it was before, or with what is wrong.
+    /// A query as a start of the server leaves it: running, paused with nothing open, ended or failed as it was before,
+    /// or with what is wrong.
     fn load_one(
         &self,
         name: &str,
@@ -701,7 +704,8 @@ impl Engine {
         one
     }
 
-    /// Whether a query is not started now because it may be the one at which the server has died, which is said and remembered.
+    /// Whether a query is not started now because it may be the one at which the server has died, which is said and
+    /// remembered.
     fn may_end_the_server(&self, name: &str, one: &mut OneQuery) -> bool {
         let problem = match self.big_queries.starts.verdict(one.number) {
             Verdict::Starts => return false,
@@ -730,8 +734,8 @@ impl Engine {
             let known = self.big_queries.known.lock();
             known.queries.values().filter_map(|one| one.life.flow().cloned()).collect()
         };
-        // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was written after it would come
-        // twice, so nothing is.
+        // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was
+        // written after it would come twice, so nothing is.
         let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
         saved.iter().for_each(|one| one.flow().close());
         if !saved.is_empty() {
@@ -760,7 +764,8 @@ fn has_come_to_its_end(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint("drop it, and create it again to run it from the start")
 }
 
-/// Lets go of what a flow has opened that has come to its end, well or not. Whoever looks at its figures may hold it for a moment.
+/// Lets go of what a flow has opened that has come to its end, well or not. Whoever looks at its figures may hold it
+/// for a moment.
 fn close(running: Arc<run::Running>) {
     running.flow().wait_closed(CLOSE_MAX);
     let (held, deadline) = (Arc::downgrade(&running), Instant::now() + CLOSE_MAX);

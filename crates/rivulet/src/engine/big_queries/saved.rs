@@ -1,9 +1,11 @@
-//! What outlives the process of a big query: a line of epochs for each, with where its sources stand, what its operators hold, and what
-//! its sinks need to make final what was written.
+//! What outlives the process of a big query: a line of epochs for each, with where its sources stand, what its
+//! operators hold, and what its sinks need to make final what was written.
 //!
-//! State is cut by key groups into pieces, and a piece that is what it was is not written again. So a checkpoint costs what has changed.
+//! State is cut by key groups into pieces, and a piece that is what it was is not written again. So a checkpoint costs
+//! what has changed.
 //!
-//! What must hold: a query goes on from an epoch whole, or not at all. Whatever is wrong with it is said, and the query waits for somebody to decide.
+//! What must hold: a query goes on from an epoch whole, or not at all. Whatever is wrong with it is said, and the query
+//! waits for somebody to decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ const REST_MAX: Duration = Duration::from_secs(10);
 /// How long whoever asks for a checkpoint waits until the results of the one before are final.
 const FINAL_MAX: Duration = Duration::from_secs(5);
 
-/// A query that did not come to rest is not asked again before this is over: it holds up the checkpoints of others, and its own rows.
+/// A query that did not come to rest is not asked again before this is over: it holds up the checkpoints of others, and
+/// its own rows.
 const SLOW_REST: Duration = Duration::from_secs(60);
 
 /// The end of a query that could not be saved is tried again after this: it is asked for all the time.
@@ -70,8 +73,9 @@ struct Note {
     /// When it was made, in milliseconds since 1970, for who looks at it later.
     #[serde(default)]
     made_ms: Option<i64>,
-    /// The epoch of the version before, of which this one is what the query goes on with: no row was processed between the two. Where several versions came one after
-    /// the other without that any processed a row, it is that of the first.
+    /// The epoch of the version before, of which this one is what the query goes on with: no row was processed between
+    /// the two. Where several versions came one after the other without that any processed a row, it is that of the
+    /// first.
     #[serde(default)]
     takes_over: Option<u64>,
     /// For each source its partitions; nothing for one that has yet to be opened for the first time.
@@ -173,8 +177,8 @@ pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
     Ok(Epochs::lines(store, LINES)?.iter().filter_map(|line| query_of(line)).collect())
 }
 
-/// Forgets what was saved of queries that are not in the catalog any more. It has given out numbers up to `next`, and those `known` are there: what has
-/// another number is not of this catalog, and stays.
+/// Forgets what was saved of queries that are not in the catalog any more. It has given out numbers up to `next`, and
+/// those `known` are there: what has another number is not of this catalog, and stays.
 pub(super) fn forget_dropped(store: &Arc<Store>, next: u64, known: &BTreeSet<u64>) {
     let numbers = match numbers(store) {
         Ok(numbers) => numbers,
@@ -212,7 +216,8 @@ impl Saved {
         let query = checksum(text);
         let mut epochs = Epochs::open(store.clone(), &line_of(number), settings).map_err(failed)?;
         let (own, newest) = (newest_of(&epochs, query), epochs.newest());
-        // Where there are only those of another version, to begin anew would write again what both have written. The catalog may be an older copy.
+        // Where there are only those of another version, to begin anew would write again what both have written. The
+        // catalog may be an older copy.
         match (own, newest) {
             (None, Some(newest)) => match epochs.problems().first() {
                 Some(problem) => {
@@ -300,7 +305,8 @@ impl Saved {
         Ok((Some((epoch, snapshot)), problems))
     }
 
-    /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take over after all.
+    /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take
+    /// over after all.
     fn go_back_to_own(&mut self) -> Result<(), ServiceError> {
         let (own, newest) = (newest_of(&self.line.epochs, self.query), self.line.epochs.newest());
         match (own, newest) {
@@ -323,7 +329,8 @@ impl Saved {
         note.and_then(|note| note["takes_over"].as_u64()).unwrap_or(epoch)
     }
 
-    /// The epoch from which the query began to write to its sink, where that is not its own beginning: it has replaced one that wrote elsewhere.
+    /// The epoch from which the query began to write to its sink, where that is not its own beginning: it has replaced
+    /// one that wrote elsewhere.
     pub(super) fn begin_of_sink(&self) -> Option<u64> {
         let is_empty = |sink: &serde_json::Value| sink.as_array().is_some_and(Vec::is_empty);
         let has_said = |note: &serde_json::Value| !note["sinks"].as_array().is_some_and(|all| all.iter().all(is_empty));
@@ -331,7 +338,8 @@ impl Saved {
         self.line.epochs.kept().filter(|(_, note)| begins(note)).map(|(epoch, _)| epoch).max()
     }
 
-    /// Makes the epoch with which another version of the query goes on, behind `epoch`. From now on the line is its own.
+    /// Makes the epoch with which another version of the query goes on, behind `epoch`. From now on the line is its
+    /// own.
     pub(super) fn take_over(
         &mut self,
         plan: &QueryPlan,

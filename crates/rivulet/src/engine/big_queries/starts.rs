@@ -1,10 +1,11 @@
-//! Which big queries have been started and have not yet shown that they can run: a query that ends the process would otherwise do so again at
-//! every start.
+//! Which big queries have been started and have not yet shown that they can run: a query that ends the process would
+//! otherwise do so again at every start.
 //!
-//! The data folder has a note of them, `starts`. A query has shown that it can run when a checkpoint of it was made, or after
-//! [`PROVEN_AFTER`]; an orderly stop empties the note. If the process crashed or the kernel ended it for want of memory, the next start counts
-//! that against every query in the note. Other deaths, as by `kill -9` or with the machine, say nothing of queries. A query that was in the note
-//! at [`DEATHS_MAX`] such deaths in a row is held if it was there alone; several are started one after the other.
+//! The data folder has a note of them, `starts`. A query has shown that it can run when a checkpoint of it was made, or
+//! after [`PROVEN_AFTER`]; an orderly stop empties the note. If the process crashed or the kernel ended it for want of
+//! memory, the next start counts that against every query in the note. Other deaths, as by `kill -9` or with the
+//! machine, say nothing of queries. A query that was in the note at [`DEATHS_MAX`] such deaths in a row is held if it
+//! was there alone; several are started one after the other.
 //!
 //! The kernel counts those in the control group of the process, or on the whole machine where it does not. The note has
 //! the count as it was a moment before the process died: what others died of earlier does not count.
@@ -35,7 +36,8 @@ const NOTE: &str = "starts";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Starts,
-    /// It is one of several at which the process may have died, and is started when all others have shown that they can run.
+    /// It is one of several at which the process may have died, and is started when all others have shown that they can
+    /// run.
     Waits,
     /// The process died when nothing but this query had just been started.
     IsHeld,
@@ -83,7 +85,8 @@ pub(super) struct Starts {
 
 #[derive(Default)]
 struct Known {
-    /// By number, how often in a row the process has died soon after a query was started that this process has not started yet.
+    /// By number, how often in a row the process has died soon after a query was started that this process has not
+    /// started yet.
     deaths: BTreeMap<u64, u32>,
     /// Those that run: how often in a row they were begun, and when.
     unproven: BTreeMap<u64, (u32, Instant)>,
@@ -188,8 +191,8 @@ impl Starts {
         self.write(known);
     }
 
-    /// Forgets the queries that have shown that they can run, and those that do not run any more. Of each that runs it is said when its
-    /// newest checkpoint was made by this process.
+    /// Forgets the queries that have shown that they can run, and those that do not run any more. Of each that runs it
+    /// is said when its newest checkpoint was made by this process.
     pub(super) fn keep(&self, running: &BTreeMap<u64, Option<Instant>>) {
         let known = &mut *self.known.lock();
         known.unproven.retain(|number, (_, begun)| {

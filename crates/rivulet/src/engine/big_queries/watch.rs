@@ -1,6 +1,7 @@
-//! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start one whose
-//! source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose results since the last
-//! checkpoint were lost. Before the queries, it tries again to enter the sources and views that are absent.
+//! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start
+//! one whose source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose
+//! results since the last checkpoint were lost. Before the queries, it tries again to enter the sources and views that
+//! are absent.
 //!
 //! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before
 //! that; what is tried in vain is tried less and less often; and what does not answer holds up further attempts, which
@@ -24,7 +25,8 @@ use crate::service::ServiceError;
 /// How often all of them are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice after a crash until that is saved.
+/// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice
+/// after a crash until that is saved.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
 /// How often it is seen to that there is room for a start on a full disk, and what rows say of their time.
@@ -297,8 +299,8 @@ impl Engine {
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
         let claim = self.big_queries.claim_within(name, LOOK_PERIOD);
         if claim.is_none() || !is_wanted() {
-            // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever resumed it writes the same, and whoever replaced it before it was read
-            // where it goes on has shut it out.
+            // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever
+            // resumed it writes the same, and whoever replaced it before it was read where it goes on has shut it out.
             if let Ok(Started::Runs(_, running)) = started {
                 running.cancel();
                 close(running);

@@ -4,7 +4,8 @@
 //! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
 //! reads little that does not count.
 //!
-//! A piece begins with a mark and the identity of the application's text; behind them stands what [`GroupSnapshot`] has.
+//! A piece begins with a mark and the identity of the application's text; behind them stands what [`GroupSnapshot`]
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;

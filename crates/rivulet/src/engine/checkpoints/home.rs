@@ -1,10 +1,12 @@
-//! Whether the configured place has the checkpoints of this catalog. Where it has none, or those of another, queries would begin with empty state and nobody
-//! would know: so a server does not start then, unless it is told to.
+//! Whether the configured place has the checkpoints of this catalog. Where it has none, or those of another, queries
+//! would begin with empty state and nobody would know: so a server does not start then, unless it is told to.
 //!
-//! The place has a mark of its server ([`Owner`]), and the catalog notes the last place, each with a generation that grows when the place changes. So all of these are
-//! told apart: the place that it was, the same under another name because all of it was moved there, an earlier copy, an empty one, and another server's.
+//! The place has a mark of its server ([`Owner`]), and the catalog notes the last place, each with a generation that
+//! grows when the place changes. So all of these are told apart: the place that it was, the same under another name
+//! because all of it was moved there, an earlier copy, an empty one, and another server's.
 //!
-//! What must hold: the mark is there before the catalog notes it, so that a crash between the two looks like a place that was moved.
+//! What must hold: the mark is there before the catalog notes it, so that a crash between the two looks like a place
+//! that was moved.
 
 use std::path::{self, Path};
 
@@ -27,8 +29,9 @@ pub(crate) struct Home {
     is_noted: bool,
 }
 
-/// Looks whether a store, opened at this place, has the checkpoints of a catalog; a folder that is not there needs none, and has nothing. `usual` is where versions had them
-/// that did not note it, unless they were told otherwise. An empty place is right for a catalog without queries, and for others if `accepts_empty`.
+/// Looks whether a store, opened at this place, has the checkpoints of a catalog; a folder that is not there needs
+/// none, and has nothing. `usual` is where versions had them that did not note it, unless they were told otherwise. An
+/// empty place is right for a catalog without queries, and for others if `accepts_empty`.
 ///
 /// # Errors
 /// It has not; what to do is in the hint. Nothing was changed.
@@ -115,7 +118,8 @@ fn name_of(place: &Place) -> String {
     }
 }
 
-/// Whether any checkpoint of a server is there. Only what was committed counts, under the names that a server gives: in the folder there may be files of others.
+/// Whether any checkpoint of a server is there. Only what was committed counts, under the names that a server gives: in
+/// the folder there may be files of others.
 pub(super) fn has_epochs(store: &Store) -> Result<bool, ServiceError> {
     let names = store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
     let is_ours = |line| line == applications::LINE || line == catalog::LINE || query_of(line).is_some();

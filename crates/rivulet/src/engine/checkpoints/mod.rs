@@ -351,8 +351,8 @@ impl Engine {
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be in
-    /// it; says of which big queries none could be made.
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be
+    /// in it; says of which big queries none could be made.
     fn make_checkpoint(
         &self,
         checkpoints: &Checkpoints,

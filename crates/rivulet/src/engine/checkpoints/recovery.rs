@@ -1,7 +1,8 @@
 //! What was saved comes back: at the start of the server, before anything is received.
 //!
-//! Two steps around the loading of the catalog. Before it, [`SavedStates`] knows which queries were saved and which of them shared a slot, because those with a state
-//! of their own may not share one now. After it, when every query has its slot, groups take back their state, several at a time.
+//! Two steps around the loading of the catalog. Before it, [`SavedStates`] knows which queries were saved and which of
+//! them shared a slot, because those with a state of their own may not share one now. After it, when every query has
+//! its slot, groups take back their state, several at a time.
 //!
 //! The state of an application that cannot run now stays with it ([`Unrestored`]), for when it can.
 
@@ -80,8 +81,8 @@ impl<'a> SavedStates<'a> {
         }
     }
 
-    /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a checkpoint of
-    /// these was made. To be called when applications run, before their queries do.
+    /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a
+    /// checkpoint of these was made. To be called when applications run, before their queries do.
     pub(in crate::engine) fn fit(&mut self, applications: &Applications) {
         for (number, (id, _)) in &self.by_application {
             let running = applications.numbered(*number).filter(|running| running.application.id != *id);
@@ -109,7 +110,8 @@ fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<
 }
 
 impl Engine {
-    /// Reads what was saved, and the position in the log from which on events may be missing in it; nothing and 0 if nothing was saved.
+    /// Reads what was saved, and the position in the log from which on events may be missing in it; nothing and 0 if
+    /// nothing was saved.
     pub(in crate::engine) fn read_checkpoint(&self) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
         let mut found = RecoveryStatus::default();
         let Some(checkpoints) = &self.checkpoints else { return Ok((Unrestored::default(), found, 0)) };
@@ -130,7 +132,8 @@ impl Engine {
         Ok((pieces, found, applications.known.position()))
     }
 
-    /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was `found`.
+    /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was
+    /// `found`.
     pub(in crate::engine) fn restore_all(&self, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
         let Some(checkpoints) = &self.checkpoints else { return };
         let begun = Instant::now();

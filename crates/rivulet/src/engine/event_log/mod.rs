@@ -1,10 +1,12 @@
-//! The log of events: what durable inputs receive is on disk before its sender is told so, and is replayed after a crash.
+//! The log of events: what durable inputs receive is on disk before its sender is told so, and is replayed after a
+//! crash.
 //!
-//! The router puts events into it ([`RouterLog`]). At a start what checkpoints do not cover is replayed ([`replay`]); what is received meanwhile goes to the end of
-//! the log and waits for its turn there, so that the order is that of the log and nobody has to wait for the replay.
+//! The router puts events into it ([`RouterLog`]). At a start what checkpoints do not cover is replayed ([`replay`]);
+//! what is received meanwhile goes to the end of the log and waits for its turn there, so that the order is that of the
+//! log and nobody has to wait for the replay.
 //!
-//! What must hold: an event that was acknowledged is in the log up to where [`EventLog::durable`] says, and is kept there until a
-//! checkpoint has it ([`EventLog::forget_before`]).
+//! What must hold: an event that was acknowledged is in the log up to where [`EventLog::durable`] says, and is kept
+//! there until a checkpoint has it ([`EventLog::forget_before`]).
 
 mod replay;
 
@@ -29,8 +31,8 @@ use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
 use replay::Replay;
 
-/// For how long messages stay in the log in any case: their senders may not have been told yet that they are there. An acknowledgement
-/// follows within milliseconds.
+/// For how long messages stay in the log in any case: their senders may not have been told yet that they are there. An
+/// acknowledgement follows within milliseconds.
 const UNACKNOWLEDGED_US: i64 = 10_000_000;
 
 /// How many messages at the end of the log may be sent again.
@@ -141,7 +143,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// A checkpoint has all before this position, and what came of it has left: if that is all that was replayed, no result is given once more.
+    /// A checkpoint has all before this position, and what came of it has left: if that is all that was replayed, no
+    /// result is given once more.
     pub(super) fn forget_repeats_at(&self, position: LogPosition, messaging: &Messaging) {
         let replayed_to = self.replayed_to.load(Ordering::Acquire);
         if replayed_to > 0 && position >= replayed_to {
@@ -184,7 +187,8 @@ impl EventLog {
         self.log.wait_durable(position, limit)
     }
 
-    /// From now on positions are higher than `position`, up to which a checkpoint has come. A log that was not that far has lost its end.
+    /// From now on positions are higher than `position`, up to which a checkpoint has come. A log that was not that far
+    /// has lost its end.
     pub(super) fn pass(&self, position: LogPosition) {
         let end = self.found_to();
         if position > end {
@@ -208,8 +212,8 @@ impl EventLog {
         self.log.hold()
     }
 
-    /// No checkpoint that is kept needs what is before `position`. What may come again, because its sender was not told that it is here, is
-    /// kept nevertheless: after a restart it is recognised by the log alone.
+    /// No checkpoint that is kept needs what is before `position`. What may come again, because its sender was not told
+    /// that it is here, is kept nevertheless: after a restart it is recognised by the log alone.
     pub(super) fn forget_before(&self, position: LogPosition) {
         let (now_us, next) = (self.clock.steady_us(), self.log.next());
         let mut recent = self.recent.lock();

@@ -1,8 +1,10 @@
 //! Replay: what the log has and no checkpoint covers goes through the router once more, as it came.
 //!
-//! Results that the log has as events of other queries are told to the router first: whoever gave them gives them once more.
+//! Results that the log has as events of other queries are told to the router first: whoever gave them gives them once
+//! more.
 //!
-//! Timers do not run ahead of what is yet to be replayed: the clock of queries is held at the arrival of the next event.
+//! Timers do not run ahead of what is yet to be replayed: the clock of queries is held at the arrival of the next
+//! event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +31,9 @@ const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl EventLog {
-    /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the log does not have any
-    /// more of it is counted as lost, if it `asks_for_all`. Holds the timers of the workers; `over` is called at the end.
+    /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the
+    /// log does not have any more of it is counted as lost, if it `asks_for_all`. Holds the timers of the workers;
+    /// `over` is called at the end.
     ///
     /// # Errors
     /// There can be no more threads; the log cannot be read.
@@ -86,8 +89,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// Where no thread replays, hands over at most so many events, and if `ends` is true all that are left, if they are few; whether
-    /// the replay is over.
+    /// Where no thread replays, hands over at most so many events, and if `ends` is true all that are left, if they are
+    /// few; whether the replay is over.
     pub(in crate::engine) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
         let Some(stepped) = &self.stepped else { return self.progress.is_over.load(Ordering::Acquire) };
         let mut replay = stepped.lock();
@@ -176,8 +179,8 @@ impl Replay {
         advance
     }
 
-    /// Hands over the last events while nothing new is received, so that what comes then goes to its inboxes; false if that was not
-    /// possible now.
+    /// Hands over the last events while nothing new is received, so that what comes then goes to its inboxes; false if
+    /// that was not possible now.
     fn hand_over_rest(&self, from: LogPosition) -> bool {
         self.router.end_replay(|push| {
             let next = self.log.next();

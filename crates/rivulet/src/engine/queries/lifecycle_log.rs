@@ -1,10 +1,12 @@
-//! Queries that came, were paused or resumed behind the last checkpoint: of what the log gives after a restart each gets what was for it.
+//! Queries that came, were paused or resumed behind the last checkpoint: of what the log gives after a restart each
+//! gets what was for it.
 //!
-//! The catalog remembers at which positions of the log that was ([`LifecycleEntry`]). Who came is behind all that is before ([`Group::begin_behind`]); who was away gets
-//! nothing of that time ([`Absences`]), and if it is paused still it is routed to until the replay is over. Nobody may be paused or resumed before that.
+//! The catalog remembers at which positions of the log that was ([`LifecycleEntry`]). Who came is behind all that is
+//! before ([`Group::begin_behind`]); who was away gets nothing of that time ([`Absences`]), and if it is paused still
+//! it is routed to until the replay is over. Nobody may be paused or resumed before that.
 //!
-//! What must hold: after a restart a query has seen the events that it had seen before, and no others. Those that come while a statement is carried out may count as
-//! received before it or behind it.
+//! What must hold: after a restart a query has seen the events that it had seen before, and no others. Those that come
+//! while a statement is carried out may count as received before it or behind it.
 //!
 //! [`Group::begin_behind`]: rivulet_runtime::Group::begin_behind
 
@@ -116,8 +118,8 @@ pub(in crate::engine) struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it did; of one that came since, those that came
-    /// with it. `None` for one of which neither is known.
+    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it
+    /// did; of one that came since, those that came with it. `None` for one of which neither is known.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
         let saved = || self.saved.of(running)?.0.shared(query);
         let attended = self.lifecycle_log.shared(query);
@@ -153,7 +155,8 @@ impl Queries {
                 came.entry((entry.application, since)).or_default().push(slot);
             }
         }
-        // What was saved says how far they have come, but where that was nothing of the log. Who shares a slot with one that was there before gets what is for that.
+        // What was saved says how far they have come, but where that was nothing of the log. Who shares a slot with one
+        // that was there before gets what is for that.
         let applications: BTreeSet<ApplicationNumber> =
             saved_since.keys().map(|(application, _)| *application).collect();
         for application in applications {
@@ -209,8 +212,8 @@ impl Queries {
         }
     }
 
-    /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries together. The state of the engine is not locked
-    /// meanwhile.
+    /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries
+    /// together. The state of the engine is not locked meanwhile.
     pub(super) fn let_arrive(&self, query: &str) {
         let place = {
             let state = self.state.lock();

@@ -299,8 +299,8 @@ impl Queries {
         Ok(())
     }
 
-    /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so that
-    /// they are listed and their names are taken.
+    /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so
+    /// that they are listed and their names are taken.
     pub(in crate::engine) fn load(&self, loading: &Loading<'_>) -> Result<u64, ServiceError> {
         let state = &mut *self.state.lock();
         let mut waiting: HashMap<ApplicationNumber, Chunk<QueryId>> = HashMap::new();
@@ -317,8 +317,8 @@ impl Queries {
         Ok(loaded)
     }
 
-    /// Puts a query of the registry to those of its application that are about to run, and lets these run once they are many.
-    /// Returns how many do.
+    /// Puts a query of the registry to those of its application that are about to run, and lets these run once they are
+    /// many. Returns how many do.
     fn load_query(
         &self,
         state: &mut State,
@@ -445,7 +445,8 @@ impl<Q: Copy> Chunk<Q> {
 }
 
 impl<Q: Copy> Checked<Q> {
-    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topics), and refuses the others.
+    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topics), and refuses the
+    /// others.
     fn retain(
         &mut self,
         mut check: impl FnMut(usize, Q, &mut Vec<String>) -> Result<(), ServiceError>,

@@ -1,7 +1,7 @@
 //! The sink of a shared input: hands rows on to the queries they can concern.
 //!
-//! What must hold: events of the log are handed on in the order of their positions, those that could not be decoded among the others. So
-//! nothing is handed on before an activation has told of both.
+//! What must hold: events of the log are handed on in the order of their positions, those that could not be decoded
+//! among the others. So nothing is handed on before an activation has told of both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

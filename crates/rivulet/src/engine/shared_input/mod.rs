@@ -1,13 +1,13 @@
 //! Topics that many queries read: each event is decoded once, and found to concern some of them by an index.
 //!
-//! Usually a route leads from a topic to a query's slot, and its group decodes what comes. Where [`QUERIES_MIN`] queries read
-//! one topic, of one application or of several with the same declared columns and format, one route leads to a *shared input*
-//! instead: a group whose slots are topics. Its sink ([`fan_out`]) hands each decoded row on to the queries that it can concern,
-//! which the index over their parameters tells ([`readers`]). What cannot be decoded goes to each of them as it came, so that each
-//! refuses it in its own way.
+//! Usually a route leads from a topic to a query's slot, and its group decodes what comes. Where [`QUERIES_MIN`]
+//! queries read one topic, of one application or of several with the same declared columns and format, one route leads
+//! to a *shared input* instead: a group whose slots are topics. Its sink ([`fan_out`]) hands each decoded row on to the
+//! queries that it can concern, which the index over their parameters tells ([`readers`]). What cannot be decoded goes
+//! to each of them as it came, so that each refuses it in its own way.
 //!
-//! What must hold: a query gets exactly the events it would get by a route of its own, in the same order and before the same
-//! timers, but for rows that its WHERE does not let through anyhow (or would fail on behind a part that is false).
+//! What must hold: a query gets exactly the events it would get by a route of its own, in the same order and before the
+//! same timers, but for rows that its WHERE does not let through anyhow (or would fail on behind a part that is false).
 
 mod fan_out;
 mod readers;
@@ -150,8 +150,8 @@ impl SharedInputs {
         self.inputs.values().map(|input| input.group.clone()).collect()
     }
 
-    /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each slot those of
-    /// its inputs.
+    /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each
+    /// slot those of its inputs.
     pub(super) fn split<'t>(
         &self,
         running: &Running,

@@ -106,8 +106,8 @@ impl Readers {
         self.waiting.lock().forget(&running.group, &gone);
     }
 
-    /// Lets the next version of an application read what the one before reads, by queries in the same slots; the one before stands
-    /// still. What waits for it is for the next one.
+    /// Lets the next version of an application read what the one before reads, by queries in the same slots; the one
+    /// before stands still. What waits for it is for the next one.
     pub(super) fn succeed(&self, before: &Running, after: &Running) {
         let mut guard = self.known.write();
         let known = &mut *guard;
@@ -171,8 +171,8 @@ impl Known {
         })
     }
 
-    /// Picks rows from `from` on for the queries they can concern, until these are many; returns the first row that was not looked
-    /// at.
+    /// Picks rows from `from` on for the queries they can concern, until these are many; returns the first row that was
+    /// not looked at.
     pub(super) fn pick(&self, batch: &Batch, from: usize, picked: &mut Vec<(Arc<Group>, Picked)>) -> usize {
         let columns: Vec<Option<_>> = batch
             .columns

@@ -1,5 +1,5 @@
-//! What clients send beside PUBLISH and PUBACK, read to the letter: whatever MQTT 3.1.1 and 5 forbid is refused, with the
-//! reason code that version 5 has for it.
+//! What clients send beside PUBLISH and PUBACK, read to the letter: whatever MQTT 3.1.1 and 5 forbid is refused, with
+//! the reason code that version 5 has for it.
 
 use std::sync::Arc;
 

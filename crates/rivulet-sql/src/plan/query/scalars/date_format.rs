@@ -1,7 +1,7 @@
 //! `date_format(ts, 'yyyy-MM-dd HH:mm')`, and `to_char(ts, '%Y-%m-%d')` or `to_char(ts, 'YYYY-MM-DD')`.
 //!
-//! The format is read when the query is planned. Rows of a stream follow each other in time, so most of them have the text of the one
-//! before: it is made anew only when the smallest unit in the format changes.
+//! The format is read when the query is planned. Rows of a stream follow each other in time, so most of them have the
+//! text of the one before: it is made anew only when the smallest unit in the format changes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -439,7 +439,8 @@ fn days_before(year: i64) -> i64 {
     365 * (year - 1970) + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) - 477
 }
 
-/// Year, month and day of a day since 1970, in the calendar of today (Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day since 1970, in the calendar of today (Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

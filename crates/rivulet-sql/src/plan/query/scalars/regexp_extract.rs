@@ -1,6 +1,7 @@
 //! `regexp_extract(text, pattern [, group])`: what a group of a pattern matches; null if nothing does.
 //!
-//! The pattern is compiled when the query is planned. It is one of the regular expressions that are matched in time linear in the text.
+//! The pattern is compiled when the query is planned. It is one of the regular expressions that are matched in time
+//! linear in the text.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `split_index(text, delimiter, index)`: a part of a text, counted from 0, null behind the last one; `count_char(text, character)`: how often
-//! a character stands in a text.
+//! `split_index(text, delimiter, index)`: a part of a text, counted from 0, null behind the last one;
+//! `count_char(text, character)`: how often a character stands in a text.
 
 use std::sync::Arc;
 
