@@ -196,10 +196,11 @@ impl Script {
     }
 }
 
+/// Columns and the place of the event time; or why they cannot be read.
+pub(crate) type OwnColumns = Result<(SchemaRef, Option<usize>), SqlError>;
+
 /// Gives the columns that a source brings itself, which may be one of `files`, and which of them is the event time.
-pub(crate) fn own_columns(
-    files: &Files,
-) -> impl FnOnce(&str, &str) -> Option<Result<(SchemaRef, Option<usize>), SqlError>> {
+pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<OwnColumns> {
     |connector, address| {
         let schema = match CONNECTORS.declared_schema(connector, address, files) {
             Ok(schema) => schema?,

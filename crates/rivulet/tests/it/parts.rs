@@ -71,7 +71,9 @@ fn work(engine: &Engine, table: &str, what: usize, round: usize) {
         4 => {
             let all = engine.queries(&QueryFilter { limit: 100, ..QueryFilter::default() });
             all.iter().for_each(|one| _ = engine.query(&one.name));
-            (engine.tables(), engine.applications(), engine.status());
+            engine.tables();
+            engine.applications();
+            engine.status();
         }
         5 => {
             engine.metrics();
