@@ -4,7 +4,7 @@
 //! [`Messaging::open`]; what clients send before waits in the kernel.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -75,13 +75,6 @@ impl Side {
             Self::Broker(broker) => broker.publisher(),
             Self::Client(client, _) => client.publisher(),
             Self::Given(network) => network.publisher(),
-        }
-    }
-
-    fn publisher_of_task(&self) -> Arc<dyn Publisher> {
-        match self {
-            Self::Broker(_) | Self::Client(..) => self.publisher(),
-            Self::Given(network) => network.publisher_of_task(),
         }
     }
 
@@ -264,8 +257,16 @@ impl Messaging {
 
     /// Gives each task where its results go.
     pub(super) fn publishers_of_tasks(&self) -> impl Fn() -> Arc<dyn Publisher> + Send + Sync + 'static {
-        let side = self.side.clone();
-        move || side.publisher_of_task()
+        let publisher = self.publisher();
+        // Tasks are behind the router, and that behind the network: tasks that held it would hold all for ever.
+        let network = match &*self.side {
+            Side::Given(network) => Some(Arc::downgrade(network)),
+            Side::Broker(_) | Side::Client(..) => None,
+        };
+        move || match network.as_ref().and_then(Weak::upgrade) {
+            Some(network) => network.publisher_of_task(),
+            None => publisher.clone(),
+        }
     }
 
     /// What sources and sinks of big queries use of it.
