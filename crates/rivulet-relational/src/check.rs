@@ -247,6 +247,10 @@ impl Check<'_> {
             Expr::BinaryOp { op: BinaryOperator::BitwiseXor | BinaryOperator::PGExp, .. } => {
                 ("the operator '^'".to_owned(), Some("use power(base, exponent)"))
             }
+            // It is one of bits here, and logical elsewhere: stored applications are not to depend on it.
+            Expr::BinaryOp { op: BinaryOperator::Xor, .. } if self.has_parameters => {
+                ("the operator XOR".to_owned(), Some("write a <> b for conditions"))
+            }
             Expr::BinaryOp { op, .. } if !is_operator(op) => (format!("the operator '{op}'"), None),
             Expr::UnaryOp { op, .. } if !matches!(op, UnaryOperator::Plus | UnaryOperator::Not) => {
                 (format!("the operator '{op}'"), None)

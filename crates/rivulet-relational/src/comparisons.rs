@@ -111,8 +111,11 @@ fn pair(left: &Expr, right: &Expr, schema: &DFSchema) -> Result<()> {
 fn refuse_mixed(left: &DataType, right: &DataType, placed: &Expr) -> Result<()> {
     let (Some(left_kind), Some(right_kind)) = (Kind::of(left), Kind::of(right)) else { return Ok(()) };
     let hint = match (left_kind, right_kind) {
-        (Kind::Text, Kind::Number | Kind::Truth) | (Kind::Number | Kind::Truth, Kind::Text) => {
+        (Kind::Text, Kind::Number) | (Kind::Number, Kind::Text) => {
             "write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)"
+        }
+        (Kind::Text, Kind::Truth) | (Kind::Truth, Kind::Text) => {
+            "write TRUE and FALSE without quotes; convert with CAST(... AS BOOLEAN) or CAST(... AS TEXT)"
         }
         (Kind::Time, Kind::Number) | (Kind::Number, Kind::Time) => {
             "write TIMESTAMP '...' for a time and INTERVAL '...' for a time span"

@@ -45,7 +45,10 @@ impl ExpressionPlanner {
         let mut expression = expression.clone();
         spell_out_expression(&mut expression)?;
         let mut context = PlannerContext::new();
-        Ok(SqlToRel::new(self.catalog.as_ref()).sql_to_expr(expression, &self.schema, &mut context)?)
+        let planned = SqlToRel::new(self.catalog.as_ref()).sql_to_expr(expression, &self.schema, &mut context)?;
+        // A function that is called by another of its names has that as an alias, by which equal expressions would
+        // differ.
+        Ok(planned.unalias_nested().data)
     }
 
     /// A planned expression with its types coerced, and its type.

@@ -64,6 +64,12 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } if matches!(**expr, Expr::Interval(_)) => {
             **expr = Expr::Nested(Box::new(taken(expr)));
         }
+        Expr::Interval(interval) if matches!(*interval.value, Expr::UnaryOp { op: UnaryOperator::Minus, .. }) => {
+            let Expr::UnaryOp { expr: amount, .. } = taken(&mut interval.value) else { return Ok(()) };
+            interval.value = amount;
+            let interval = Box::new(Expr::Nested(Box::new(taken(expression))));
+            *expression = Expr::Nested(Box::new(Expr::UnaryOp { op: UnaryOperator::Minus, expr: interval }));
+        }
         // The optimizer below takes this one pattern for IS NOT NULL, which null is not; an empty one matches the same
         // texts.
         Expr::BinaryOp { op, right, .. } if is_match(op) => pattern_of_all(right),

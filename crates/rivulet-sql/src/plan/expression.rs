@@ -174,7 +174,9 @@ pub(super) fn explain(
             position = other.map(|one| start(&one.condition)).unwrap_or_default().or(position);
         }
         // Which is CASE in other words.
-        ast::Expr::Function(_) if !wrong.is_of_types && called_name(&culprit).as_deref() == Some("if") => {
+        ast::Expr::Function(_)
+            if !wrong.is_of_types && called_name(&culprit).is_some_and(|name| name.eq_ignore_ascii_case("if")) =>
+        {
             for_each_child(&mut culprit.clone(), &mut |condition| {
                 position = start(condition).or(position);
                 ControlFlow::Break(())

@@ -35,6 +35,7 @@ fn casts_do_what_their_types_say() {
         ("CAST(TIMESTAMP '2026-11-21 08:30:00.123456' AS TIMESTAMP(6))", "2026-11-21T08:30:00.123456"),
         ("CAST('2026-11-21' AS DATE)", "2026-11-21"),
         ("TIMESTAMP '2026-11-21 08:30:00' + -INTERVAL '1 hour 20 minutes'", "2026-11-21T07:10:00"),
+        ("TIMESTAMP '2026-11-21 08:30:00' + INTERVAL -'1 hour 20 minutes'", "2026-11-21T07:10:00"),
         ("TIMESTAMP '2026-11-21 08:30:00' - -INTERVAL '90' MINUTE", "2026-11-21T10:00:00"),
     ] {
         for path in PATHS {
