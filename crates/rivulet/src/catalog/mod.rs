@@ -12,7 +12,7 @@
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
-//! | `lifecycle_log` | number | position in the log of events, first and last query id, what happened to them there |
+//! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |

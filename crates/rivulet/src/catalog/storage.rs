@@ -10,11 +10,15 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use redb::Database;
 
 use super::record;
+
+/// How long readers are waited for before the file is opened again.
+const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What a transaction can fail with, before the file's name is added.
 #[derive(Debug)]
@@ -106,7 +110,10 @@ impl Storage {
     }
 
     fn open_again(&self) -> Result<(), Failure> {
-        let mut database = self.database.write();
+        // Whoever reads may wait for a lock that the caller holds.
+        let Some(mut database) = self.database.try_write_for(READERS_WAIT_MAX) else {
+            return Err(Failure::Storage(redb::Error::PreviousIo));
+        };
         // Somebody else was here meanwhile.
         if !self.has_failed() {
             return Ok(());

@@ -15,8 +15,9 @@
 //! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it
 //!   refuses is not started.
 //! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
-//!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog. A
-//!   sink runs under its group's lock and takes none that is named before that.
+//!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog,
+//!   and for a group that comes to rest while its version is replaced. A sink runs under its group's lock and takes
+//!   none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
 //! and `not_running` (what an upgrade has left behind), `queries`, `lifecycle` (whether one runs), `upgrade` (how a new

@@ -49,6 +49,8 @@ pub(super) struct Saved {
     /// The checksum of the text of the query, which its epochs have too. A version before had another.
     query: u64,
     has_ended: bool,
+    /// Whether it was seen that the input has come to its end, which is to be saved.
+    ends: bool,
 }
 
 /// The number of an epoch and what it says, if there is one to go on from; and what was wrong with newer ones.
@@ -234,7 +236,7 @@ impl Saved {
             _ => {}
         }
         let has_ended = epochs.note().is_some_and(|note| note["has_ended"] == true);
-        Ok(Self { line: Line::new(epochs, format!("the query '{name}'")), query, has_ended })
+        Ok(Self { line: Line::new(epochs, format!("the query '{name}'")), query, has_ended, ends: false })
     }
 
     /// How they stand, and what was written just now.
@@ -260,6 +262,7 @@ impl Saved {
     /// Where the query was, and the number of that epoch, unless it begins; and what was wrong with newer epochs.
     pub(super) fn restore(&mut self, plan: &QueryPlan) -> Result<Found, ServiceError> {
         self.go_back_to_own()?;
+        self.ends = false;
         let problems = self.line.epochs.problems().to_vec();
         let restored = self.line.epochs.restore().map_err(|error| refused("its checkpoint cannot be read", &error))?;
         let Some(Restored { epoch, note, pieces, .. }) = restored else { return Ok((None, problems)) };
@@ -393,8 +396,13 @@ impl Saved {
         running: &Running,
         is_asked: bool,
     ) -> Result<Option<Committed>, Failure> {
-        let Self { line, query, has_ended } = self;
+        let Self { line, query, has_ended, ends } = self;
         let flow = running.flow();
+        // That a checkpoint was slow does not make the end wait: what was written since then would come twice.
+        if !*ends && matches!(flow.wait(Duration::ZERO), Some(Ok(()))) {
+            *ends = true;
+            line.begin_anew();
+        }
         line.save(is_asked, |line| {
             match flow.wait(Duration::ZERO) {
                 Some(Ok(())) if !*has_ended && !running.was_stopped() => {

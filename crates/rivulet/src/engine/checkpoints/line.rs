@@ -90,14 +90,24 @@ impl Line {
         }
         let saved = attempt(self);
         match &saved {
-            Ok(_) if self.failure.take().is_some() => {
+            Ok(saved) if self.failure.take().is_some() => {
                 self.rests_until = None;
-                tracing::info!(epoch = self.epochs.newest(), "checkpoints of {} work again", self.of);
+                if saved.is_some() {
+                    tracing::info!(epoch = self.epochs.newest(), "checkpoints of {} work again", self.of);
+                }
             }
             Ok(_) => {}
             Err(failure) => self.note(failure),
         }
         saved
+    }
+
+    /// What is to be saved now is something else than what failed: it is tried at once.
+    pub(in crate::engine) fn begin_anew(&mut self) {
+        self.rests_until = None;
+        if let Some((_, times)) = &mut self.failure {
+            *times = 0;
+        }
     }
 
     /// Writes an epoch.

@@ -38,7 +38,12 @@ impl Engine {
     ) -> (LineStatus, u64) {
         // First: what comes from now on may be in what is captured, but need not.
         let position = self.replayed_from();
-        let (running, all) = self.applications.all();
+        // Nobody is between an application that could not run and the state of its queries: what is saved of it would
+        // lack those that have yet to come.
+        let (running, all) = {
+            let _queries = self.queries.state.lock();
+            self.applications.all()
+        };
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
         // Of those that run it was noted before they did.
         checkpoints.take_unfit(known);
