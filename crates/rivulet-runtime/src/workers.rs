@@ -17,7 +17,7 @@ use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::scheduler::{Budget, ByHand, Closing, Policy, Runnable, Surroundings, ThreadLimit};
+use crate::scheduler::{Budget, Closing, Policy, Runnable, Stepped, Surroundings, ThreadLimit};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
@@ -79,7 +79,7 @@ impl Default for WorkerSettings {
 pub struct Workers {
     shared: Arc<Shared>,
     /// What is ready, where there are no threads.
-    stepped: Option<Arc<ByHand>>,
+    stepped: Option<Arc<Stepped>>,
 }
 
 struct Shared {
@@ -195,7 +195,7 @@ impl Workers {
     /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so
     /// what happens when. Load is not evened out; groups are split, merged and spilled by whoever wants that.
     pub fn stepped(clock: Arc<dyn Clock>) -> Self {
-        let stepped = Arc::<ByHand>::default();
+        let stepped = Arc::<Stepped>::default();
         let shared = Shared {
             settings: WorkerSettings { threads: 1, ..WorkerSettings::default() },
             host: Arc::new(Host::scheduled_by(Box::new(stepped.clone()), clock)),

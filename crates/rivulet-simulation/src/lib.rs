@@ -5,7 +5,7 @@
 //! has the same history, byte for byte. What fails is run again with steps left out, until none can be spared
 //! ([`shrink`]).
 //!
-//! Real: catalog, statements, routes, dedup_windows of duplicates, inboxes, groups and their operators, capture, splits
+//! Real: catalog, statements, routes, deduplication windows, inboxes, groups and their operators, capture, splits
 //! and merges, log, epochs, checkpoints, recovery, replay. Simulated: the clock; the [`disk`], down to unsynced bytes
 //! and names; the connections of clients; who runs next.
 //!

@@ -1,9 +1,9 @@
 //! The network: clients that send with QoS 1 and send again what was not acknowledged, and a receiver of results.
 //!
 //! Between a client and the engine are two queues, of messages and of acknowledgements; the end of a connection empties
-//! both. What the engine does with a message is what its broker does: ask the dedup_window of the client whether it has
-//! come before, route it, and acknowledge it when the log has it. Results too go their way as in the broker: first to
-//! other queries that read them, in their order, then to the receiver.
+//! both. What the engine does with a message is what its broker does: ask the deduplication window of the client
+//! whether it has come before, route it, and acknowledge it when the log has it. Results too go their way as in the
+//! broker: first to other queries that read them, in their order, then to the receiver.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

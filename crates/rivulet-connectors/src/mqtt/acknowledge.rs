@@ -101,7 +101,7 @@ impl Answer {
 struct Message {
     position: LogPosition,
     content: u64,
-    /// When it was acknowledged, in seconds from a moment that is the same for all messages of a dedup_window.
+    /// When it was acknowledged, in seconds from a moment that is the same for all messages of a window.
     acknowledged_s: u32,
     answer: Answer,
 }
@@ -128,7 +128,7 @@ pub struct DedupWindow {
     filled: Notify,
     /// Told when the connection has ended.
     ended: Notify,
-    /// How many messages all dedup_windows remember.
+    /// How many messages the windows of all clients remember.
     total: Arc<AtomicUsize>,
 }
 
@@ -139,7 +139,7 @@ struct State {
     sent: VecDeque<Message>,
     /// What is known of earlier connections, but for identifiers that this one has used.
     known: ByPacketId,
-    /// Until when `known` is kept, in seconds since the dedup_window was begun; `None` before the first message.
+    /// Until when `known` is kept, in seconds since the window was begun; `None` before the first message.
     repeats_until_s: Option<u64>,
     /// Whether the client asked for a session that is not there.
     has_lost_session: bool,
@@ -396,7 +396,7 @@ impl Drop for DedupWindow {
     }
 }
 
-/// The dedup_windows of all clients, those that have gone for a while included.
+/// The deduplication windows of all clients, those that have gone for a while included.
 #[derive(Debug, Default)]
 pub struct DedupWindows {
     clients: Mutex<HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>>,

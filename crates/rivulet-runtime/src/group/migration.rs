@@ -57,9 +57,7 @@ pub struct StateMigration<'a> {
 
 impl Group {
     /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are
-    /// handed on still come. Whoever pushes may be half way: see [`Router::await_routing`] of the connectors.
-    ///
-    /// [`Router::await_routing`]: Group::quiesce
+    /// handed on still come. A push may be half way: see `Router::await_routing` of the connectors.
     pub fn close_intake(&self) {
         self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }

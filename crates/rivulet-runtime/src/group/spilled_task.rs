@@ -11,7 +11,7 @@ use super::{Group, SPILLED};
 use crate::spill::SpillStatus;
 use crate::spill::alarms::Alarms;
 use crate::spill::file::SpillFile;
-use crate::spill::spilled::ShelvedState;
+use crate::spill::spilled::SpilledState;
 use crate::task::TICK_GRACE_US;
 use crate::{Activation, Task};
 
@@ -38,7 +38,7 @@ pub(super) struct SpilledTask {
 impl SpilledTask {
     fn chain(file: &Arc<SpillFile>, operators: usize, alarms: &Arc<Mutex<Alarms>>) -> Chain {
         let state = |index| -> Box<dyn Operator> {
-            Box::new(ShelvedState::new(file.clone(), (index == 0).then(|| alarms.clone())))
+            Box::new(SpilledState::new(file.clone(), (index == 0).then(|| alarms.clone())))
         };
         Chain::new((0..operators).map(state).collect())
     }

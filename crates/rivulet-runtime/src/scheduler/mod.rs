@@ -22,7 +22,7 @@ pub use owned::Owned;
 pub use policy::{Belonging, Policy, Surroundings, ThreadLimit};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
-pub(crate) use stepped::{ByHand, STEPPED};
+pub(crate) use stepped::{STEPPED, Stepped};
 
 use crate::Activation;
 

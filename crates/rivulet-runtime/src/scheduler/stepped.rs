@@ -8,18 +8,18 @@ use super::{Belonging, Budget, Policy, Runnable, Scheduler};
 
 /// The policy of whoever runs tasks by hand. It is not among those that can be configured.
 pub(crate) static STEPPED: Policy = Policy {
-    name: "by hand",
+    name: "stepped",
     help: "the one that somebody chooses",
     belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |_| Box::new(Arc::<ByHand>::default()),
+    make: |_| Box::new(Arc::<Stepped>::default()),
 };
 
 /// What is ready, in the order in which it came.
 #[derive(Default)]
-pub(crate) struct ByHand(Mutex<Vec<Arc<dyn Runnable>>>);
+pub(crate) struct Stepped(Mutex<Vec<Arc<dyn Runnable>>>);
 
-impl ByHand {
+impl Stepped {
     /// Takes one of those that are ready: `choose` is told how many there are, and says which.
     pub(crate) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Arc<dyn Runnable>> {
         let mut ready = self.0.lock();
@@ -30,7 +30,7 @@ impl ByHand {
     }
 }
 
-impl Scheduler for Arc<ByHand> {
+impl Scheduler for Arc<Stepped> {
     fn ready(&self, task: Arc<dyn Runnable>, _pending: usize) {
         let mut ready = self.0.lock();
         if task.standing().enter() {

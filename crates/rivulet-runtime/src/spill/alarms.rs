@@ -1,4 +1,5 @@
-//! What is known in memory of the queries on a spilled task: their slots in the group, and when they want to wake.
+//! What is known in memory of the queries in the spilled task of a group: their slots in the group, and when they want
+//! to wake.
 
 use rivulet_dataflow::Slot;
 

@@ -1,8 +1,8 @@
 //! Spilling: the state of queries that have been silent for a while waits on disk for their next event.
 //!
-//! Beside its tasks a group has a *spilled_task*: a task whose queries have their parameters in memory and their state
+//! Beside its tasks a group has a *spilled task*: a task whose queries have their parameters in memory and their state
 //! in a file ([`spilled`]). A silent query moves to the spilled task as it would to any other task. An event for it
-//! waits in the inbox of the spilled_task, and the spilled task's activation is to move the query, with its state and
+//! waits in the inbox of that task, and the spilled task's activation is to move the query, with its state and
 //! events, back to a task that works. So order is kept by what keeps it whenever queries move, and operators know
 //! nothing. Something that is due for a silent query at a known time wakes it like an event ([`alarms`]).
 //!

@@ -25,11 +25,11 @@ struct Block {
     extent: Extent,
     /// Slots whose state was written.
     written: u32,
-    /// Those that still are in the spilled task.
+    /// Those of them whose state is still here.
     live: u32,
 }
 
-pub(crate) struct ShelvedState {
+pub(crate) struct SpilledState {
     file: Arc<SpillFile>,
     blocks: Vec<Option<Block>>,
     free: Vec<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct ShelvedState {
     alarms: Option<Arc<Mutex<Alarms>>>,
 }
 
-impl ShelvedState {
+impl SpilledState {
     pub(crate) fn new(file: Arc<SpillFile>, alarms: Option<Arc<Mutex<Alarms>>>) -> Self {
         Self { file, blocks: Vec::new(), free: Vec::new(), by_slot: Vec::new(), alarms }
     }
@@ -112,7 +112,7 @@ impl ShelvedState {
     }
 }
 
-impl Operator for ShelvedState {
+impl Operator for SpilledState {
     fn process(&mut self, element: Element, _context: &mut Context<'_>) -> Result<(), OperatorError> {
         if let Element::Control(Control::RemoveSlots(slots)) = element {
             self.forget(&slots);
@@ -197,7 +197,7 @@ impl Operator for ShelvedState {
     }
 }
 
-impl Drop for ShelvedState {
+impl Drop for SpilledState {
     fn drop(&mut self) {
         self.blocks.iter().flatten().for_each(|block| self.file.free(block.extent));
     }
@@ -223,16 +223,16 @@ mod tests {
         StateFrame::new("test", 1, RecordBatch::try_new(Arc::new(schema), columns).unwrap())
     }
 
-    fn remove(state: &mut ShelvedState, slots: Vec<Slot>) {
+    fn remove(state: &mut SpilledState, slots: Vec<Slot>) {
         let table = SlotTable::new(Arc::new(Schema::empty()));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let element = Element::Control(Control::RemoveSlots(slots));
         state.process(element, &mut Context::new(0, &table, &mut refusals, &mut output)).unwrap();
     }
 
-    fn state(bytes_max: u64) -> (ShelvedState, Arc<SpillFile>) {
+    fn state(bytes_max: u64) -> (SpilledState, Arc<SpillFile>) {
         let file = Arc::new(SpillFile::create(&std::env::temp_dir(), bytes_max).unwrap());
-        (ShelvedState::new(file.clone(), None), file)
+        (SpilledState::new(file.clone(), None), file)
     }
 
     #[test]

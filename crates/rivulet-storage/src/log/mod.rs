@@ -115,7 +115,7 @@ enum Writing {
     /// A thread, until the log is closed.
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// Whoever calls [`Log::commit`], or would wait for a thread.
-    ByHand(Box<Mutex<Writer>>),
+    Stepped(Box<Mutex<Writer>>),
 }
 
 /// The files of a log at one moment, for who copies them while the log goes on.
@@ -208,14 +208,14 @@ impl Log {
     pub fn stepped(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
         let (writer, found) = Self::recover(disk, folder, settings, 0)?;
         let shared = writer.shared().clone();
-        Ok((Self { shared, writing: Writing::ByHand(Box::new(Mutex::new(writer))) }, found))
+        Ok((Self { shared, writing: Writing::Stepped(Box::new(Mutex::new(writer))) }, found))
     }
 
     /// Of a log [by hand](Log::stepped), tries once to write what has gathered; whether nothing is left then. Of
     /// another one, whether nothing is.
     pub fn commit(&self) -> bool {
         match &self.writing {
-            Writing::ByHand(writer) => writer.lock().commit_once(),
+            Writing::Stepped(writer) => writer.lock().commit_once(),
             Writing::Thread(_) => self.next() - 1 == self.durable(),
         }
     }
@@ -334,7 +334,7 @@ impl Log {
     /// From now on positions are higher than `position`: some that high are known elsewhere, although the log does not
     /// have them.
     pub fn pass(&self, position: u64) {
-        if matches!(self.writing, Writing::ByHand(_)) && !self.commit() {
+        if matches!(self.writing, Writing::Stepped(_)) && !self.commit() {
             // Nobody else would write what is in the way.
             return;
         }
@@ -362,7 +362,7 @@ impl Log {
 
     /// Waits until all up to `position` is on disk; returns whether it is.
     pub fn wait_durable(&self, position: u64, limit: Duration) -> bool {
-        if let Writing::ByHand(_) = &self.writing {
+        if let Writing::Stepped(_) = &self.writing {
             return self.durable() >= position || (self.commit() && self.durable() >= position);
         }
         let deadline = Instant::now() + limit;
@@ -512,7 +512,7 @@ impl Log {
                     tracing::error!("the thread of the log has panicked (a defect)");
                 }
             }
-            Writing::ByHand(_) => drop(self.commit()),
+            Writing::Stepped(_) => drop(self.commit()),
         }
         self.next() - 1 - self.durable()
     }

@@ -3,7 +3,7 @@
 //! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers
 //! served at different moments in both runs. In the group's run slots are used again, by queries that must start clean,
 //! silent queries are spilled, and now and then everything moves into a fresh group, where nothing but the imported
-//! state can go on. The answers are compared byte by byte. The same with *shared_slots*: queries that differ in nothing
+//! state can go on. The answers are compared byte by byte. The same with *shared slots*: queries that differ in nothing
 //! but their output and share a slot wherever they may, while they come, part and leave, and their tasks are split and
 //! merged.
 

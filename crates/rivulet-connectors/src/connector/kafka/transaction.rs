@@ -241,7 +241,7 @@ impl Transactions {
         let producer = place.producer()?;
         let group = place.consumer()?.group_metadata();
         let group = group.ok_or_else(|| OpenError::Transaction("the consumer group has no name".into()))?;
-        // Those before it in the line were final_up_to when the query was told from where to go on.
+        // What came before it in the line was made final when the query was told from where to go on.
         let (line, final_up_to) = match prepared {
             Some(Prepared { line, final_up_to }) => (line, final_up_to),
             None => (format!("{:016x}", RandomState::new().build_hasher().finish()), None),

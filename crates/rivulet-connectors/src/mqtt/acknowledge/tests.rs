@@ -1,4 +1,5 @@
-//! DedupWindows by hand: what is acknowledged, known, forgotten and handed on from connection to connection.
+//! Deduplication windows without connections: what is acknowledged, known, forgotten and handed on from connection to
+//! connection.
 
 use super::*;
 

@@ -1,3 +1,5 @@
+//! The router: what it delivers, logs, gives once more and counts.
+
 use parking_lot::Mutex;
 use rivulet_dataflow::LoggedEvent;
 
