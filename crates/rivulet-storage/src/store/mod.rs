@@ -10,6 +10,7 @@ mod s3;
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,8 +80,13 @@ const LISTED_MAX: usize = 10_000_000;
 struct Waiting(Option<Runtime>);
 
 impl Waiting {
-    fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.0.as_ref().expect("it is taken only when it is dropped").block_on(future)
+    /// The library panics at credentials that fit into no request; whoever asks gets an error.
+    fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let runtime = self.0.as_ref().expect("it is taken only when it is dropped");
+        catch_unwind(AssertUnwindSafe(|| runtime.block_on(future))).unwrap_or_else(|_| {
+            let source = "the request could not be made: look at the credentials and their files".into();
+            Err(Error::Generic { store: "S3", source })
+        })
     }
 }
 

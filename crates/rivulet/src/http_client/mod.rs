@@ -286,7 +286,8 @@ impl Client {
                 Some(input) => ClientError::Input(input),
                 None => self.broken(error),
             })?;
-            if length == 0 {
+            // A refusal may have no body: that of a server with no room, or of a proxy.
+            if length == 0 && status == StatusCode::OK {
                 break;
             }
             if status != StatusCode::OK {

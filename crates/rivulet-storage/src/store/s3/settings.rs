@@ -110,6 +110,9 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// Hosts that a machine reaches without a network: itself, and what gives keys to containers.
+const NEAR: [&str; 5] = ["127.0.0.1", "localhost", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
+
 /// How a bucket is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Settings {
@@ -148,7 +151,48 @@ impl S3Settings {
         if let Credentials::WebIdentity { sts_endpoint: Some(endpoint), .. } = &self.credentials {
             self.server("sts_endpoint", endpoint)?;
         }
+        self.check_credentials()?;
         self.endpoint().map(drop)
+    }
+
+    /// Whether credentials fit into a request, and go to nobody by a network in clear.
+    fn check_credentials(&self) -> Result<(), (String, &'static str)> {
+        let is_sendable = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        match &self.credentials {
+            Credentials::Key { access_key_id, session_token, .. } => {
+                match is_sendable(access_key_id) && session_token.as_deref().is_none_or(is_sendable) {
+                    true => Ok(()),
+                    false => Err((
+                        "the key of the object store is empty, or has a space or a line end".into(),
+                        "look for a line end behind checkpoint.s3.access_key_id or session_token",
+                    )),
+                }
+            }
+            Credentials::Task { path } if !is_sendable(path) || !path.starts_with('/') => Err((
+                format!("'{path}' in checkpoint.s3.container_credentials is no path"),
+                "write a path that begins with / or an address",
+            )),
+            Credentials::Pod { url, .. } => {
+                let host = url.strip_prefix("http://").map(|rest| rest.split('/').next().unwrap_or_default());
+                let is_near = |host: &str| {
+                    NEAR.iter().any(|near| {
+                        host.strip_prefix(near).is_some_and(|port| port.is_empty() || port.starts_with(':'))
+                    })
+                };
+                match host {
+                    _ if !is_sendable(url) || !(url.starts_with("http://") || url.starts_with("https://")) => Err((
+                        format!("'{url}' in checkpoint.s3.container_credentials is no address"),
+                        "write https://host/path",
+                    )),
+                    Some(host) if !self.allows_http && !is_near(host) => Err((
+                        format!("the token would go to {host} in clear"),
+                        "write https://, or set checkpoint.s3.allow_http to true in a network that you trust",
+                    )),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where requests go; the error says what is wrong, and what to do.
@@ -249,6 +293,41 @@ mod tests {
             [("http://minio", false), ("minio:9000", true), ("https://", true), ("https://a/b", true)]
         {
             assert!(of("s3://state", Some(endpoint), allows_http).is_err(), "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn credentials_fit_into_a_request_and_are_sent_to_nobody_in_clear() {
+        let key = |id: &str, token: Option<&str>| Credentials::Key {
+            access_key_id: id.into(),
+            secret_access_key: "rose".into(),
+            session_token: token.map(str::to_owned),
+        };
+        let pod = |url: &str| Credentials::Pod { url: url.into(), token_file: "token".into() };
+        for (credentials, fits) in [
+            (key("key", Some("token")), true),
+            (key("key\n", None), false),
+            (key("key", Some("token\n")), false),
+            (key("", None), false),
+            (Credentials::Task { path: "/v2/credentials/1".into() }, true),
+            (Credentials::Task { path: "/v2/a b".into() }, false),
+            (pod("https://keys.example/a"), true),
+            (pod("http://169.254.170.23/v1/credentials"), true),
+            (pod("http://127.0.0.1:80/a"), true),
+            (pod("http://127.0.0.1.example/a"), false),
+            (pod("http://keys.example/a"), false),
+            (pod("keys.example"), false),
+        ] {
+            let settings = S3Settings {
+                name: BucketName::parse("s3://state").unwrap(),
+                endpoint: None,
+                region: "eu-central-1".into(),
+                credentials: credentials.clone(),
+                allows_http: false,
+                ca_file: None,
+                timeout: Duration::from_secs(1),
+            };
+            assert_eq!(settings.check().is_ok(), fits, "{credentials:?}");
         }
     }
 }

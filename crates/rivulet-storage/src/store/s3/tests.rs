@@ -258,3 +258,18 @@ fn keys_that_roles_give_are_renewed() {
     let error = open_store(&S3Settings { credentials: missing, ..settings(&server, "p") }).unwrap_err().to_string();
     assert!(error.contains("nowhere") && error.contains("checkpoint.s3.web_identity_token_file"), "{error}");
 }
+
+#[test]
+fn a_token_that_fits_into_no_request_is_an_error() {
+    let server = S3Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let token_file = folder.path().join("pod");
+    let url = format!("{}/v1/credentials", server.endpoint());
+    let credentials = Credentials::Pod { url, token_file: token_file.clone() };
+    std::fs::write(&token_file, format!("{POD_TOKEN}\n\0")).unwrap();
+    let store = open_store(&S3Settings { credentials, ..settings(&server, "p") }).unwrap();
+    let error = store.put("a", parts(&[b"a"])).unwrap_err().to_string();
+    assert!(error.contains("cannot write") || error.contains("credentials"), "{error}");
+    std::fs::write(&token_file, POD_TOKEN).unwrap();
+    store.put("a", parts(&[b"a"])).unwrap();
+}

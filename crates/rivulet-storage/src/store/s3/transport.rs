@@ -36,6 +36,8 @@ const LIST_HEAD_BYTES: usize = 1 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
     agent: Agent,
+    /// By which the machine is asked for keys: through no proxy.
+    direct: Agent,
     timeout: Duration,
     /// How addresses of the bucket and its objects begin.
     bucket: Arc<str>,
@@ -54,19 +56,21 @@ impl Transport {
         if let Some(path) = ca_file {
             tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
         }
-        let wait = Some(timeout);
-        let agent = Agent::config_builder()
-            .tls_config(tls.build())
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_resolve(wait)
-            .timeout_connect(wait)
-            .timeout_per_read(wait)
-            .timeout_per_write(wait)
-            .build()
-            .new_agent();
-        Ok(Self { agent, timeout, bucket: bucket.into(), puts_on_condition: Arc::new(AtomicBool::new(true)) })
+        let (tls, wait) = (tls.build(), Some(timeout));
+        let config = || {
+            Agent::config_builder()
+                .tls_config(tls.clone())
+                .http_status_as_error(false)
+                .max_redirects(0)
+                .max_redirects_will_error(false)
+                .timeout_resolve(wait)
+                .timeout_connect(wait)
+                .timeout_per_read(wait)
+                .timeout_per_write(wait)
+        };
+        let agent = config().build().new_agent();
+        let direct = config().proxy(None).build().new_agent();
+        Ok(Self { agent, direct, timeout, bucket: bucket.into(), puts_on_condition: Arc::new(AtomicBool::new(true)) })
     }
 
     fn send(&self, mut head: Parts, body: &[Bytes]) -> Result<HttpResponse, Failure> {
@@ -82,13 +86,15 @@ impl Transport {
             ureq::Error::Timeout(_) => Failure::Silent(server.clone(), self.timeout),
             error => Failure::Unreachable(server.clone(), error),
         };
+        let is_of_machine = uri.scheme_str() == Some("http") && !uri.to_string().starts_with(&*self.bucket);
+        let agent = if is_of_machine { &self.direct } else { &self.agent };
         let answer = if matches!(method, Method::PUT | Method::POST) {
             let bytes: u64 = body.iter().map(|part| part.len() as u64).sum();
             head.headers.insert(CONTENT_LENGTH, bytes.into());
             let mut reader = PartReader { parts: body, at: 0 };
-            self.agent.run(Request::from_parts(head, SendBody::from_reader(&mut reader)))
+            agent.run(Request::from_parts(head, SendBody::from_reader(&mut reader)))
         } else {
-            self.agent.run(Request::from_parts(head, ()))
+            agent.run(Request::from_parts(head, ()))
         };
         let (mut head, mut body) = answer.map_err(failed)?.into_parts();
         let body = match method {

@@ -209,7 +209,8 @@ fn objects(store: &Arc<Store>) -> Result<Vec<Source>, ArchiveError> {
         let origin = Origin::Object(store.clone(), name.clone());
         Source { name: format!("{CHECKPOINTS}/{name}"), bytes, origin }
     };
-    Ok(store.names()?.into_iter().map(source).collect())
+    // Nothing of a server is empty; the mark of a folder in a bucket is.
+    Ok(store.names()?.into_iter().filter(|(_, bytes)| *bytes > 0).map(source).collect())
 }
 
 /// The files of a log in this folder of a data folder, which no server has open. A folder that is not there has none.
@@ -353,7 +354,7 @@ pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Conten
         Some(_) => None,
         None => {
             let store = Store::open(checkpoints)?;
-            if !store.names()?.is_empty() {
+            if store.names()?.iter().any(|(_, bytes)| *bytes > 0) {
                 return Err(ArchiveError::PlaceNotEmpty(checkpoints.to_string()));
             }
             Some(store)
