@@ -354,7 +354,7 @@ pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Conten
         Some(_) => None,
         None => {
             let store = Store::open(checkpoints)?;
-            if store.names()?.iter().any(|(_, bytes)| *bytes > 0) {
+            if !store.names()?.is_empty() {
                 return Err(ArchiveError::PlaceNotEmpty(checkpoints.to_string()));
             }
             Some(store)
