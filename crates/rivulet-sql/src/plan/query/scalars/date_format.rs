@@ -6,7 +6,8 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, StringArray, StringBuilder};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, TimestampMicrosecondType};
 use arrow::temporal_conversions::as_datetime;
 use datafusion_common::{Result, ScalarValue, exec_err, internal_err, plan_err};
@@ -377,23 +378,28 @@ impl ScalarUDFImpl for Formatted {
         let Some(times) = arguments.args.into_iter().next() else { return internal_err!("no time to format") };
         let times = times.into_array(rows)?;
         let times = times.as_primitive::<TimestampMicrosecondType>();
-        let mut text = String::new();
-        let mut texts = StringBuilder::with_capacity(rows, rows * 16);
-        let mut last = None;
-        for row in 0..rows {
-            if times.is_null(row) {
-                texts.append_null();
-                continue;
+        let (mut text, mut texts) = (String::new(), Vec::with_capacity(rows * 16));
+        let mut ends = Vec::with_capacity(rows + 1);
+        ends.push(0);
+        // The times that have this text.
+        let mut unit = 0..0;
+        for (row, &time_us) in times.values().iter().enumerate() {
+            if times.is_valid(row) {
+                if !unit.contains(&time_us) {
+                    text.clear();
+                    self.format.write(time_us, &mut text)?;
+                    let start_us = time_us.saturating_sub(time_us.rem_euclid(self.unit_us));
+                    unit = start_us..start_us.saturating_add(self.unit_us);
+                }
+                texts.extend_from_slice(text.as_bytes());
             }
-            let unit = times.value(row).div_euclid(self.unit_us);
-            if last != Some(unit) {
-                text.clear();
-                self.format.write(times.value(row), &mut text)?;
-                last = Some(unit);
-            }
-            texts.append_value(&text);
+            let Ok(end) = i32::try_from(texts.len()) else {
+                return exec_err!("the times of a batch have 2 GiB of text");
+            };
+            ends.push(end);
         }
-        let texts = texts.finish();
+        let ends = OffsetBuffer::new(ScalarBuffer::from(ends));
+        let texts = StringArray::try_new(ends, Buffer::from_vec(texts), times.nulls().cloned())?;
         Ok(match is_constant {
             true => ColumnarValue::Scalar(ScalarValue::try_from_array(&texts, 0)?),
             false => ColumnarValue::Array(Arc::new(texts)),
