@@ -281,6 +281,11 @@ impl<T> Deadlines<T> {
         self.at_us.iter().any(|(_, at_us)| at_us.load(Ordering::Acquire) != i64::MAX)
     }
 
+    /// The earliest deadline, if any task has one.
+    pub(crate) fn next_us(&self) -> Option<i64> {
+        self.at_us.iter().map(|(_, at_us)| at_us.load(Ordering::Acquire)).min().filter(|&at_us| at_us != i64::MAX)
+    }
+
     /// The tasks whose deadline has passed.
     pub(crate) fn due(&self, now_us: i64) -> Vec<Arc<T>> {
         let due: Vec<DeadlineId> =

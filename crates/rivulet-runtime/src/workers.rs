@@ -225,6 +225,11 @@ impl Workers {
         host.flow_deadlines.due(host.clock.now_us()).iter().for_each(FlowTask::schedule);
     }
 
+    /// When [`Workers::keep_time_once`] next finds a timer of a group due, microseconds since the epoch.
+    pub fn next_timer_us(&self) -> Option<i64> {
+        self.shared.host.deadlines.next_us()
+    }
+
     /// Spills the state of silent queries from now on. A second call changes nothing.
     pub fn enable_spilling(&self, spill: Spill) {
         self.shared.host.enable_spilling(spill);

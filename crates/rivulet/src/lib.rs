@@ -8,6 +8,7 @@
 //! - [`config`]: what the server runs with, and where each value came from;
 //! - [`api`]: REST, OpenAPI, live results;
 //! - [`run`]: scripts of big queries in this process, without a server;
+//! - [`trial`]: applications over files in this process, without a server;
 //! - [`http_client`]: the other end of it, for the command line;
 //! - [`cli`]: the command line, one command a file;
 //! - [`demo`] and [`mod@bench`]: everything together, to look at and to measure.
@@ -19,6 +20,7 @@ pub mod data_folder;
 pub mod config;
 pub mod api;
 pub mod run;
+pub mod trial;
 pub mod http_client;
 pub mod cli;
 pub mod demo;

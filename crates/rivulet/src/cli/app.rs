@@ -11,7 +11,7 @@ use crate::http_client::segment;
 use super::error::CliError;
 use super::output::{colours, paint, print_json, table};
 use super::sql::read_source;
-use super::{Connection, Global};
+use super::{Connection, Global, app_test};
 
 /// Arguments of `rivulet app`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,9 @@ enum AppCommand {
         #[arg(long, requires = "replace")]
         discard_state: bool,
     },
+    /// Try an application here, without a server: events from a file, and a clock that follows them
+    #[command(after_help = app_test::EXAMPLES)]
+    Test(app_test::TestArguments),
     /// List the applications
     List,
     /// Show an application: its parameters, topics and SQL
@@ -61,6 +64,9 @@ enum AppCommand {
 
 pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliError> {
     let AppArguments { connection, command } = arguments;
+    if let AppCommand::Test(arguments) = &command {
+        return app_test::run(global, arguments);
+    }
     let client = connection.client()?;
     let mut out = io::stdout().lock();
     match command {
@@ -88,6 +94,7 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                 }
             }
         }
+        AppCommand::Test(_) => unreachable!("it needs no server, and was run before"),
         AppCommand::List => {
             let ApplicationList { applications } = client.get("/api/v1/applications", &[])?;
             if global.json {

@@ -25,7 +25,8 @@
 //! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
 //! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
 //! `memory` (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a
-//! full disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations).
+//! full disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations and
+//! trials).
 
 mod answers;
 mod applications;
@@ -98,7 +99,7 @@ pub(crate) use checkpoints::applications as saved;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
 pub(crate) use tables::read_table;
-pub(crate) use texts::literal_text;
+pub(crate) use texts::{format_error, literal_text};
 
 /// The engine of one server.
 pub struct Engine {

@@ -122,7 +122,7 @@ impl Engine {
         Ok((self.big_query(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
-    fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
+    pub(super) fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
         match statement {
             Statement::CreateApplication(create) => {
                 let name = create.name.text.clone();

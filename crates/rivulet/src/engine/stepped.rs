@@ -1,5 +1,5 @@
 //! An engine without threads: whoever has it says what happens when, and on which disk, network and clock. Simulations
-//! do.
+//! do, and so does the [trial](crate::trial) of an application.
 //!
 //! Everything else is what a server runs: catalog, statements, routes, groups, log, checkpoints, recovery. Nothing
 //! happens between two calls, so the same calls have the same results.
@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rivulet_connectors::mqtt::Router;
 use rivulet_dataflow::{Clock, LogPosition};
+use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::{Group, Workers};
+use rivulet_sql::Statement;
 use rivulet_storage::log::LogSettings;
 use rivulet_storage::{Disk, Store};
 
@@ -22,7 +24,7 @@ use super::messaging::Messaging;
 use super::{Engine, Extensions, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::service::ServiceError;
+use crate::service::{ServiceError, StatementResult};
 
 pub use super::messaging::Network;
 
@@ -85,6 +87,32 @@ impl Engine {
     /// Has timers look at the clock.
     pub fn keep_time_once(&self) {
         self.workers.keep_time_once();
+    }
+
+    /// When the next timer of an application is due, microseconds since the epoch.
+    pub fn next_timer_us(&self) -> Option<i64> {
+        self.workers.next_timer_us()
+    }
+
+    /// Carries out one statement of a script.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
+        self.execute_statement(statement)
+    }
+
+    /// The reference tables that an application may be planned with.
+    pub fn loaded_tables(&self) -> Tables {
+        self.tables.loaded()
+    }
+
+    /// Registers an application that was planned already.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn register(&self, application: Application) -> Result<(), ServiceError> {
+        self.applications.register(application).map(drop)
     }
 
     /// Tries to write what has gathered for the log; whether nothing is left.

@@ -46,7 +46,7 @@ pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
     }
 }
 
-pub(super) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
+pub(crate) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
     ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(spec.position)
 }
 

@@ -14,7 +14,8 @@ fn every_example_runs_and_so_does_its_query() {
     let server = Server::spawn(folder.path(), mqtt, &settings);
     server.wait_until_ready();
     let mut count = 0;
-    for entry in std::fs::read_dir(root().join("examples")).expect("the examples") {
+    let folders = ["examples", "examples/recipes"].map(|folder| std::fs::read_dir(root().join(folder)));
+    for entry in folders.into_iter().flat_map(|entries| entries.expect("the examples")) {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|end| end != "sql") {
             continue;

@@ -60,6 +60,7 @@ mod shared_topics;
 mod simulation;
 mod several;
 mod tables;
+mod trial;
 mod shared_slots;
 mod upgrade;
 mod way_out;

@@ -1,0 +1,229 @@
+//! Lines to events, and the times of events.
+//!
+//! A line that is a JSON object with a field `payload` is an event with its topic; any other line is the payload of the
+//! only input, as it stands:
+//!
+//! ```text
+//! {"topic": "home/42/temperature", "payload": {"ts": 1763712345678, "value": 24.8}, "arrival": "2025-11-21T08:05:46Z"}
+//! {"ts": 1763712345678, "value": 24.8}
+//! ```
+
+use arrow::array::AsArray;
+use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
+use arrow::datatypes::TimestampMicrosecondType;
+use rivulet_connectors::formats::Format;
+use rivulet_connectors::mqtt::topic::matches;
+use rivulet_connectors::mqtt::{Direction, Template};
+use rivulet_dataflow::{Decoder, Events, Refusals};
+use rivulet_operators::application::{Address, Application, Literal, Part};
+use serde_json::Value;
+
+use crate::engine::{format_error, literal_text};
+use crate::service::{ErrorKind, ServiceError};
+
+/// An event of a trial.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// The line that it stands in, from 1.
+    pub line: usize,
+    /// Its topic; `None` for that of the only input.
+    pub topic: Option<String>,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// When it arrives, microseconds since the epoch, if that is said.
+    pub arrival_us: Option<i64>,
+}
+
+/// A text or number that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no time\nhint: write '2026-01-31T12:00:00Z', or milliseconds since 1970")]
+pub struct TimeError(String);
+
+/// A time as text with a zone (without one it is UTC), or as milliseconds since 1970; in microseconds since the epoch.
+///
+/// # Errors
+/// It is no time.
+pub fn parse_time_us(text: &str) -> Result<i64, TimeError> {
+    let wrong = || TimeError(format!("'{text}'"));
+    match text.parse::<f64>() {
+        Ok(ms) if ms.abs() < 1e15 => Ok((ms * 1_000.0).round() as i64),
+        Ok(_) => Err(wrong()),
+        Err(_) => string_to_timestamp_nanos(text).map(|ns| ns.div_euclid(1_000)).map_err(|_| wrong()),
+    }
+}
+
+/// A time for people and for files: UTC, to the millisecond.
+pub fn time_text(time_us: i64) -> String {
+    let ms = time_us.div_euclid(1_000);
+    let text = literal_text(&Literal::Timestamp(ms * 1_000));
+    match text.split_once('.') {
+        Some((seconds, fraction)) => format!("{seconds}.{:0<3.3}Z", fraction),
+        None => format!("{text}.000Z"),
+    }
+}
+
+/// Reads the line with this number.
+///
+/// # Errors
+/// It is an object with a payload, and something beside it that is not understood.
+pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
+    let wrong = |message: String| {
+        ServiceError::invalid(format!("line {line}: {message}")).with_hint(
+            "an event is {\"topic\": \"...\", \"payload\": ..., \"arrival\": \"2026-01-31T12:00:00Z\"}; a line \
+             without a payload is one itself",
+        )
+    };
+    let object = match serde_json::from_str(text) {
+        Ok(Value::Object(object)) if object.contains_key("payload") => object,
+        _ => return Ok(Event { line, payload: text.as_bytes().to_vec(), ..Event::default() }),
+    };
+    let mut event = Event { line, ..Event::default() };
+    for (name, value) in object {
+        match (name.as_str(), value) {
+            ("payload", Value::String(text)) => event.payload = text.into_bytes(),
+            ("payload", value) => event.payload = value.to_string().into_bytes(),
+            ("topic", Value::String(topic)) => event.topic = Some(topic),
+            ("arrival", Value::String(text)) => {
+                event.arrival_us = Some(parse_time_us(&text).map_err(|error| wrong(error.0 + " is no time"))?);
+            }
+            ("arrival", Value::Number(number)) => {
+                let time = parse_time_us(&number.to_string());
+                event.arrival_us = Some(time.map_err(|error| wrong(error.0 + " is no time"))?);
+            }
+            ("topic" | "arrival", _) => return Err(wrong(format!("'{name}' is no text"))),
+            _ => return Err(wrong(format!("beside a payload there is no field '{name}'"))),
+        }
+    }
+    Ok(event)
+}
+
+/// Makes a topic of an address that is none: a trial writes and reads files and the like by itself, under the whole
+/// address.
+pub(super) fn to_topic(address: &mut Address) {
+    if address.connector != "mqtt" {
+        let connector = std::mem::replace(&mut address.connector, "mqtt".into());
+        address.parts.insert(0, Part::Text(format!("{connector}:")));
+        address.template.insert_str(0, &format!("{connector}:"));
+    }
+}
+
+/// Reads the times of events out of their payloads, by the inputs that the topics belong to.
+#[derive(Default)]
+pub(super) struct Reader {
+    inputs: Vec<Input>,
+    /// Times that are most likely of another unit.
+    refusals: Refusals,
+}
+
+struct Input {
+    /// The topics of all queries; `None` where each query names its own.
+    filter: Option<String>,
+    decoder: Box<dyn Decoder>,
+    event_time: Option<usize>,
+}
+
+impl Reader {
+    /// Adds the inputs of an application.
+    ///
+    /// # Errors
+    /// An address or format is not understood.
+    pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
+        let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        for input in &application.inputs {
+            let options: Vec<(&str, String)> =
+                input.format.options.iter().map(|(name, value)| (name.as_str(), literal_text(value))).collect();
+            let options = options.iter().map(|(name, value)| (*name, value.as_str()));
+            let refused = |error| format_error(&error, &input.format);
+            let format = Format::parse(&input.format.name, options).map_err(refused)?;
+            let decoder = format.decoder(input.schema.clone(), input.event_time).map_err(refused)?;
+            let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
+            let template = template.map_err(|error| {
+                ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
+            })?;
+            self.inputs.push(Input { filter: template.filter(), decoder, event_time: input.event_time });
+        }
+        Ok(())
+    }
+
+    /// The time in a payload, if an input that its topic belongs to has one.
+    pub(super) fn event_time_us(&mut self, topic: Option<&str>, payload: &[u8]) -> Option<i64> {
+        let mut events = Events::default();
+        events.push(0, 0, payload);
+        let is_meant = |filter: &Option<String>| match (filter, topic) {
+            (Some(filter), Some(topic)) => matches(filter.as_bytes(), topic.as_bytes()),
+            _ => true,
+        };
+        let inputs = self.inputs.iter_mut().filter(|input| is_meant(&input.filter));
+        let time_us = inputs.filter_map(|Input { decoder, event_time, .. }| {
+            let batch = decoder.decode(&events, &mut Refusals::new(0));
+            let times = batch.column((*event_time)?).as_primitive_opt::<TimestampMicrosecondType>()?;
+            times.iter().flatten().max()
+        });
+        let time_us = time_us.max()?;
+        self.refusals.note_times(None, &[time_us], now_us());
+        Some(time_us)
+    }
+
+    /// What is probably wrong with the times of events.
+    pub(super) fn warning(&self) -> Option<String> {
+        self.refusals.seconds().first().map(ToString::to_string)
+    }
+}
+
+/// The real time, to which times of another unit look odd.
+fn now_us() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A topic with the names of its parameters in braces.
+fn topic_text(address: &Address, names: &[&str]) -> String {
+    let parts = address.parts.iter().map(|part| match part {
+        Part::Text(text) => text.clone(),
+        Part::Parameter(index) => format!("{{{}}}", names[*index]),
+    });
+    parts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_texts_or_milliseconds() {
+        for (text, us) in [
+            ("2026-01-01T00:00:00Z", 1_767_225_600_000_000),
+            ("2026-01-01T01:00:00.25+01:00", 1_767_225_600_250_000),
+            ("1767225600000.5", 1_767_225_600_000_500),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_time_us(text), Ok(us), "{text}");
+        }
+        for wrong in ["", "noon", "1e300", "NaN"] {
+            assert!(parse_time_us(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(time_text(1_767_225_600_250_999), "2026-01-01T00:00:00.250Z");
+        assert_eq!(time_text(1_767_225_600_000_000), "2026-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_line_is_an_event_or_a_payload() {
+        let event = |text: &str| parse_event(text, 3);
+        assert_eq!(event("1,2").unwrap(), Event { line: 3, payload: b"1,2".to_vec(), ..Event::default() });
+        let whole = r#"{"topic": "a/b", "payload": {"v": 1.5}, "arrival": 1000}"#;
+        let expected = Event {
+            line: 3,
+            topic: Some("a/b".into()),
+            payload: br#"{"v":1.5}"#.to_vec(),
+            arrival_us: Some(1_000_000),
+        };
+        assert_eq!(event(whole).unwrap(), expected);
+        assert_eq!(event(r#"{"payload": "not {json"}"#).unwrap().payload, b"not {json");
+        for wrong in
+            [r#"{"payload": 1, "arival": 5}"#, r#"{"payload": 1, "arrival": "noon"}"#, r#"{"payload":1,"topic":2}"#]
+        {
+            let error = event(wrong).unwrap_err();
+            assert!(error.message.starts_with("line 3: ") && error.hint.is_some(), "{error:?}");
+        }
+    }
+}

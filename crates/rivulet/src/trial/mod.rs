@@ -1,0 +1,404 @@
+//! Applications tried in this process: the engine of a server, stepped, without a broker, a disk or a network, and with
+//! a clock that follows the events.
+//!
+//! What must hold: a trial gives the results that a server gives for the same events at the same times. So it has no
+//! interpreter of its own: statements, routes, groups and timers are the engine's. Events are processed one at a time,
+//! which changes no result, and the operators have watchers around them ([`watch`]), which say what became of an event.
+//!
+//! In reading order: [`event`]: lines to events, with their times; [`network`]: where results go; [`watch`];
+//! [`report`]: what is told of an event; here: how events and time go through the engine; [`expect`]: results compared
+//! with a file; [`script`]: the statements of a script.
+
+mod event;
+mod expect;
+mod network;
+mod report;
+mod script;
+mod watch;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rivulet_connectors::mqtt::{Pending, Received};
+use rivulet_dataflow::{ManualClock, Push, QueryId};
+use rivulet_operators::application::{Application, Durability};
+use rivulet_sql::{CreateApplication, CreateTable, Position, Statement, plan_application_with};
+use rivulet_storage::Store;
+use rivulet_storage::log::LogSettings;
+
+use crate::catalog::Catalog;
+use crate::config::{self, Baseline, Config, FilesConfig, Sources};
+use crate::engine::Engine;
+use crate::engine::stepped::Surroundings;
+use crate::run::CONNECTORS;
+use crate::service::{ErrorKind, Parameter, QueryRequest, Service, ServiceError};
+
+pub use event::{Event, TimeError, parse_event, parse_time_us, time_text};
+pub use expect::{Expected, difference};
+pub use report::{Counts, Report};
+pub use script::{beside_script, of_script};
+
+use event::Reader;
+use network::{NoDisk, Results};
+use watch::Seen;
+
+/// When the first event arrives if it has no time: the start of 2026.
+const START_US: i64 = 1_767_225_600_000_000;
+
+/// An event without a time comes so long after the event before it.
+const STEP_US: i64 = 1_000_000;
+
+/// How many tasks are run, and results handed to other queries, for one event or timer: more of them come to no end.
+const RUNS_MAX: usize = 1_000_000;
+
+/// How many timers fire between two events, and after the last: more of them come to no end.
+const TIMERS_MAX: usize = 10_000_000;
+
+/// The most bytes of a reference table.
+const TABLE_BYTES_MAX: usize = 1 << 30;
+
+/// Applications and queries in an engine of their own.
+pub struct Trial {
+    engine: Arc<Engine>,
+    clock: Arc<ManualClock>,
+    results: Arc<Results>,
+    seen: Arc<Mutex<Seen>>,
+    applications: Vec<Application>,
+    reader: Reader,
+    /// Queries that are yet to be created, when all applications are there.
+    wanted: Vec<Wanted>,
+    /// The names of queries.
+    names: HashMap<QueryId, String>,
+    /// What the queries read; wildcards among them.
+    topics: BTreeSet<String>,
+    counts: Counts,
+}
+
+/// A query that is to be created.
+enum Wanted {
+    Statement(Statement, Position),
+    Parameters { name: String, application: String, parameters: Vec<Parameter<'static>> },
+}
+
+impl Trial {
+    /// An engine without applications.
+    ///
+    /// # Errors
+    /// The system gives no means for it.
+    pub fn new() -> Result<Self, ServiceError> {
+        let clock = Arc::new(ManualClock::new(0));
+        let results = Arc::<Results>::default();
+        let surroundings = Surroundings {
+            clock: clock.clone(),
+            disk: Arc::new(NoDisk),
+            log: LogSettings::default(),
+            store: Arc::new(Store::in_memory().map_err(|error| unavailable(&error))?),
+            catalog: Catalog::in_memory()?,
+            network: results.clone(),
+        };
+        let engine = Engine::stepped(config()?, surroundings)?;
+        engine.replay_some(u64::MAX, true);
+        Ok(Self {
+            engine,
+            clock,
+            results,
+            seen: Arc::default(),
+            applications: Vec::new(),
+            reader: Reader::default(),
+            wanted: Vec::new(),
+            names: HashMap::new(),
+            topics: BTreeSet::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Loads a reference table. A relative path begins in `folder`, or in the working folder if there is no such file.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub fn create_table(&mut self, mut create: CreateTable, folder: &Path) -> Result<(), ServiceError> {
+        if let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) {
+            create.address = format!("file:{}", beside_script(folder, path).display());
+        }
+        self.engine.carry_out(Statement::CreateTable(Box::new(create))).map(drop)
+    }
+
+    /// Registers an application.
+    ///
+    /// # Errors
+    /// It is refused, with its place.
+    pub fn create_application(&mut self, create: &CreateApplication) -> Result<(), ServiceError> {
+        let mut application =
+            plan_application_with(create, &self.engine.loaded_tables()).map_err(ServiceError::from)?;
+        for input in &mut application.inputs {
+            // Nothing outlives a trial.
+            input.durability = Some(Durability::None);
+        }
+        let inputs = application.inputs.iter_mut().map(|input| &mut input.address);
+        let outputs = application.outputs.iter_mut().map(|output| &mut output.address);
+        inputs.chain(outputs).for_each(event::to_topic);
+        self.reader.add(&application)?;
+        application.dataflow = watch::watched(&application.dataflow, self.applications.len(), &self.seen);
+        self.engine.register(application.clone())?;
+        self.applications.push(application);
+        Ok(())
+    }
+
+    /// The names of the applications.
+    pub fn applications(&self) -> impl Iterator<Item = &str> {
+        self.applications.iter().map(|application| application.name.as_str())
+    }
+
+    /// Whether there is a query, or will be one.
+    pub fn has_queries(&self) -> bool {
+        !self.wanted.is_empty() || !self.names.is_empty()
+    }
+
+    /// Has a query created, before the next event, by its statement.
+    pub fn create_query(&mut self, statement: Statement, position: Position) {
+        self.wanted.push(Wanted::Statement(statement, position));
+    }
+
+    /// Has a query of an application created, before the next event, with these values.
+    pub fn create_query_with(&mut self, application: &str, parameters: Vec<Parameter<'static>>) {
+        let name = format!("{application}_{}", self.wanted.len() + 1);
+        self.wanted.push(Wanted::Parameters { name, application: application.to_owned(), parameters });
+    }
+
+    /// Creates the queries that are wanted.
+    fn begin(&mut self) -> Result<(), ServiceError> {
+        for wanted in std::mem::take(&mut self.wanted) {
+            let name = match wanted {
+                Wanted::Statement(statement, position) => {
+                    let name = match &statement {
+                        Statement::CreateQuery { name, .. } => name.text.clone(),
+                        _ => String::new(),
+                    };
+                    self.engine.carry_out(statement).map_err(|error| match error.line {
+                        Some(_) => error,
+                        None => error.at(position.line, position.column),
+                    })?;
+                    name
+                }
+                Wanted::Parameters { name, application, parameters } => {
+                    let request = QueryRequest {
+                        name: Some(&name),
+                        application: &application,
+                        parameters: &parameters,
+                        label: None,
+                    };
+                    self.engine.submit(&[request]).into_iter().collect::<Result<Vec<_>, _>>()?;
+                    name
+                }
+            };
+            let query = self.engine.query(&name)?;
+            self.names.extend(query.id.map(|id| (id, name)));
+            self.topics.extend(query.input_topic.split(", ").map(str::to_owned));
+        }
+        Ok(())
+    }
+
+    /// The topics that its queries read, wildcards among them.
+    ///
+    /// # Errors
+    /// A query is refused.
+    pub fn topics(&mut self) -> Result<&BTreeSet<String>, ServiceError> {
+        self.begin()?;
+        Ok(&self.topics)
+    }
+
+    /// The time of an event: when it arrives, if that is said, or the time in its payload. `None` if it has neither.
+    pub fn time_us(&mut self, event: &Event) -> Option<i64> {
+        event.arrival_us.or_else(|| self.reader.event_time_us(event.topic.as_deref(), &event.payload))
+    }
+
+    /// Lets the clock go on to the time of an event, and has the event processed. An event whose time is behind the
+    /// clock arrives now.
+    ///
+    /// # Errors
+    /// A query is refused; it is not known where the event goes; or processing comes to no end.
+    pub fn feed(&mut self, event: &Event, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
+        let time_us = self.time_us(event);
+        self.begin()?;
+        let now_us = self.now_us();
+        let next_us = if self.counts.events == 0 { START_US } else { now_us + STEP_US };
+        self.advance(time_us.unwrap_or(next_us).max(now_us), tell)?;
+        let topic = match &event.topic {
+            Some(topic) => topic.clone(),
+            None => self.only_topic(event.line)?,
+        };
+        self.counts.events += 1;
+        let mut runs = 0;
+        if self.route(&topic, &event.payload, true) {
+            self.run_ready(&mut runs)?;
+            let seen = std::mem::take(&mut *self.seen.lock());
+            let context = report::OfEvent { line: event.line, topic: &topic, time_us: self.now_us() };
+            let reports = report::of_event(&seen, &context, &self.applications, &self.names);
+            self.send_results(&mut runs, tell)?;
+            reports.into_iter().for_each(|one| self.tell(one, tell));
+        } else {
+            let readable: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+            let why = format!("no query reads this topic, only {}", readable.join(", "));
+            let (line, time_us) = (event.line, self.now_us());
+            self.tell(Report::Nothing { time_us, line, topic, query: None, why }, tell);
+        }
+        Ok(())
+    }
+
+    /// Lets time go on after the last event, to `until_us` or as far as a timer is due before it. Returns when the next
+    /// timer is due, if one is left.
+    ///
+    /// # Errors
+    /// A query is refused; or timers come to no end.
+    pub fn finish(&mut self, until_us: i64, tell: &mut dyn FnMut(Report)) -> Result<Option<i64>, ServiceError> {
+        self.begin()?;
+        self.fire_timers(until_us, tell)?;
+        Ok(self.engine.next_timer_us())
+    }
+
+    /// The clock of the trial, microseconds since the epoch.
+    pub fn now_us(&self) -> i64 {
+        rivulet_dataflow::Clock::now_us(&*self.clock)
+    }
+
+    /// What came and what went.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What the author of an application should know, with its name.
+    pub fn warnings(&self) -> Vec<String> {
+        let of_applications = self.engine.applications().into_iter();
+        let named = of_applications.flat_map(|one| {
+            let name = one.name;
+            one.warnings.into_iter().map(move |warning| format!("{name}: {warning}"))
+        });
+        self.reader.warning().into_iter().chain(named).collect()
+    }
+
+    /// The topic of an event that has none: there must be just one.
+    fn only_topic(&self, line: usize) -> Result<String, ServiceError> {
+        let mut topics = self.topics.iter();
+        let all = || self.topics.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match (topics.next(), topics.next()) {
+            (Some(topic), None) if !rivulet_connectors::mqtt::topic::is_wildcard(topic) => Ok(topic.clone()),
+            _ => {
+                Err(ServiceError::invalid(format!("the event in line {line} has no topic, and queries read {}", all()))
+                    .with_hint("write {\"topic\": \"...\", \"payload\": {...}}"))
+            }
+        }
+    }
+
+    /// Puts an event into the inboxes of those that want it; whether there are any.
+    fn route(&self, topic: &str, payload: &[u8], is_input: bool) -> bool {
+        let router = self.engine.router();
+        let mut pending = Pending::default();
+        let mut routing = if is_input { router.read() } else { router.read_for_results() };
+        let received = Received { arrival_us: self.now_us(), topic: topic.as_bytes(), payload, ..Received::default() };
+        // Inboxes are empty between events.
+        routing.route(&received, &mut pending) == Push::Taken && pending.is_delivered()
+    }
+
+    /// Runs what is ready.
+    fn run_ready(&self, runs: &mut usize) -> Result<(), ServiceError> {
+        while self.engine.run_one(|_| 0, Duration::MAX) {
+            count_run(runs)?;
+        }
+        Ok(())
+    }
+
+    /// Tells of results, and hands them to the queries that read them, until nothing more comes.
+    fn send_results(&mut self, runs: &mut usize, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
+        loop {
+            let results = self.results.take();
+            if results.is_empty() {
+                return Ok(());
+            }
+            let time_us = self.now_us();
+            for (topic, payload) in results {
+                count_run(runs)?;
+                if self.route(&topic, &payload, false) {
+                    self.run_ready(runs)?;
+                    self.tell_refused(tell);
+                }
+                self.tell(Report::Result { time_us, topic, payload }, tell);
+            }
+        }
+    }
+
+    /// Lets the clock go on to a time, with everything that is due before it.
+    fn advance(&mut self, to_us: i64, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
+        self.fire_timers(to_us, tell)?;
+        self.clock.set_us(to_us);
+        Ok(())
+    }
+
+    /// Fires the timers that are due by a time, each at its own.
+    fn fire_timers(&mut self, until_us: i64, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
+        for _ in 0..TIMERS_MAX {
+            let Some(due_us) = self.engine.next_timer_us().filter(|&due_us| due_us <= until_us) else { return Ok(()) };
+            // A timer that is due again at once has to wait for the clock.
+            self.clock.set_us(due_us.max(self.now_us() + 1).min(until_us));
+            self.engine.keep_time_once();
+            let mut runs = 0;
+            self.run_ready(&mut runs)?;
+            self.tell_refused(tell);
+            self.send_results(&mut runs, tell)?;
+            if self.now_us() >= until_us && due_us >= until_us {
+                return Ok(());
+            }
+        }
+        Err(endless("timers"))
+    }
+
+    /// Tells of what was refused beside the processing of an event.
+    fn tell_refused(&mut self, tell: &mut dyn FnMut(Report)) {
+        let seen = std::mem::take(&mut *self.seen.lock());
+        for refused in report::refused(&seen, self.now_us(), &self.names) {
+            self.tell(refused, tell);
+        }
+    }
+
+    fn tell(&mut self, report: Report, tell: &mut dyn FnMut(Report)) {
+        self.counts.count(&report);
+        tell(report);
+    }
+}
+
+/// What an engine in a trial is configured with: the defaults, and nothing that outlives it.
+fn config() -> Result<Config, ServiceError> {
+    // A file of settings in the working folder is that of a server.
+    let sources = Sources { file: Some(PathBuf::from("/dev/null")), ..Sources::default() };
+    let loaded =
+        config::load(&sources).map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+    Ok(Config {
+        // It is never made, and only says where no statement may read.
+        data_dir: std::env::temp_dir().join(format!("rivulet-trial-{}", std::process::id())),
+        // A script that a user runs has the rights of its user.
+        files: FilesConfig { allow: vec![PathBuf::from("/")], ..loaded.config.files },
+        // An event at a time, and queries side by side: so it is known what becomes of which.
+        baseline: Baseline { batch_rows_max: Some(1), ..Baseline::default() },
+        table_bytes_max: TABLE_BYTES_MAX,
+        memory_bytes_max: None,
+        spill_after: None,
+        checkpoint: None,
+        ..loaded.config
+    })
+}
+
+fn count_run(runs: &mut usize) -> Result<(), ServiceError> {
+    *runs += 1;
+    if *runs > RUNS_MAX { Err(endless("results")) } else { Ok(()) }
+}
+
+fn endless(what: &str) -> ServiceError {
+    ServiceError::new(ErrorKind::LimitReached, format!("{what} bring about {what} and come to no end"))
+        .with_hint("does a query read the topic that it writes?")
+}
+
+fn unavailable(error: &impl ToString) -> ServiceError {
+    ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())
+}

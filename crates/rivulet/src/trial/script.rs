@@ -1,0 +1,40 @@
+//! A script of applications, as one registers it: tables, applications, and queries of them.
+
+use std::path::{Path, PathBuf};
+
+use rivulet_sql::{Statement, parse_script};
+
+use super::Trial;
+use crate::service::ServiceError;
+
+/// A trial of what a script has. Files of tables are looked for beside the script, in `folder`.
+///
+/// # Errors
+/// A statement that is refused, or is none of a trial, with its place.
+pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
+    let mut trial = Trial::new()?;
+    for (statement, position) in parse_script(text).map_err(ServiceError::from)? {
+        let done = match statement {
+            Statement::CreateTable(create) => trial.create_table(*create, folder),
+            Statement::CreateApplication(create) => trial.create_application(&create),
+            Statement::CreateQuery { .. } => {
+                trial.create_query(statement, position);
+                Ok(())
+            }
+            _ => Err(ServiceError::invalid("an application is tried with its tables and queries, and nothing else")
+                .with_hint("leave this statement out; rivulet run runs big queries")),
+        };
+        done.map_err(|error| match error.line {
+            Some(_) => error,
+            None => error.at(position.line, position.column),
+        })?;
+    }
+    Ok(trial)
+}
+
+/// The path of a file that a script in `folder` names: beside the script, or below the working folder if there is none.
+pub fn beside_script(folder: &Path, path: &str) -> PathBuf {
+    let beside = folder.join(path);
+    let path = if beside.exists() { beside } else { PathBuf::from(path) };
+    std::path::absolute(&path).unwrap_or(path)
+}

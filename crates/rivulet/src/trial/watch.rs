@@ -1,0 +1,187 @@
+//! What becomes of rows on their way through an application: its operators, each with a watcher around it.
+//!
+//! A trial processes one event at a time, so what its watchers have noted afterwards is about that event.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use parking_lot::Mutex;
+use rivulet_connectors::formats::encode_row_as_json;
+use rivulet_dataflow::{
+    Batch, Context, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason, Refused, Slot, SlotTable,
+    StateByKey, StateError, StateFrame, StateSelection,
+};
+use rivulet_dataflow::{Description, Refusal};
+
+/// What the operators of all applications have done since this was last taken.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) passed: Vec<Passed>,
+    pub(super) refused: Vec<Turned>,
+}
+
+/// Rows of a query that went into an operator, and those that came out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) application: usize,
+    /// The place of the operator in its dataflow.
+    pub(super) place: usize,
+    pub(super) query: QueryId,
+    pub(super) rows_in: u64,
+    pub(super) rows_out: u64,
+    /// When a timer of the operator is due for the query, microseconds since the epoch.
+    pub(super) due_us: Option<i64>,
+}
+
+/// A row that was refused.
+#[derive(Clone, Debug)]
+pub(super) struct Turned {
+    pub(super) query: QueryId,
+    pub(super) reason: Reason,
+    pub(super) detail: String,
+    /// The payload or the row, as text.
+    pub(super) content: String,
+}
+
+/// The operators of an application, the one with the number `application`, with watchers around them.
+pub(super) fn watched(line: &Line, application: usize, seen: &Arc<Mutex<Seen>>) -> Line {
+    let around = |(place, inner): (usize, &Arc<dyn OperatorFactory>)| {
+        let watched = Watched { inner: inner.clone(), application, place, seen: seen.clone() };
+        Arc::new(watched) as Arc<dyn OperatorFactory>
+    };
+    Line::new(line.operators().iter().enumerate().map(around).collect())
+}
+
+struct Watched<T> {
+    inner: T,
+    application: usize,
+    place: usize,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl OperatorFactory for Watched<Arc<dyn OperatorFactory>> {
+    fn create(&self) -> Box<dyn Operator> {
+        let Self { inner, application, place, seen } = self;
+        Box::new(Watched { inner: inner.create(), application: *application, place: *place, seen: seen.clone() })
+    }
+
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+
+    fn is_stateful(&self) -> bool {
+        self.inner.is_stateful()
+    }
+
+    fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+        self.inner.state_keys(frame)
+    }
+}
+
+impl Watched<Box<dyn Operator>> {
+    /// Has the operator do something with `rows`, and notes what came of it.
+    fn watch(
+        &mut self,
+        rows: Option<&Batch>,
+        context: &mut Context<'_>,
+        act: impl FnOnce(&mut dyn Operator, &mut Context<'_>) -> Result<(), OperatorError>,
+    ) -> Result<(), OperatorError> {
+        // What could not be decoded was refused before the first operator.
+        let first = if self.place == 0 && rows.is_some() { 0 } else { context.refusals.records().len() };
+        let mut emitted = Vec::new();
+        let inner = &mut Context::new(context.now_us, context.slots, &mut *context.refusals, &mut emitted);
+        let result = act(&mut *self.inner, inner);
+        let mut seen = self.seen.lock();
+        seen.refused.extend(context.refusals.records()[first..].iter().filter_map(|one| turned(one, context.slots)));
+        let mut slots: Vec<Slot> = Vec::new();
+        let of_batches = rows.into_iter().chain(&emitted).flat_map(|batch| batch.slots.iter().copied());
+        of_batches.for_each(|slot| {
+            if !slots.contains(&slot) {
+                slots.push(slot)
+            }
+        });
+        let count = |batch: &Batch, slot: Slot| batch.slots.iter().filter(|&&one| one == slot).count() as u64;
+        for slot in slots {
+            let Some(query) = context.slots.query(slot) else { continue };
+            seen.passed.push(Passed {
+                application: self.application,
+                place: self.place,
+                query,
+                rows_in: rows.map_or(0, |batch| count(batch, slot)),
+                rows_out: emitted.iter().map(|batch| count(batch, slot)).sum(),
+                due_us: self.inner.slot_deadline_us(slot),
+            });
+        }
+        drop(seen);
+        emitted.into_iter().for_each(|batch| context.emit(batch));
+        result
+    }
+}
+
+fn turned(refusal: &Refusal, slots: &SlotTable) -> Option<Turned> {
+    let content = match &refusal.content {
+        Refused::Payload(payload) => String::from_utf8_lossy(payload).into_owned(),
+        Refused::Row(row) => encode_row_as_json(row, 0),
+    };
+    let detail = refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail).to_owned();
+    Some(Turned { query: slots.query(refusal.slot)?, reason: refusal.reason, detail, content })
+}
+
+impl Operator for Watched<Box<dyn Operator>> {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.process_input(0, element, context)
+    }
+
+    fn process_input(
+        &mut self,
+        input: usize,
+        element: Element,
+        context: &mut Context<'_>,
+    ) -> Result<(), OperatorError> {
+        let rows = match &element {
+            Element::Batch(batch) => Some(batch.clone()),
+            _ => None,
+        };
+        self.watch(rows.as_ref(), context, |inner, context| inner.process_input(input, element, context))
+    }
+
+    fn has_more(&self) -> bool {
+        self.inner.has_more()
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.watch(None, context, |inner, context| inner.go_on(context))
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        self.inner.deadline_us()
+    }
+
+    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
+        self.inner.slot_deadline_us(slot)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.watch(None, context, |inner, context| inner.tick(context))
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        self.inner.export_state(selection)
+    }
+
+    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
+        self.inner.state_by_key()
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        self.inner.import_state(frame)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.inner.memory_bytes()
+    }
+
+    fn runs_user_code(&self) -> bool {
+        self.inner.runs_user_code()
+    }
+}

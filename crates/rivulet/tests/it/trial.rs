@@ -1,0 +1,218 @@
+//! `rivulet app test`: the real program, on scripts as a user would write them.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rivulet_testing::page::root;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs the program in a folder, with this standard input.
+fn rivulet(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rivulet"))
+        .current_dir(folder)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    // A program that fails early reads nothing.
+    let _ = child.stdin.take().expect("standard input").write_all(input.as_bytes());
+    child.wait_with_output().expect("its end")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// What `rivulet app test` tells of these events, as JSON.
+fn told(script: &str, parameters: &str, events: &str) -> Vec<Value> {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("app.sql"), script).expect("written");
+    let mut arguments = vec!["--json", "app", "test", "app.sql", "--input", "-"];
+    if !parameters.is_empty() {
+        arguments.extend(["--parameters", parameters]);
+    }
+    let done = rivulet(folder.path(), &arguments, events);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    text(&done.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Every example has events, parameters and expected results. `RIVULET_UPDATE=1` writes the results, for a person to
+/// read.
+#[test]
+fn every_example_gives_what_is_expected() {
+    let mut count = 0;
+    for folder in ["examples", "examples/recipes"] {
+        for entry in fs::read_dir(root().join(folder)).expect("the examples") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_none_or(|end| end != "sql") {
+                continue;
+            }
+            let name = path.file_stem().expect("a name").to_str().expect("text");
+            let of = |what: &str| format!("{folder}/{what}/{name}.ndjson");
+            let (script, events, sets, expected) =
+                (format!("{folder}/{name}.sql"), of("events"), of("parameters"), of("expected"));
+            let mut arguments = vec!["app", "test", &script, "--input", &events, "--parameters", &sets];
+            if std::env::var_os("RIVULET_UPDATE").is_some() {
+                let done = rivulet(&root(), &[&["--json"], &arguments[..]].concat(), "");
+                let results: String = text(&done.stdout)
+                    .lines()
+                    .filter(|line| line.starts_with("{\"kind\":\"result\""))
+                    .map(|line| format!("{line}\n"))
+                    .collect();
+                fs::write(root().join(&expected), results).expect("written");
+            }
+            arguments.extend(["--expect", &expected]);
+            let done = rivulet(&root(), &arguments, "");
+            assert!(done.status.success(), "{script}: {}", text(&done.stderr));
+            assert!(!fs::read_to_string(root().join(&expected)).expect("results").is_empty(), "{script} shows nothing");
+            count += 1;
+        }
+    }
+    assert!(count >= 29, "only {count} examples");
+}
+
+const LIMIT: &str = "CREATE APPLICATION too_warm (room TEXT, most DOUBLE DEFAULT 25.0)
+    INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'mqtt:room/{room}/celsius' FORMAT JSON
+    OUTPUT 'mqtt:room/{room}/warm' FORMAT JSON
+    AS SELECT ts, celsius FROM readings WHERE celsius > $most;";
+
+#[test]
+fn it_is_told_why_an_event_gives_nothing() {
+    let minute = "CREATE APPLICATION means (room TEXT)
+        INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'mqtt:room/{room}/celsius' FORMAT JSON
+          WITH (late => 'mqtt:room/{room}/late', dead_letter => 'mqtt:room/{room}/refused')
+        OUTPUT 'mqtt:room/{room}/mean' FORMAT JSON
+        AS SELECT avg(celsius) AS celsius FROM readings GROUP BY tumble(ts, INTERVAL '1 minute')
+           HAVING avg(celsius) > 20;";
+    let change = "CREATE APPLICATION changes
+        INPUT readings (value DOUBLE) FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON
+        AS SELECT value FROM readings EMIT ON CHANGE;";
+    let room = "{\"room\": \"a\"}";
+    for (script, parameters, events, expected) in [
+        (LIMIT, room, r#"{"ts": 1000, "celsius": 20}"#, &["nothing: this is not so: celsius > $most"][..]),
+        (LIMIT, room, r#"{"ts": 1000}"#, &["nothing: this is not so: celsius > $most"]),
+        (LIMIT, room, r#"{"ts": "x", "celsius": 20}"#, &["refused: decode"]),
+        (
+            LIMIT,
+            room,
+            r#"{"topic": "room/b/celsius", "payload": {"ts": 1000, "celsius": 30}}"#,
+            &["nothing: no query reads this topic, only room/a/celsius"],
+        ),
+        (
+            LIMIT,
+            room,
+            r#"{"payload": {"ts": "2026-01-01T01:00:00Z", "celsius": 30}, "arrival": "2026-01-01T00:00:00Z"}"#,
+            &["refused: future"],
+        ),
+        (
+            minute,
+            room,
+            "{\"ts\": 1000, \"celsius\": 21}\n{\"ts\": 61000, \"celsius\": 19}\n{\"ts\": 2000, \"celsius\": 22}\nno",
+            &[
+                "nothing: it is in a window that a later event closes, or the clock at 1970-01-01T00:01:00.000Z",
+                "result: room/a/mean",
+                "nothing: it is in a window that a later event closes, or the clock at 1970-01-01T00:02:00.000Z",
+                "refused: late",
+                "result: room/a/late",
+                "refused: decode",
+                "result: room/a/refused",
+            ],
+        ),
+        (
+            change,
+            "",
+            "{\"value\": 1}\n{\"value\": 1}",
+            &["result: out", "nothing: the result is the one before, and only changes are emitted"],
+        ),
+    ] {
+        let told = told(script, parameters, events);
+        let shown: Vec<String> = told
+            .iter()
+            .map(|one| {
+                let what = ["why", "reason", "topic"].into_iter().find_map(|name| match (name, &one["kind"]) {
+                    ("topic", Value::String(kind)) if kind != "result" => None,
+                    _ => one[name].as_str(),
+                });
+                format!("{}: {}", one["kind"].as_str().unwrap_or_default(), what.unwrap_or_default())
+            })
+            .collect();
+        let mut sorted: (Vec<&str>, Vec<&str>) = (shown.iter().map(String::as_str).collect(), expected.to_vec());
+        // Of one event it does not matter what is told first.
+        sorted.0.sort_unstable();
+        sorted.1.sort_unstable();
+        assert_eq!(sorted.0, sorted.1, "{events}: {told:#?}");
+    }
+}
+
+#[test]
+fn the_clock_follows_the_events_and_then_goes_on() {
+    let script = "CREATE APPLICATION counts
+        INPUT readings (value DOUBLE) FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON
+        AS SELECT count(*) AS n, window_end FROM readings GROUP BY tumble(arrival_time, INTERVAL '10 seconds');";
+    // Without a time an event comes a second after the event before it.
+    let events = "{\"value\": 1}\n".repeat(11) + "{\"payload\": {\"value\": 1}, \"arrival\": \"2026-01-01T00:00:25Z\"}";
+    let told = told(script, "", &events);
+    let results: Vec<(&str, u64)> = told
+        .iter()
+        .filter(|one| one["kind"] == "result")
+        .map(|one| (one["time"].as_str().expect("a time"), one["payload"]["n"].as_u64().expect("a number")))
+        .collect();
+    assert_eq!(results.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [10, 1, 1], "{told:#?}");
+    assert!(results[2].0 > "2026-01-01T00:00:30", "the last window closes by the clock: {results:?}");
+}
+
+#[test]
+fn queries_read_the_results_of_others_and_several_sets_stand_side_by_side() {
+    let script = format!(
+        "{LIMIT}
+         CREATE APPLICATION counts (room TEXT)
+         INPUT warm (celsius DOUBLE) FROM 'mqtt:room/{{room}}/warm' FORMAT JSON
+         OUTPUT 'mqtt:room/{{room}}/count' FORMAT JSON
+         AS SELECT count(*) AS n FROM warm GROUP BY count_window(2);
+         CREATE QUERY a FROM APPLICATION too_warm WITH (room => 'a');
+         CREATE QUERY b FROM APPLICATION too_warm WITH (room => 'b', most => 30);
+         CREATE QUERY count_a FROM APPLICATION counts WITH (room => 'a');"
+    );
+    let event = |room: &str, celsius: u32| {
+        format!("{{\"topic\": \"room/{room}/celsius\", \"payload\": {{\"ts\": 1000, \"celsius\": {celsius}}}}}\n")
+    };
+    let told = told(&script, "", &(event("a", 26) + &event("b", 26) + &event("a", 27) + &event("b", 31)));
+    let topics: Vec<&str> =
+        told.iter().filter(|one| one["kind"] == "result").filter_map(|one| one["topic"].as_str()).collect();
+    assert_eq!(topics, ["room/a/warm", "room/a/warm", "room/a/count", "room/b/warm"], "{told:#?}");
+}
+
+#[test]
+fn other_results_than_expected_are_a_failure_with_the_first_difference() {
+    let folder = TempDir::new().expect("a folder");
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).expect("written");
+    write("app.sql", LIMIT);
+    write("sets.ndjson", "{\"room\": \"a\"}\n\n{\"room\": \"b\"}\n");
+    let arguments = ["app", "test", "app.sql", "-i", "-", "-p", "sets.ndjson", "--expect", "expected.ndjson"];
+    let event = "{\"topic\": \"room/b/celsius\", \"payload\": {\"ts\": 1000, \"celsius\": 30}}\n";
+    write("expected.ndjson", "{\"topic\": \"room/b/warm\", \"payload\": {\"celsius\": 30.0, \"ts\": 1000}}\n");
+    let done = rivulet(folder.path(), &arguments, event);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    write("expected.ndjson", "{\"topic\": \"room/b/warm\", \"payload\": {\"celsius\": 31, \"ts\": 1000}}\n");
+    let done = rivulet(folder.path(), &arguments, event);
+    assert_eq!(done.status.code(), Some(1));
+    let said = text(&done.stderr);
+    assert!(said.contains("result 1 of room/b/warm differs in 'celsius'\n- ") && said.contains("\n+ "), "{said}");
+    // Wrong use is refused with a hint.
+    for (arguments, input, expected) in [
+        (&["app", "test", "app.sql", "-i", "-"][..], event, "--parameters"),
+        (&["app", "test", "app.sql", "-i", "-", "-p", "{\"room\": [1]}"], event, "no single value"),
+        (&["app", "test", "app.sql", "-i", "-", "-p", "sets.ndjson"], "{\"ts\": 1, \"celsius\": 9}", "has no topic"),
+        (&["app", "test", "app.sql", "-i", "-", "-p", "{\"room\": \"a\", \"mots\": 1}"], event, "mots"),
+        (&["app", "test", "none.sql", "-i", "-"], event, "none.sql"),
+    ] {
+        let done = rivulet(folder.path(), arguments, input);
+        let said = text(&done.stderr);
+        assert!(done.status.code() == Some(1) && said.contains(expected), "{arguments:?}: {said}");
+    }
+}
