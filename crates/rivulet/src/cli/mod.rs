@@ -85,7 +85,7 @@ enum Command {
     Serve(serve::ServeArguments),
     /// See it work: a server, a broker, ten thousand queries and simulated homes
     Demo(demo::DemoArguments),
-    /// Run a script of big queries here, without a server
+    /// Run a script of big queries and applications here, without a server
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArguments),
     /// Run an SQL script on a server, or type SQL

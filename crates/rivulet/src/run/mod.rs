@@ -1,4 +1,5 @@
-//! Runs scripts of big queries in this process, without a server: sources are read, results written, and that is all.
+//! Runs scripts in this process, without a server: sources are read, results written, and that is all. Queries of
+//! applications run in the engine of a [trial](crate::trial).
 //!
 //! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next
 //! statement; what reads input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.

@@ -1,19 +1,22 @@
-//! A script of big queries: its statements in their order, each planned over the names that those before it declared.
+//! A script: its statements in their order, each planned over the names that those before it declared.
+//!
+//! Queries of applications run together, when the next statement runs something or the script ends.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use rivulet_connectors::connector::{EVENT_TIME_KEY, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    BigQuery, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query,
-    parse_script, plan_query,
+    BigQuery, CreateApplication, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, SqlError, Statement,
+    Table, explain_query, parse_script, plan_query,
 };
 
 use crate::engine::read_table;
 use crate::service::ServiceError;
+use crate::trial::{Trial, beside_script};
 
 use super::open::{CONNECTORS, check_sink, check_source, replaced_file};
 
@@ -31,6 +34,18 @@ pub struct Script {
     /// The names of the queries that were created.
     named: HashSet<String>,
     host: Host,
+    /// The folder that the script is in, where files of tables are looked for first.
+    folder: PathBuf,
+    /// What applications are registered with, and they themselves.
+    declared: Vec<Declared>,
+    /// Applications with queries that have not run yet.
+    trial: Option<Box<Trial>>,
+}
+
+/// A statement that each engine of applications begins with.
+enum Declared {
+    Table(Box<CreateTable>),
+    Application(Box<CreateApplication>),
 }
 
 /// What there is to do next.
@@ -41,6 +56,8 @@ pub enum Step {
     Show(String),
     /// A query is to be run, and then explained with what it did.
     Analyze(Planned),
+    /// Queries of applications are to be run.
+    Applications(Box<Trial>),
 }
 
 /// A query to be run.
@@ -61,6 +78,14 @@ impl Script {
     /// # Errors
     /// A statement that is not understood.
     pub fn parse(text: &str) -> Result<Self, ServiceError> {
+        Self::parse_in(text, Path::new(""))
+    }
+
+    /// The same of a script in a folder.
+    ///
+    /// # Errors
+    /// A statement that is not understood.
+    pub fn parse_in(text: &str, folder: &Path) -> Result<Self, ServiceError> {
         let statements = parse_script(text).map_err(ServiceError::from)?;
         Ok(Self {
             statements: statements.into_iter(),
@@ -69,6 +94,9 @@ impl Script {
             replaced: HashMap::new(),
             named: HashSet::new(),
             host: Host::of_user(),
+            folder: folder.to_owned(),
+            declared: Vec::new(),
+            trial: None,
         })
     }
 
@@ -82,12 +110,39 @@ impl Script {
     /// # Errors
     /// A statement that cannot be carried out, with its place.
     pub fn next_step(&mut self) -> Result<Option<Step>, ServiceError> {
-        while let Some((statement, position)) = self.statements.next() {
+        loop {
+            if self.runs_next()
+                && let Some(trial) = self.trial.take_if(|trial| trial.has_queries())
+            {
+                return Ok(Some(Step::Applications(trial)));
+            }
+            let Some((statement, position)) = self.statements.next() else { return Ok(None) };
             if let Some(step) = self.carry_out(statement, position)? {
                 return Ok(Some(step));
             }
         }
-        Ok(None)
+    }
+
+    /// Whether the next statement may read what queries of applications write, or there is none.
+    fn runs_next(&self) -> bool {
+        use Statement::{CreateBigQuery, ExplainBigQuery, RunQuery};
+        let next = self.statements.as_slice().first().map(|(statement, _)| statement);
+        matches!(next, None | Some(RunQuery(_) | CreateBigQuery(_) | ExplainBigQuery { analyze: true, .. }))
+    }
+
+    /// The engine of applications, with those that were declared.
+    fn trial(&mut self) -> Result<&mut Trial, ServiceError> {
+        if self.trial.is_none() {
+            let mut trial = Trial::new()?;
+            for declared in &self.declared {
+                match declared {
+                    Declared::Table(create) => trial.create_table((**create).clone(), &self.folder)?,
+                    Declared::Application(create) => trial.create_application(create)?,
+                }
+            }
+            self.trial = Some(Box::new(trial));
+        }
+        Ok(self.trial.as_mut().expect("it was made if it was not there"))
     }
 
     fn carry_out(&mut self, statement: Statement, position: Position) -> Result<Option<Step>, ServiceError> {
@@ -114,7 +169,12 @@ impl Script {
                     self.scope.add_view(&create)?;
                 }
             }
-            Statement::CreateTable(create) => self.create_table(&create)?,
+            Statement::CreateTable(create) => self.create_table(*create)?,
+            Statement::CreateApplication(create) => {
+                self.trial()?.create_application(&create)?;
+                self.declared.push(Declared::Application(create));
+            }
+            Statement::CreateQuery { .. } => self.trial()?.create_query(statement, position)?,
             Statement::RunQuery(query) => return Ok(Some(Step::Run(self.plan_to_run(&query, None)?))),
             Statement::CreateBigQuery(create) => {
                 let CreateBigQuery { name, if_not_exists, replaces, query, .. } = *create;
@@ -186,13 +246,21 @@ impl Script {
         Ok(Planned { replaces: Some(file), ..planned })
     }
 
-    fn create_table(&mut self, create: &CreateTable) -> Result<(), ServiceError> {
-        let name = &create.name.text;
-        if create.if_not_exists && self.scope.table(name).is_some() {
+    fn create_table(&mut self, mut create: CreateTable) -> Result<(), ServiceError> {
+        let name = create.name.text.clone();
+        if create.if_not_exists && self.scope.table(&name).is_some() {
             return Ok(());
         }
-        let rows = read_table(create, TABLE_BYTES_MAX, &self.host.files)?;
-        Ok(self.scope.add_table(&create.name, Arc::new(Table::new(name, rows)))?)
+        if let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) {
+            create.address = format!("file:{}", beside_script(&self.folder, path).display());
+        }
+        let rows = read_table(&create, TABLE_BYTES_MAX, &self.host.files)?;
+        self.scope.add_table(&create.name, Arc::new(Table::new(&name, rows)))?;
+        if let Some(trial) = &mut self.trial {
+            trial.create_table(create.clone(), &self.folder)?;
+        }
+        self.declared.push(Declared::Table(Box::new(create)));
+        Ok(())
     }
 }
 

@@ -158,8 +158,20 @@ impl Trial {
     }
 
     /// Has a query created, before the next event, by its statement.
-    pub fn create_query(&mut self, statement: Statement, position: Position) {
+    ///
+    /// # Errors
+    /// There is no such application.
+    pub fn create_query(&mut self, statement: Statement, position: Position) -> Result<(), ServiceError> {
+        if let Statement::CreateQuery { application, .. } = &statement
+            && !self.applications().any(|name| name == application.text)
+        {
+            let Position { line, column } = application.position;
+            return Err(ServiceError::not_found(format!("there is no application '{application}'"))
+                .at(line, column)
+                .with_hint(format!("the script creates it before: CREATE APPLICATION {application} ...")));
+        }
         self.wanted.push(Wanted::Statement(statement, position));
+        Ok(())
     }
 
     /// Has a query of an application created, before the next event, with these values.

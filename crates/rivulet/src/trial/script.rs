@@ -17,10 +17,7 @@ pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
         let done = match statement {
             Statement::CreateTable(create) => trial.create_table(*create, folder),
             Statement::CreateApplication(create) => trial.create_application(&create),
-            Statement::CreateQuery { .. } => {
-                trial.create_query(statement, position);
-                Ok(())
-            }
+            Statement::CreateQuery { .. } => trial.create_query(statement, position),
             _ => Err(ServiceError::invalid("an application is tried with its tables and queries, and nothing else")
                 .with_hint("leave this statement out; rivulet run runs big queries")),
         };

@@ -322,7 +322,8 @@ fn what_is_wrong_has_its_place_and_a_hint() {
             "line 1, column",
             "/no/such/file",
         ),
-        ("CREATE QUERY q FROM APPLICATION a WITH (x => 1)".into(), "line 1, column 1", "rivulet serve"),
+        ("PAUSE QUERY q".into(), "line 1, column 1", "rivulet serve"),
+        ("CREATE QUERY q FROM APPLICATION a WITH (x => 1)".into(), "line 1, column 33", "CREATE APPLICATION a"),
         (
             format!("{source} CREATE SINK out TO 'blackhole:';\nINSERT INTO out SELECT device FROM readings LIMIT 2"),
             "line 2, column 13",

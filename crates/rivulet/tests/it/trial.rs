@@ -1,4 +1,4 @@
-//! `rivulet app test`: the real program, on scripts as a user would write them.
+//! `rivulet app test`, and `rivulet run` with applications: the real program, on scripts as a user would write them.
 
 use std::fs;
 use std::io::Write;
@@ -215,4 +215,43 @@ fn other_results_than_expected_are_a_failure_with_the_first_difference() {
         let said = text(&done.stderr);
         assert!(done.status.code() == Some(1) && said.contains(expected), "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn run_has_applications_read_and_write_files() {
+    let folder = TempDir::new().expect("a folder");
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).expect("written");
+    fs::create_dir(folder.path().join("scripts")).expect("made");
+    write("scripts/rooms.csv", "room,floor\na,1\nb,2\n");
+    write("a.ndjson", "{\"ts\": 1000, \"celsius\": 26}\n{\"ts\": 9000, \"celsius\": 28}\n");
+    write("b.ndjson", "{\"ts\": 2000, \"celsius\": 20}\n{\"ts\": 4000, \"celsius\": 27}\n");
+    write(
+        "scripts/script.sql",
+        "CREATE TABLE rooms (room TEXT NOT NULL, floor BIGINT) FROM 'file:rooms.csv' FORMAT CSV (header => true);
+         CREATE APPLICATION too_warm (room TEXT, most DOUBLE DEFAULT 25.0)
+         INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'file:{room}.ndjson' FORMAT JSON
+         OUTPUT 'file:out/warm.ndjson' FORMAT JSON
+         AS SELECT $room AS room, r.floor, celsius FROM readings JOIN rooms AS r ON r.room = $room
+            WHERE celsius > $most;
+         CREATE QUERY a FROM APPLICATION too_warm WITH (room => 'a');
+         CREATE QUERY b FROM APPLICATION too_warm WITH (room => 'b');
+         CREATE SOURCE warm (room TEXT, floor BIGINT, celsius DOUBLE) FROM 'file:out/warm.ndjson' FORMAT JSON;
+         SELECT room, max(celsius) AS celsius, max(floor) AS floor FROM warm GROUP BY room ORDER BY room;",
+    );
+    let done = rivulet(folder.path(), &["run", "scripts/script.sql", "--format", "csv"], "");
+    assert_eq!(text(&done.stdout), "room,celsius,floor\na,28.0,1\nb,27.0,2\n", "{}", text(&done.stderr));
+    let written = fs::read_to_string(folder.path().join("out/warm.ndjson")).expect("results");
+    let rooms: Vec<String> =
+        written.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["room"].to_string()).collect();
+    assert_eq!(rooms, ["\"a\"", "\"b\"", "\"a\""], "the earliest event first: {written}");
+    // Topics need events from somewhere.
+    let topics = format!("{LIMIT} CREATE QUERY a FROM APPLICATION too_warm WITH (room => 'a');");
+    let event = "{\"ts\": 1000, \"celsius\": 30}\n";
+    let done = rivulet(folder.path(), &["run", "-c", &topics, "--input", "-", "--json"], event);
+    assert!(text(&done.stdout).contains("\"payload\":{\"ts\":1000,\"celsius\":30.0}"), "{}", text(&done.stderr));
+    let done = rivulet(folder.path(), &["run", "-c", &topics], event);
+    assert!(done.status.code() == Some(1) && text(&done.stderr).contains("--input"), "{}", text(&done.stderr));
+    // Nothing was right.
+    let done = rivulet(folder.path(), &["run", "-c", &topics, "--input", "-"], "{\"ts\": true}\n");
+    assert!(done.status.code() == Some(1) && text(&done.stderr).contains("1 row"), "{}", text(&done.stderr));
 }

@@ -1,6 +1,7 @@
-//! `rivulet run`: scripts of big queries, here and now.
+//! `rivulet run`: scripts of big queries and applications, here and now.
 
 mod analyze;
+mod applications;
 mod progress;
 mod writer;
 
@@ -17,6 +18,7 @@ use crate::run::results::Results;
 use crate::run::{Planned, RunOptions, RunReport, Runner, Running, Script, Step};
 
 use super::Global;
+use super::app_test::End;
 use super::error::CliError;
 use super::serve::stop_on_signal;
 use super::sql::read_source;
@@ -34,8 +36,13 @@ Examples:
   rivulet run script.sql --format csv > result.csv
   tail -f events.jsonl | rivulet run script.sql --json        with a source FROM 'stdin:' FORMAT JSON
 
-SELECT and INSERT run to the end of their input, one behind the other; input without an end is read until Ctrl-C. Over input that ends a
-SELECT gives its final result, otherwise each change as it comes, with + or - in a column op.";
+SELECT and INSERT run to the end of their input, one behind the other; input without an end is read until Ctrl-C.
+Over input that ends a SELECT gives its final result, otherwise each change as it comes, with + or - in a column op.
+
+Queries of applications run together, before the next SELECT, INSERT or CREATE QUERY ... AS, or at the end of the
+script. They read --input, as rivulet app test does, and each line of a file as an event where an input is
+FROM 'file:...'. Their clock follows the events. Results go to standard output, or to a file where an OUTPUT is
+'file:...'.";
 
 /// Arguments of `rivulet run`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +62,11 @@ pub(super) struct RunArguments {
     /// Rows of a table that are shown; 0 for all
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     rows: usize,
+    /// Events for queries of applications, one a line; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    #[command(flatten)]
+    end: End,
     /// Worker threads, and parallel instances of each operator; without, one for each core
     #[arg(short, long, value_name = "COUNT")]
     parallelism: Option<usize>,
@@ -99,7 +111,8 @@ impl Named {
 
 impl Console<'_> {
     fn run(&mut self, text: &str) -> Result<(), CliError> {
-        let mut script = Script::parse(text)?;
+        let folder = self.arguments.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        let mut script = Script::parse_in(text, folder)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let parallelism = self.arguments.parallelism.unwrap_or(cores).clamp(1, 1024);
         let options = RunOptions::new(parallelism);
@@ -110,6 +123,7 @@ impl Console<'_> {
             }
             match step {
                 Step::Run(planned) => self.start(&runner, &planned, script.has_more())?,
+                Step::Applications(trial) => applications::run(self.global, self.arguments, &self.stop, *trial)?,
                 Step::Show(text) => writeln!(io::stdout(), "{}", text.trim_end())?,
                 Step::Analyze(planned) => {
                     let runner = Runner::new(RunOptions { measures: true, ..options })?;
