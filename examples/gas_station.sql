@@ -8,11 +8,12 @@
 -- haversine_m is the distance of two places on the globe in metres.
 --
 -- The 200 stations in data/stations.csv do not exist: they were drawn at random, in Porto (rivulet-bench, tables.rs).
--- The path begins in the first folder that the server allows: rivulet serve --set files.allow=.
--- REFRESH TABLE stations reads the file again.
+-- rivulet app register sends them to the server. A server that is to read the file by itself allows the folder,
+-- `rivulet serve --set files.allow=examples`, and gets the script by rivulet sql; then REFRESH TABLE stations reads the
+-- file again.
 
 CREATE TABLE stations (name TEXT, lat DOUBLE, lon DOUBLE, price DOUBLE)
-  FROM 'file:examples/data/stations.csv' FORMAT CSV (header => true);
+  FROM 'file:data/stations.csv' FORMAT CSV (header => true);
 
 CREATE APPLICATION gas_station (car TEXT, lowest DOUBLE DEFAULT 1.4, radius DOUBLE DEFAULT 2000.0)
 INPUT position (ts TIMESTAMP EVENT TIME, lat DOUBLE, lon DOUBLE)

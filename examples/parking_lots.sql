@@ -10,7 +10,7 @@
 -- The 300 lots in data/lots.csv do not exist: they were drawn at random, in Porto (rivulet-bench, tables.rs).
 
 CREATE TABLE lots (name TEXT, lat DOUBLE, lon DOUBLE)
-  FROM 'file:examples/data/lots.csv' FORMAT CSV (header => true);
+  FROM 'file:data/lots.csv' FORMAT CSV (header => true);
 
 CREATE APPLICATION parking_lots (car TEXT, slow DOUBLE DEFAULT 2.0)
 INPUT position (ts TIMESTAMP EVENT TIME, lat DOUBLE, lon DOUBLE, speed DOUBLE)

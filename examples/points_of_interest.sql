@@ -10,7 +10,7 @@
 -- The places in data/places.csv do not exist: they were drawn at random, in Beijing (rivulet-bench, tables.rs).
 
 CREATE TABLE places (name TEXT, lat DOUBLE, lon DOUBLE)
-  FROM 'file:examples/data/places.csv' FORMAT CSV (header => true);
+  FROM 'file:data/places.csv' FORMAT CSV (header => true);
 
 CREATE APPLICATION points_of_interest (walker TEXT, most BIGINT DEFAULT 3)
 INPUT position (ts TIMESTAMP EVENT TIME, lat DOUBLE, lon DOUBLE)

@@ -7,9 +7,9 @@ use crate::applications::BaseApplication;
 
 /// The files in `examples/data` by the path that the scripts say.
 const FILES: [(&str, &str); 3] = [
-    ("examples/data/stations.csv", include_str!("../../../examples/data/stations.csv")),
-    ("examples/data/lots.csv", include_str!("../../../examples/data/lots.csv")),
-    ("examples/data/places.csv", include_str!("../../../examples/data/places.csv")),
+    ("data/stations.csv", include_str!("../../../examples/data/stations.csv")),
+    ("data/lots.csv", include_str!("../../../examples/data/lots.csv")),
+    ("data/places.csv", include_str!("../../../examples/data/places.csv")),
 ];
 
 /// A reference table that must be there before the application that looks events up in it.

@@ -34,7 +34,7 @@ pub enum Statement {
         /// What it belongs to, in words of the user.
         label: Option<(String, Position)>,
     },
-    /// `CREATE TABLE [IF NOT EXISTS] ...`
+    /// `CREATE [OR REPLACE] TABLE [IF NOT EXISTS] ...`
     CreateTable(Box<CreateTable>),
     /// `CREATE SOURCE [IF NOT EXISTS] ...`
     CreateSource(Box<CreateSource>),
@@ -186,13 +186,15 @@ impl fmt::Display for Name {
     }
 }
 
-/// `CREATE TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
+/// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
 #[derive(Clone, Debug)]
 pub struct CreateTable {
     /// The name of the table.
     pub name: Name,
     /// Do nothing if there is a table of that name.
     pub if_not_exists: bool,
+    /// Whether its rows take the place of those of a table with that name.
+    pub replaces: bool,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
     /// The identity: SHA-256 (hex) of the canonical text.

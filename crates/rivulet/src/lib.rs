@@ -26,3 +26,4 @@ pub mod cli;
 pub mod demo;
 pub mod bench;
 mod counted;
+mod inline_rows;

@@ -376,9 +376,9 @@ pub struct QueryRequest<'a> {
 pub struct TableInfo {
     /// Its name.
     pub name: String,
-    /// The SQL text it was created with.
+    /// The SQL text it was created with, without rows that stand in it and are long.
     pub sql: String,
-    /// The file its rows are read from, as written.
+    /// The file its rows are read from, as written; or that there is none.
     pub file: String,
     /// Its columns: name and SQL type.
     pub columns: Vec<(String, String)>,

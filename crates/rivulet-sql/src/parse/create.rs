@@ -139,6 +139,7 @@ pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &st
     let fields = columns.iter().map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
     Ok(CreateTable {
         if_not_exists,
+        replaces: false,
         text: text.to_owned(),
         id: lexer::canonical_id(tokens),
         schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),

@@ -21,7 +21,7 @@ pub use stored::{Outdated, Stored, parse_stored};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
-use crate::statement::{CreateApplication, CreateBigQuery, Name, StateWish, Statement};
+use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, StateWish, Statement};
 use crate::{Literal, Position, SqlError, suggest};
 use cursor::Cursor;
 
@@ -131,11 +131,16 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
     let text = statement.text;
     let position = cursor.position();
     if cursor.eat_words(&["or", "replace"]) {
-        if !cursor.is_word("application") && !cursor.is_word("query") {
-            return Err(SqlError::new(position, "OR REPLACE is for applications and queries alone")
+        if !["application", "query", "table"].into_iter().any(|word| cursor.is_word(word)) {
+            return Err(SqlError::new(position, "OR REPLACE is for applications, queries and tables alone")
                 .hint("anything else is dropped first: DROP VIEW name, then CREATE VIEW name ..."));
         }
+        let is_table = cursor.is_word("table");
         let (plain, wish) = create::replacement(cursor, &statement.tokens)?;
+        if is_table && plain.len() + 2 != statement.tokens.len() {
+            return Err(SqlError::new(position, "a table has no state that could be kept")
+                .hint("leave out WITH: CREATE OR REPLACE TABLE name (column TYPE, ...) FROM ..."));
+        }
         return create_replacing(&plain, cursor.end(), text, wish);
     }
     Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
@@ -160,6 +165,10 @@ fn create_replacing(
     if cursor.eat_word("application") {
         let create = create::application(&mut cursor, plain, text)?;
         return Ok(Statement::CreateApplication(Box::new(CreateApplication { replaces: Some(wish), ..create })));
+    }
+    if cursor.eat_word("table") {
+        let create = create::table(&mut cursor, plain, text)?;
+        return Ok(Statement::CreateTable(Box::new(CreateTable { replaces: true, ..create })));
     }
     let position = cursor.position();
     cursor.advance();

@@ -81,9 +81,9 @@ pub struct Table {
     /// Its name.
     #[schema(example = "stations")]
     pub name: String,
-    /// The SQL text it was created with.
+    /// The SQL text it was created with, without rows that stand in it and are long.
     pub sql: String,
-    /// The file its rows are read from.
+    /// The file its rows are read from, or that there is none.
     #[schema(example = "data/stations.csv")]
     pub file: String,
     /// Its columns.

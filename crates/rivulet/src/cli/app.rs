@@ -1,7 +1,6 @@
 //! `rivulet app`: applications.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -9,9 +8,8 @@ use crate::api::types::{Application, ApplicationList, Explanation, ParameterDecl
 use crate::http_client::segment;
 
 use super::error::CliError;
-use super::output::{colours, paint, print_json, table};
-use super::sql::read_source;
-use super::{Connection, Global, app_test};
+use super::output::{print_json, table};
+use super::{Connection, Global, app_register, app_test};
 
 /// Arguments of `rivulet app`.
 #[derive(Debug, clap::Args)]
@@ -25,18 +23,8 @@ pub(super) struct AppArguments {
 /// Commands on applications.
 #[derive(Debug, clap::Subcommand)]
 enum AppCommand {
-    /// Register applications from files, each with one CREATE APPLICATION
-    Register {
-        /// Files; `-` is standard input
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-        /// Let them take over the queries of the applications that have their names, with their state
-        #[arg(long)]
-        replace: bool,
-        /// Replace also what cannot go on with all of the state: the rest of it is forgotten
-        #[arg(long, requires = "replace")]
-        discard_state: bool,
-    },
+    /// Register applications from files, with their tables
+    Register(app_register::RegisterArguments),
     /// Try an application here, without a server: events from a file, and a clock that follows them
     #[command(after_help = app_test::EXAMPLES)]
     Test(app_test::TestArguments),
@@ -68,33 +56,12 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
         return app_test::run(global, arguments);
     }
     let client = connection.client()?;
+    if let AppCommand::Register(arguments) = &command {
+        return app_register::run(global, &client, arguments);
+    }
     let mut out = io::stdout().lock();
     match command {
-        AppCommand::Register { files, replace, discard_state } => {
-            let path = match replace {
-                true => format!("/api/v1/applications?replace=true&discard_state={discard_state}"),
-                false => "/api/v1/applications".into(),
-            };
-            for file in &files {
-                let sql = read_source(file)?;
-                let application: Application = client
-                    .post_text(&path, &sql)
-                    .map_err(|error| in_file(CliError::from(error).in_source(&sql), file, files.len()))?;
-                if global.json {
-                    print_json(&mut out, &application)?;
-                } else {
-                    match &application.replacement {
-                        Some(replacement) => eprintln!("{}", replacement.text(&application.name)),
-                        None => eprintln!("application {} is registered", application.name),
-                    }
-                    for warning in &application.warnings {
-                        eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
-                    }
-                    writeln!(out, "{}  {}", application.name, application.id)?;
-                }
-            }
-        }
-        AppCommand::Test(_) => unreachable!("it needs no server, and was run before"),
+        AppCommand::Register(_) | AppCommand::Test(_) => unreachable!("they were run before"),
         AppCommand::List => {
             let ApplicationList { applications } = client.get("/api/v1/applications", &[])?;
             if global.json {
@@ -149,15 +116,6 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
         }
     }
     Ok(())
-}
-
-/// The error with the file that it is in, where there are several.
-fn in_file(error: CliError, file: &Path, files: usize) -> CliError {
-    match files {
-        1 => error,
-        _ => error
-            .with_note(format!("in {}; the files before it are registered, those after it are not", file.display())),
-    }
 }
 
 /// The path of an application.

@@ -4,6 +4,7 @@
 //! 1 failed, 2 wrong usage. Colours only on a terminal, and never with `NO_COLOR`.
 
 mod app;
+mod app_register;
 mod app_test;
 mod backup;
 mod bench;

@@ -141,11 +141,12 @@ impl Engine {
             }
             Statement::CreateTable(create) => {
                 let name = create.name.clone();
+                let done = if create.replaces && self.table(&name.text).is_ok() { "replaced" } else { "created" };
                 if create.if_not_exists && self.table(&name.text).is_ok() {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
                 Ok(said(match self.queries.create_table(*create).map_err(|error| at(error, &name))? {
-                    Some(rows) => format!("table {name} created, {}", counted(rows as u64, "row")),
+                    Some(rows) => format!("table {name} {done}, {}", counted(rows as u64, "row")),
                     None => format!("table {name} is there already"),
                 }))
             }

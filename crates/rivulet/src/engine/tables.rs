@@ -19,6 +19,7 @@ use rivulet_sql::{CreateTable, Scope, type_name};
 use super::outside::{OPEN_MAX, Outside};
 use super::texts::{format_error, literal_text, stored_table};
 use crate::catalog::Catalog;
+use crate::inline_rows;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError, TableInfo};
 
@@ -93,6 +94,9 @@ impl ReferenceTables {
 
     /// Loads and remembers a table; gives the number of its rows, or `None` if it is there already with the same text.
     pub(super) fn create(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        if create.replaces {
+            return self.replace(create).map(Some);
+        }
         let name = create.name.text.clone();
         // Looked at before the file is read, and again after it, when nobody can come between.
         if self.known.lock().has(&create)? {
@@ -109,6 +113,26 @@ impl ReferenceTables {
         known.declared.insert(name.clone(), create);
         tracing::info!(table = name, rows = count, "created");
         Ok(Some(count))
+    }
+
+    /// Loads a table and remembers it in the place of the one with its name, if there is one, which has the same
+    /// columns. Batches under way see the old rows, later ones the new ones.
+    fn replace(&self, create: CreateTable) -> Result<usize, ServiceError> {
+        let name = create.name.text.clone();
+        self.known.lock().check_columns(&create)?;
+        let rows = self.read(&create)?;
+        let mut known = self.known.lock();
+        known.check_columns(&create)?;
+        self.catalog.insert_table(&name, &create.text)?;
+        let count = rows.num_rows();
+        known.left_out.remove(&name);
+        match known.loaded.get(&name) {
+            Some(Ok(table)) => table.replace(rows),
+            _ => drop(known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(&name, rows))))),
+        }
+        known.declared.insert(name.clone(), create);
+        tracing::info!(table = name, rows = count, "replaced");
+        Ok(count)
     }
 
     /// Loads the file of a table again; gives the number of rows, and whether the table had none before. Batches under
@@ -241,28 +265,38 @@ fn read_table_in_part(
     files: &Files,
 ) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
-    let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) else {
-        let message = format!("a table is read from a local file, and '{}' is none", create.address);
-        return Err(ServiceError::invalid(message)
-            .at(place.line, place.column)
-            .with_hint("write for example FROM 'file:data/rooms.csv'"));
-    };
     let (format, has_header) = format_of(create)?;
     let too_large = |what: &str| {
         let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
         ServiceError::new(ErrorKind::LimitReached, message)
             .with_hint("table.bytes_max in the configuration says how many a table may have")
     };
-    let bytes = files.read(path, bytes_max as u64).map_err(|error| match error.kind() {
-        std::io::ErrorKind::FileTooLarge => too_large("the file"),
-        _ => {
-            let error = ServiceError::from_text(ErrorKind::Invalid, &format!("cannot read {path}: {error}"));
-            match error.hint {
-                Some(_) => error.at(place.line, place.column),
-                None => error.with_hint("a server takes relative paths from the first folder of files.allow"),
-            }
+    let (bytes, path) = match inline_rows::is_one(&create.address) {
+        true => {
+            let rows = inline_rows::rows_of(&create.address);
+            let refused = |what| ServiceError::invalid(format!("these are no rows: {what}"));
+            (rows.map_err(|what| refused(what).at(place.line, place.column))?, "the rows in the statement")
         }
-    })?;
+        false => {
+            let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) else {
+                let message = format!("a table is read from a local file, and '{}' is none", create.address);
+                return Err(ServiceError::invalid(message)
+                    .at(place.line, place.column)
+                    .with_hint("write for example FROM 'file:data/rooms.csv', or 'data:,' and the rows"));
+            };
+            let bytes = files.read(path, bytes_max as u64).map_err(|error| match error.kind() {
+                std::io::ErrorKind::FileTooLarge => too_large("the file"),
+                _ => {
+                    let error = ServiceError::from_text(ErrorKind::Invalid, &format!("cannot read {path}: {error}"));
+                    match error.hint {
+                        Some(_) => error.at(place.line, place.column),
+                        None => error.with_hint("a server takes relative paths from the first folder of files.allow"),
+                    }
+                }
+            })?;
+            (bytes, path)
+        }
+    };
     let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
     let (rows, fault) = decoded.map_err(|fault| match &fault {
         TableFault::Format(error) => format_error(error, &create.format),
@@ -303,7 +337,22 @@ impl Known {
             (Some(known), _) if known.id == create.id => Ok(true),
             (None, false) => Ok(false),
             _ => Err(ServiceError::new(ErrorKind::AlreadyExists, format!("a table '{name}' with another text exists"))
-                .with_hint(format!("create it under another name, or drop the old one first: DROP TABLE {name}"))),
+                .with_hint(format!(
+                    "write CREATE OR REPLACE TABLE {name} to put these rows in the place of those, or take another name"
+                ))),
+        }
+    }
+
+    /// Fails if a table with the name of a new one has other columns: applications were planned with those.
+    fn check_columns(&self, create: &CreateTable) -> Result<(), ServiceError> {
+        let name = &create.name;
+        match self.declared.get(&name.text) {
+            Some(known) if known.schema != create.schema => {
+                let message = format!("the table '{name}' has other columns, and only its rows are replaced");
+                Err(ServiceError::new(ErrorKind::Conflict, message)
+                    .with_hint(format!("create it under another name, or drop the old one first: DROP TABLE {name}")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -328,8 +377,11 @@ impl Known {
         let columns = create.schema.fields().iter();
         TableInfo {
             name: name.clone(),
-            sql: create.text.clone(),
-            file: CONNECTORS.path_of(&create.address).unwrap_or(&create.address).to_owned(),
+            sql: inline_rows::shown(&create.text, &create.address),
+            file: match inline_rows::is_one(&create.address) {
+                true => "none, its rows stand in the statement".into(),
+                false => CONNECTORS.path_of(&create.address).unwrap_or(&create.address).to_owned(),
+            },
             columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),

@@ -75,6 +75,37 @@ fn a_table_is_refreshed_while_its_queries_run() {
     assert_eq!(floor_of(&engine, "attic"), "{\"floor\":4}");
 }
 
+/// Rows that stand in the statement lie in the catalog, and others take their place while queries run.
+#[test]
+fn a_table_with_its_rows_is_replaced_while_its_queries_run_and_kept_over_a_restart() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = with_rooms(folder.path());
+    let with_rows = |what: &str, rows: &str| {
+        format!("CREATE {what} rooms (id TEXT, floor BIGINT) FROM 'data:,{rows}' FORMAT CSV (header => true)")
+    };
+    let error = refused(&engine, &with_rows("TABLE", "id,floor\nattic,5"));
+    assert!(error.hint.is_some_and(|hint| hint.contains("CREATE OR REPLACE TABLE rooms")));
+    let replaced = said(&engine, &with_rows("OR REPLACE TABLE", "id,floor\nattic,5\n100%25,1\nit''s,2\n"));
+    assert_eq!(replaced, "table rooms replaced, 3 rows");
+    assert_eq!(floor_of(&engine, "attic"), "{\"floor\":5}");
+    assert_eq!(said(&engine, "REFRESH TABLE rooms"), "table rooms refreshed, 3 rows");
+    for (wrong, message) in [
+        (with_rows("OR REPLACE TABLE", "id,floor\nattic,high"), "line 2: field 'floor'"),
+        (with_rows("OR REPLACE TABLE", "id,floor\nattic,%"), "two hexadecimal digits"),
+        (with_rows("OR REPLACE TABLE", "id,floor").replace("BIGINT", "TEXT"), "has other columns"),
+        (with_rows("OR REPLACE TABLE IF NOT EXISTS", "id,floor"), "contradict each other"),
+        (with_rows("OR REPLACE TABLE", "x").replace("rooms", "rooms WITH (state => 'keep')"), "a table has no state"),
+    ] {
+        let error = refused(&engine, &wrong);
+        assert!(error.message.contains(message) && error.line.is_some(), "{wrong}: {error:?}");
+    }
+    drop(engine);
+    std::fs::remove_file(folder.path().join("rooms.csv")).expect("removed");
+    let engine = open(folder.path());
+    assert_eq!(floor_of(&engine, "it's"), "{\"floor\":2}");
+    assert_eq!(floor_of(&engine, "100%"), "{\"floor\":1}");
+}
+
 #[test]
 fn a_table_is_shown_and_dropped_when_nobody_uses_it() {
     let folder = TempDir::new().expect("a folder");
@@ -239,7 +270,7 @@ fn three(places: Vec<(f64, String)>) -> String {
 fn the_examples_find_what_is_nearest() {
     let folder = TempDir::new().expect("a folder");
     let mut config = configuration(folder.path());
-    config.files.allow = vec![examples().parent().expect("a folder").to_owned()];
+    config.files.allow = vec![examples()];
     let engine = Engine::open(config).expect("an engine");
     for example in ["gas_station.sql", "parking_lots.sql"] {
         let text = std::fs::read_to_string(examples().join(example)).expect("an example");

@@ -1,0 +1,156 @@
+//! `rivulet app register`: applications from files, with the tables that stand beside them.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rivulet_sql::{CreateTable, Position, Statement};
+
+use crate::api::types::{Application, Table};
+use crate::counted::counted;
+use crate::http_client::Client;
+use crate::inline_rows;
+use crate::run::CONNECTORS;
+use crate::trial::beside_script;
+
+use super::Global;
+use super::error::CliError;
+use super::output::{colours, paint, print_json};
+use super::sql::read_source;
+
+/// The most bytes of a table's file: it goes to the server within a statement, which has 4 MiB at most.
+const TABLE_BYTES_MAX: u64 = 3 << 20;
+
+/// What the text of a statement begins with, in upper or lower case.
+const CREATE: &str = "CREATE";
+
+/// Arguments of `rivulet app register`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RegisterArguments {
+    /// Files with CREATE APPLICATION, and CREATE TABLE before it; `-` is standard input. The rows of a table go to the
+    /// server if its file is here, beside the script or below the working folder
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Let them take over the queries of the applications that have their names, with their state; tables get new rows
+    #[arg(long)]
+    replace: bool,
+    /// Replace also what cannot go on with all of the state: the rest of it is forgotten
+    #[arg(long, requires = "replace")]
+    discard_state: bool,
+}
+
+/// What is sent to the server.
+enum Sent {
+    Table(String),
+    Application(String),
+}
+
+pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments) -> Result<(), CliError> {
+    let &RegisterArguments { ref files, replace, discard_state } = arguments;
+    let path = match replace {
+        true => format!("/api/v1/applications?replace=true&discard_state={discard_state}"),
+        false => "/api/v1/applications".into(),
+    };
+    for file in files {
+        let sql = read_source(file)?;
+        let failed = |error: CliError| in_file(error, file, files.len());
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for sent in statements(&sql, folder, replace).map_err(failed)? {
+            let failed = |error, text: &str| failed(CliError::from(error).in_source(text));
+            match sent {
+                Sent::Table(text) => {
+                    let table = client.post_text("/api/v1/tables", &text).map_err(|error| failed(error, &sql))?;
+                    print_table(global, &table)?;
+                }
+                Sent::Application(text) => {
+                    let application = client.post_text(&path, &text).map_err(|error| failed(error, &text))?;
+                    print_application(global, &application)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The statements of a script, as they are sent; tables so that they replace others, if that is wanted. A script that
+/// is not understood here goes to the server as it is: that may be of another version, and says what is wrong.
+fn statements(sql: &str, folder: &Path, replaces: bool) -> Result<Vec<Sent>, CliError> {
+    let whole = || vec![Sent::Application(sql.to_owned())];
+    let Ok(statements) = rivulet_sql::statements(sql).collect::<Result<Vec<_>, _>>() else { return Ok(whole()) };
+    let mut sent = Vec::with_capacity(statements.len());
+    for (statement, position) in statements {
+        match statement {
+            Statement::CreateTable(create) => {
+                let text = with_rows(&create, folder)?;
+                let text = match replaces && !create.replaces && !create.if_not_exists {
+                    true => text.replacen(&text[..CREATE.len()], "CREATE OR REPLACE", 1),
+                    false => text,
+                };
+                sent.push(Sent::Table(at(position, &text)));
+            }
+            Statement::CreateApplication(create) => sent.push(Sent::Application(at(position, &create.text))),
+            _ => {
+                let hint =
+                    "this registers applications and their tables; rivulet sql runs scripts with other statements";
+                let error = crate::service::ServiceError::invalid("this statement registers nothing");
+                return Err(CliError::from(error.at(position.line, position.column).with_hint(hint)).in_source(sql));
+            }
+        }
+    }
+    Ok(if sent.is_empty() { whole() } else { sent })
+}
+
+/// A statement at its place in the script, so that errors name that.
+fn at(position: Position, text: &str) -> String {
+    let (lines, columns) = (position.line.saturating_sub(1), position.column.saturating_sub(1));
+    format!("{}{}{text}", "\n".repeat(lines as usize), " ".repeat(columns as usize))
+}
+
+/// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server.
+fn with_rows(create: &CreateTable, folder: &Path) -> Result<String, CliError> {
+    let path = CONNECTORS.path_of(&create.address).map(|path| beside_script(folder, path));
+    let Some(path) = path.filter(|path| path.is_file()) else { return Ok(create.text.clone()) };
+    let shown = path.display();
+    let unread = |error: &dyn std::fmt::Display| CliError::new(format!("cannot read {shown}: {error}"));
+    let bytes = std::fs::metadata(&path).map_err(|error| unread(&error))?.len();
+    if bytes > TABLE_BYTES_MAX {
+        let message = format!("{shown} has {bytes} bytes, and a table that is sent has {TABLE_BYTES_MAX} at most");
+        return Err(CliError::new(message)
+            .with_hint("put it below a folder of the server's files.allow, and create the table with rivulet sql"));
+    }
+    let rows = std::fs::read_to_string(&path).map_err(|error| unread(&error))?;
+    let literal = |address: &str| format!("'{}'", address.replace('\'', "''"));
+    let (old, new) = (literal(&create.address), literal(&inline_rows::address_of(&rows)));
+    Ok(create.text.replacen(&old, &new, 1))
+}
+
+fn print_table(global: Global, table: &Table) -> Result<(), CliError> {
+    if global.json {
+        return print_json(&mut io::stdout(), table);
+    }
+    eprintln!("table {} has {}", table.name, counted(table.rows, "row"));
+    Ok(())
+}
+
+fn print_application(global: Global, application: &Application) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    if global.json {
+        return print_json(&mut out, application);
+    }
+    match &application.replacement {
+        Some(replacement) => eprintln!("{}", replacement.text(&application.name)),
+        None => eprintln!("application {} is registered", application.name),
+    }
+    for warning in &application.warnings {
+        eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
+    }
+    Ok(writeln!(out, "{}  {}", application.name, application.id)?)
+}
+
+/// The error with the file that it is in, where there are several.
+fn in_file(error: CliError, file: &Path, files: usize) -> CliError {
+    match files {
+        1 => error,
+        _ => error
+            .with_note(format!("in {}; the files before it are registered, those after it are not", file.display())),
+    }
+}
