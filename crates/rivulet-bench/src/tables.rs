@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::applications::BaseApplication;
 
-/// The files in `examples/data` by the path that the scripts say.
+/// The files in `examples/data` by the path that the scripts say, which begins in `examples`.
 const FILES: [(&str, &str); 3] = [
     ("data/stations.csv", include_str!("../../../examples/data/stations.csv")),
     ("data/lots.csv", include_str!("../../../examples/data/lots.csv")),
@@ -84,7 +84,7 @@ mod tests {
         for ((path, content), expected) in FILES.into_iter().zip(expected) {
             if std::env::var_os("RIVULET_UPDATE").is_some() {
                 let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is"))
-                    .join("../..");
+                    .join("../../examples");
                 std::fs::write(root.join(path), &expected).unwrap();
             } else {
                 assert!(content == expected, "{path} is not what its seed gives: run with RIVULET_UPDATE=1");

@@ -553,7 +553,7 @@ fn a_replacement_is_the_same_application() {
         ("OR REPLACE APPLICATION IF NOT EXISTS a", "contradict"),
         ("OR REPLACE APPLICATION a WITH (state => 'lose')", "'keep' or 'discard'"),
         ("OR REPLACE APPLICATION a WITH (speed => 1)", "unknown option 'speed'"),
-        ("OR REPLACE TABLE a", "for applications and queries alone"),
+        ("OR REPLACE VIEW a", "for applications, queries and tables alone"),
     ] {
         let error = parse_application(&plain.replace("APPLICATION a", words)).expect_err(words).to_string();
         assert!(error.contains(message) && error.contains("hint:"), "{error}");
@@ -585,7 +585,7 @@ fn a_replacement_is_the_same_query() {
         ("CREATE OR REPLACE QUERY IF NOT EXISTS q AS SELECT v FROM t INTO s", "contradict"),
         ("CREATE OR REPLACE QUERY q WITH (state => 'lose') AS SELECT v FROM t INTO s", "'keep' or 'discard'"),
         ("CREATE OR REPLACE QUERY q FROM APPLICATION a WITH (x => 1)", "for queries that say AS SELECT"),
-        ("CREATE OR REPLACE VIEW v AS SELECT v FROM t", "for applications and queries alone"),
+        ("CREATE OR REPLACE VIEW v AS SELECT v FROM t", "for applications, queries and tables alone"),
     ] {
         let error = parse_script(script).expect_err(script).to_string();
         assert!(error.contains(message) && error.contains("hint:"), "{error}");

@@ -10,6 +10,7 @@ use crate::counted::counted;
 use crate::http_client::Client;
 use crate::inline_rows;
 use crate::run::CONNECTORS;
+use crate::service::ServiceError;
 use crate::trial::beside_script;
 
 use super::Global;
@@ -91,7 +92,7 @@ fn statements(sql: &str, folder: &Path, replaces: bool) -> Result<Vec<Sent>, Cli
             _ => {
                 let hint =
                     "this registers applications and their tables; rivulet sql runs scripts with other statements";
-                let error = crate::service::ServiceError::invalid("this statement registers nothing");
+                let error = ServiceError::invalid("this statement registers nothing");
                 return Err(CliError::from(error.at(position.line, position.column).with_hint(hint)).in_source(sql));
             }
         }

@@ -155,8 +155,8 @@ pub(super) fn of_event(
 fn why(passed: &[Passed], application: &Application) -> String {
     let operators = application.dataflow.operators();
     let name = |place: usize| operators[place].describe().operator;
-    let windows = passed.iter().filter(|one| one.rows_in > 0 && name(one.place) == "window aggregate").last();
-    let window = windows.map(|one| match one.due_us {
+    let window = passed.iter().rfind(|one| one.rows_in > 0 && name(one.place) == "window aggregate");
+    let window = window.map(|one| match one.due_us {
         Some(due_us) => format!("it is in a window that a later event closes, or the clock at {}", time_text(due_us)),
         None => "it is in a window that is not complete yet".into(),
     });

@@ -8,10 +8,9 @@ use arrow::array::ArrayRef;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::encode_row_as_json;
 use rivulet_dataflow::{
-    Batch, Context, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason, Refused, Slot, SlotTable,
-    StateByKey, StateError, StateFrame, StateSelection,
+    Batch, Context, Description, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason, Refusal,
+    Refused, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection,
 };
-use rivulet_dataflow::{Description, Refusal};
 
 /// What the operators of all applications have done since this was last taken.
 #[derive(Debug, Default)]

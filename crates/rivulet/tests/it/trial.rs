@@ -76,6 +76,21 @@ fn every_example_gives_what_is_expected() {
     assert!(count >= 29, "only {count} examples");
 }
 
+/// The page of recipes has the statements that are tested.
+#[test]
+fn the_page_of_recipes_is_that_of_the_files() {
+    let page = fs::read_to_string(root().join("docs/sql/recipes.md")).expect("the page");
+    for entry in fs::read_dir(root().join("examples/recipes")).expect("the recipes") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|end| end == "sql") {
+            let text = fs::read_to_string(&path).expect("text");
+            let begin = text.find("CREATE APPLICATION").expect("an application");
+            let end = begin + text[begin..].find(";\n").expect("its end");
+            assert!(page.contains(&text[begin..=end]), "{} is another one on the page", path.display());
+        }
+    }
+}
+
 const LIMIT: &str = "CREATE APPLICATION too_warm (room TEXT, most DOUBLE DEFAULT 25.0)
     INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'mqtt:room/{room}/celsius' FORMAT JSON
     OUTPUT 'mqtt:room/{room}/warm' FORMAT JSON

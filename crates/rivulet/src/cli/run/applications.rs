@@ -1,6 +1,6 @@
 //! Queries of applications in a script: their events come from files or standard input, and their results go there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -194,7 +194,7 @@ impl Results {
 struct Files {
     open: HashMap<PathBuf, BufWriter<File>>,
     /// Those that were begun.
-    begun: std::collections::HashSet<PathBuf>,
+    begun: HashSet<PathBuf>,
 }
 
 impl Files {
