@@ -5,9 +5,16 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rivulet::engine::Engine;
+use rivulet::service::Service;
+use rivulet::trial::{parse_event, parse_time_us};
 use rivulet_testing::page::root;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::engine::configuration;
+use crate::server::Publisher;
+use crate::tables::said;
 
 /// Runs the program in a folder, with this standard input.
 fn rivulet(folder: &Path, arguments: &[&str], input: &str) -> Output {
@@ -74,6 +81,70 @@ fn every_example_gives_what_is_expected() {
         }
     }
     assert!(count >= 29, "only {count} examples");
+}
+
+/// A server gives the same results as soon as it has the same events: those that the trial's clock has not brought
+/// about behind the last event. Windows that one event closes together may come in another order.
+#[test]
+fn a_server_gives_what_a_trial_gives() {
+    for folder in ["examples", "examples/recipes"] {
+        for entry in fs::read_dir(root().join(folder)).expect("the examples") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|end| end == "sql") {
+                compare_with_server(&root().join(folder), path.file_stem().expect("a name").to_str().expect("text"));
+            }
+        }
+    }
+}
+
+fn compare_with_server(folder: &Path, name: &str) {
+    let lines = |what: &str| {
+        let text = fs::read_to_string(folder.join(what).join(format!("{name}.ndjson"))).expect("a file");
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let data = TempDir::new().expect("a folder");
+    let mut config = configuration(data.path());
+    config.files.allow = vec![folder.to_owned()];
+    let engine = Engine::open(config).expect("an engine");
+    let script = fs::read_to_string(folder.join(format!("{name}.sql"))).expect("a script");
+    engine.execute(&script).into_iter().for_each(|answer| drop(answer.expect(name)));
+    let application = engine.applications().pop().expect("an application").name;
+    for (number, values) in lines("parameters").iter().enumerate() {
+        let values: serde_json::Map<String, Value> = serde_json::from_str(values).expect("JSON");
+        let value = |(name, value): (&String, &Value)| format!("{name} => {}", value.to_string().replace('"', "'"));
+        let values: Vec<String> = values.iter().map(value).collect();
+        let with = values.join(", ");
+        said(&engine, &format!("CREATE QUERY q{number} FROM APPLICATION {application} WITH ({with})"));
+    }
+    let only_topic = engine.query("q0").expect("a query").input_topic;
+    let events: Vec<_> = lines("events").iter().map(|line| parse_event(line, 1).expect("an event")).collect();
+    let time_ms = |payload: &[u8]| serde_json::from_slice::<Value>(payload).ok()?["ts"].as_i64();
+    let last_ms = events.iter().filter_map(|event| time_ms(&event.payload)).max().expect("a time");
+    let expected: Vec<Value> = lines("expected").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let is_by_event =
+        |one: &&Value| parse_time_us(one["time"].as_str().expect("a time")).expect("a time") <= last_ms * 1_000;
+    let shown = |topic: &str, payload: &Value| format!("{topic} {payload}");
+    let topic = |one: &Value| one["topic"].as_str().expect("a topic").to_owned();
+    let mut by_events: Vec<String> =
+        expected.iter().filter(is_by_event).map(|one| shown(&topic(one), &one["payload"])).collect();
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listener = Publisher::connect(broker);
+    listener.subscribe("#");
+    let mut sender = Publisher::connect(broker);
+    for event in &events {
+        let topic = event.topic.as_deref().unwrap_or(&only_topic);
+        sender.publish(topic, std::str::from_utf8(&event.payload).expect("text"));
+    }
+    let mut found = Vec::new();
+    while found.len() < by_events.len() {
+        let (to, payload) = listener.next();
+        if expected.iter().any(|one| topic(one) == to) {
+            found.push(shown(&to, &serde_json::from_slice(&payload).expect("JSON")));
+        }
+    }
+    by_events.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, by_events, "{name}");
 }
 
 /// The page of recipes has the statements that are tested.
