@@ -46,6 +46,13 @@ pub struct TopNSpec {
     pub state_ttl_us: Option<i64>,
 }
 
+impl TopNSpec {
+    /// Whether the rows of a partition come out when its window closes, once and for all.
+    fn is_final(&self) -> bool {
+        self.state_ttl_us == Some(0) && !self.input_retracts
+    }
+}
+
 /// How the rows of a partition are ranked, from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranking {
@@ -83,9 +90,10 @@ pub struct SortKey {
 /// Keeps the first rows of each partition; see [`TopNSpec`].
 ///
 /// The columns that come out are those that come in and, if wanted, the rank (BIGINT). The result changes: a row that
-/// is not among the first any more is taken back. Rows that the order does not tell apart are ordered by their content,
-/// column by column, so that the result does not depend on which came first. Of a partition that is forgotten nothing
-/// is taken back.
+/// is not among the first any more is taken back. Where partitions are of windows, and no row that comes in takes back
+/// others, the result does not change: rows come out when their window closes ([`TopN::is_final`]). Rows that the order
+/// does not tell apart are ordered by their content, column by column, so that the result does not depend on which came
+/// first. Of a partition that is forgotten nothing is taken back.
 #[derive(Clone)]
 pub struct TopN {
     plan: Arc<TopNPlan>,
@@ -132,6 +140,12 @@ impl TopN {
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
+
+    /// Whether rows come out once and for all, when the window of their partition closes. Their event time is that of
+    /// the rows that came in.
+    pub fn is_final(&self) -> bool {
+        self.plan.spec.is_final()
+    }
 }
 
 /// The order as `EXPLAIN` shows it; `None` without one.
@@ -159,6 +173,7 @@ impl OperatorFactory for TopN {
                 }];
                 shared.extend(by_text(&spec.input, &spec.partition));
                 shared.extend(order_text(&spec.input, &spec.order));
+                shared.extend(spec.is_final().then(|| "rows come when their window closes".to_owned()));
                 shared.push(state_text(spec.state_ttl_us, "the last row of a partition"));
                 shared
             },
@@ -264,12 +279,19 @@ impl TopNOperator {
             }
         }
         self.numbers = numbers;
-        self.give(context)
+        match spec.is_final() {
+            true => self.keep(),
+            false => self.give(context)?,
+        }
+        Ok(())
     }
 
     fn touch(&mut self, partition: u32) {
         if !std::mem::replace(&mut self.is_touched[partition as usize], true) {
-            let outside = self.outside(&self.partitions[partition as usize]);
+            let outside = match self.plan.spec.is_final() {
+                true => Vec::new(),
+                false => self.outside(&self.partitions[partition as usize]),
+            };
             self.touched.push((partition, outside));
         }
     }
@@ -333,6 +355,15 @@ impl TopNOperator {
         self.last[partition as usize] = if is_full { kept.get(rows - 1) } else { NONE };
     }
 
+    /// Keeps of the partitions that have changed what comes out at the end.
+    fn keep(&mut self) {
+        for (partition, _) in std::mem::take(&mut self.touched) {
+            self.trim(partition);
+            self.is_touched[partition as usize] = false;
+        }
+        self.removed.drain(..).for_each(|row| self.store.remove(row));
+    }
+
     /// Emits what has changed outside.
     fn give(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
@@ -362,13 +393,20 @@ impl TopNOperator {
         Ok(())
     }
 
-    /// Forgets partitions that nothing has touched for long.
-    fn forget(&mut self, watermark_us: i64) {
-        for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
+    /// Forgets partitions that nothing has touched for long, and emits the rows of those whose window closes.
+    fn forget(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        if self.plan.spec.is_final() {
+            let of = |&partition: &u32| self.outside(&self.partitions[partition as usize]);
+            let rows: Vec<Ranked> = expired.iter().flat_map(of).collect();
+            self.emit(&rows, false, context)?;
+        }
+        for partition in expired {
             std::mem::take(&mut self.partitions[partition as usize]).iter().for_each(|row| self.store.remove(row));
             self.last[partition as usize] = NONE;
             self.index.remove(partition);
         }
+        Ok(())
     }
 
     fn emit(&self, rows: &[Ranked], retracts: bool, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -433,11 +471,9 @@ impl Operator for TopNOperator {
                 };
                 self.take_in(&batch, context)
             }
-            Element::Watermark(watermark_us) => {
-                self.forget(watermark_us);
-                Ok(())
-            }
-            _ => Ok(()),
+            Element::Watermark(watermark_us) => self.forget(watermark_us, context),
+            Element::End if self.plan.spec.is_final() => self.forget(i64::MAX, context),
+            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::End => Ok(()),
         }
     }
 

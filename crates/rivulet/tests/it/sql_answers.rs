@@ -22,6 +22,8 @@ pub(crate) struct Answered {
     /// Rows that were refused, for whatever reason.
     pub(crate) refused: u64,
     late: u64,
+    /// Whether rows may be taken back, by the plan.
+    changes: bool,
 }
 
 /// Results as the answer that they are.
@@ -45,7 +47,7 @@ pub(crate) fn answer(script: &str, parallelism: usize) -> Result<Answered, Strin
     options.limits.rows_max = 256;
     let runner = Runner::new(options).map_err(|error| error.to_string())?;
     let mut script = Script::parse(script).map_err(|error| told(&error))?;
-    let mut answered = Answered { answer: Answer::default(), refused: 0, late: 0 };
+    let mut answered = Answered { answer: Answer::default(), refused: 0, late: 0, changes: false };
     while let Some(step) = script.next_step().map_err(|error| told(&error))? {
         let Step::Run(planned) = step else { return Err("only queries are run".into()) };
         let collected = Collected::default();
@@ -56,6 +58,7 @@ pub(crate) fn answer(script: &str, parallelism: usize) -> Result<Answered, Strin
             answer: std::mem::take(&mut *collected.0.lock()),
             refused: report.flow.refused.iter().sum(),
             late: report.flow.refused[Reason::Late as usize],
+            changes: planned.plan.output.changes,
         };
     }
     Ok(answered)
@@ -247,6 +250,41 @@ fn what_would_be_misread_is_refused_with_another_way() {
     // A view may leave the bound of its ranks to who reads it.
     let ranked = "CREATE VIEW w AS SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS r FROM a; SELECT k FROM w WHERE r <= 1";
     check(&format!("{sources} {ranked}"), &["a"], 0);
+}
+
+#[test]
+fn the_first_rows_of_a_window_come_once_and_are_rows_of_that_window() {
+    let (_folder, sources) = files(&[(
+        "a",
+        "ts TIMESTAMP EVENT TIME, k TEXT, v BIGINT",
+        "1000,x,1 2000,y,2 3000,y,3 12000,x,9 13000,z,1 14000,z,1 25000,z,5 31000,y,4",
+    )]);
+    let ranked = "SELECT * FROM (
+        SELECT k, n, window_end, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY n DESC, k) AS p
+        FROM (SELECT k, count(*) AS n, window_start, window_end FROM a GROUP BY k, tumble(ts, INTERVAL '10 seconds'))
+    ) WHERE p <= 1";
+    let end = |second: u32| format!("1970-01-01 00:00:{second}");
+    let first = [("y", 2, 10), ("z", 2, 20), ("z", 1, 30), ("y", 1, 40)];
+    let mut expected: Vec<String> = first.iter().map(|(k, n, at)| format!("{k}|{n}|{}|1", end(*at))).collect();
+    expected.sort();
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    let rows = |query: &str| {
+        let answered = answer(&format!("{sources} {query}"), 2).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((answered.refused, answered.changes), (0, false), "{query}");
+        rows(&answered)
+    };
+    assert_eq!(rows(ranked), expected);
+    // The end of the window is the event time of its first rows: they have windows and neighbours in time.
+    let minutes =
+        format!("SELECT count(*), sum(n) FROM ({ranked}) AS r GROUP BY tumble(window_end, INTERVAL '20 seconds')");
+    assert_eq!(rows(&minutes), ["1|1", "1|2", "2|3"]);
+    let before = format!("SELECT k, LAG(k) OVER (ORDER BY window_end) AS last FROM ({ranked}) AS r");
+    assert_eq!(rows(&before), ["y|\\N", "y|z", "z|y", "z|z"]);
+    let joined = format!(
+        "SELECT r.k, s.v FROM ({ranked}) AS r JOIN a AS s
+        ON r.k = s.k AND s.ts < r.window_end AND s.ts >= r.window_end - INTERVAL '10 seconds'"
+    );
+    assert_eq!(rows(&joined), ["y|2", "y|3", "y|4", "z|1", "z|1", "z|5"]);
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn rows_of_a_window_that_has_closed_are_late() {
         Step::Rows(0, vec![at(3, 9)]),
         Step::Watermark(12),
         Step::Rows(0, vec![at(1, 9), at(7, 9), at(6, 19)]),
+        Step::Watermark(20),
     ];
     let descending = vec![SortKey { column: 2, descending: true, nulls_first: false }];
     let top = TopN::new(TopNSpec {
@@ -117,6 +118,7 @@ fn rows_of_a_window_that_has_closed_are_late() {
     let of = |v: i64, ts: i64| shown(&at(v, ts));
     let top = run(&top, &steps);
     assert_eq!((top.rows, top.late), ([(of(9, 9), 1), (of(6, 19), 1)].into_iter().collect(), 2));
+    assert_eq!(top.retractions, 0, "rows come out when their window closes");
     let summed = |v: i64, ts: i64, sum: i64| of(v, ts).into_iter().chain([sum.to_string()]).collect::<Vec<_>>();
     let expected = [(9, 9, 9), (3, 9, 12), (6, 19, 6), (5, 19, 11)].map(|(v, ts, sum)| (summed(v, ts, sum), 1));
     let over = run(&over, &steps);

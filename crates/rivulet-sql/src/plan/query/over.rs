@@ -82,10 +82,10 @@ impl Lowering {
             state_ttl_us: self.state_ttl_us(&stream, &partition),
         };
         let top = TopN::new(spec).map_err(|error| crate::plan::defect(error, position))?;
-        let rows = top.output_schema().clone();
+        let (rows, is_final) = (top.output_schema().clone(), top.is_final());
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(stream.node, 0, edge)]);
-        self.builder.changes.insert(node, true);
+        self.builder.changes.insert(node, !is_final);
         self.builder.divide(node, &partition, &divided);
         let rank_place = stream.schema.fields().len();
         let mut key = partition;
@@ -96,14 +96,21 @@ impl Lowering {
         columns.push(if with_rank { Place::Column(rank_place) } else { Place::Absent });
         let columns = above.iter().map(|&column| columns[column]).collect();
         let is_numbered = ranking == Ranking::RowNumber;
+        let mut bounds = stream.bounds.clone();
+        if is_final {
+            // Rows wait for the end of their window, behind which their other times are.
+            bounds.retain(|(column, _)| stream.is_window_bound(*column));
+        } else if with_rank || stream.changes {
+            // Rows come out when they come, or never, unless their rank changes.
+            bounds.clear();
+        }
         let ranked = Stream {
             node,
             schema: rows,
             columns,
-            time: None,
-            // Rows come out when they come, or never, unless their rank changes.
-            bounds: if with_rank || stream.changes { Vec::new() } else { stream.bounds.clone() },
-            changes: true,
+            time: stream.time.filter(|_| is_final),
+            bounds,
+            changes: !is_final,
             partition: divided,
             key: (is_numbered && (limit == 1 || with_rank)).then_some(key),
             ..stream
@@ -169,10 +176,10 @@ impl Lowering {
         let ahead_us = leading.and_then(|time| stream.bound_of(time)).map_or(0, |bound| bound.max(0));
         if !input_retracts && ahead_us > 0 {
             // Rows wait for the end of their window, behind which their other times are.
-            let ends = stream.window.filter(|window| Some(window.end) == leading);
-            let stays =
-                |column: usize| Some(column) == leading || ends.is_some_and(|window| window.start == Some(column));
-            stream.bounds.retain(|(column, _)| stays(*column));
+            let is_of_window = stream.window.is_some_and(|window| Some(window.end) == leading);
+            let mut bounds = std::mem::take(&mut stream.bounds);
+            bounds.retain(|(column, _)| Some(*column) == leading || is_of_window && stream.is_window_bound(*column));
+            stream.bounds = bounds;
         }
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let mut edge = Some(edge);

@@ -148,6 +148,11 @@ impl Stream {
         self.pending.iter().flat_map(of).collect()
     }
 
+    /// Whether a column is the start or the end of the window that rows came out of.
+    pub(super) fn is_window_bound(&self, column: usize) -> bool {
+        self.window.is_some_and(|window| window.end == column || window.start == Some(column))
+    }
+
     /// Where the lower bound of a column is, relative to the watermark.
     pub(super) fn bound_of(&self, column: usize) -> Option<i64> {
         self.bounds.iter().filter(|(of, _)| *of == column).map(|(_, delta)| *delta).max()

@@ -25,6 +25,10 @@ fn state_comes_to_where_its_rows_come() {
     let tables = [table("a", 120), table("b", 60)];
     let joined = "SELECT x.k, x.j, x.ts, y.id FROM a AS x JOIN b AS y ON x.k = y.k";
     let windows = "SELECT k, window_end, count(*) AS n FROM a GROUP BY k, tumble(ts, INTERVAL '5 seconds')";
+    let first = format!(
+        "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_end ORDER BY n DESC, k) AS p
+            FROM ({windows}) AS w) AS q WHERE p <= 2"
+    );
     let queries = [
         // Keys of which those before are a part.
         format!("SELECT k, j, count(*) AS n, max(id) AS m FROM ({joined}) AS q GROUP BY k, j"),
@@ -65,6 +69,11 @@ fn state_comes_to_where_its_rows_come() {
             "SELECT w.window_end, w.k, w.n FROM ({windows}) AS w
             JOIN (SELECT window_end, max(n) AS m FROM ({windows}) AS v GROUP BY window_end) AS t
             ON w.window_end = t.window_end AND w.n = t.m"
+        ),
+        // The first rows of windows, and windows of those.
+        format!("SELECT k, n, window_end FROM ({first}) AS r"),
+        format!(
+            "SELECT count(k) AS c, sum(n) AS s FROM ({first}) AS r GROUP BY tumble(window_end, INTERVAL '12 seconds')"
         ),
     ];
     let mut wrong = Vec::new();
