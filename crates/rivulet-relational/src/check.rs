@@ -62,18 +62,22 @@ impl Check<'_> {
         match body {
             ast::SetExpr::Select(select) => self.select(select),
             ast::SetExpr::Query(_) => Ok(()),
-            ast::SetExpr::SetOperation { op: ast::SetOperator::Union, left, right, set_quantifier } => {
-                if matches!(
-                    set_quantifier,
-                    ast::SetQuantifier::ByName | ast::SetQuantifier::AllByName | ast::SetQuantifier::DistinctByName
-                ) {
-                    return self.refuse("UNION BY NAME", Some("select the columns in the same order on both sides"));
+            ast::SetExpr::SetOperation { op, left, right, set_quantifier } => {
+                use ast::{SetOperator, SetQuantifier};
+                match (op, set_quantifier) {
+                    (_, SetQuantifier::ByName | SetQuantifier::AllByName | SetQuantifier::DistinctByName) => {
+                        let hint = "select the columns in the same order on both sides";
+                        return self.refuse(&format!("{op} BY NAME"), Some(hint));
+                    }
+                    (SetOperator::Minus, _) => return self.refuse("MINUS", Some("write EXCEPT")),
+                    (SetOperator::Except | SetOperator::Intersect, SetQuantifier::All) => {
+                        let hint = format!("{op} without ALL gives each row once");
+                        return self.refuse(&format!("{op} ALL"), Some(&hint));
+                    }
+                    _ => {}
                 }
                 self.body(left)?;
                 self.body(right)
-            }
-            ast::SetExpr::SetOperation { op, .. } => {
-                self.refuse(&op.to_string(), Some("write [NOT] EXISTS (SELECT 1 FROM ... WHERE ...)"))
             }
             ast::SetExpr::Values(_) => self.refuse("VALUES", None),
             ast::SetExpr::Table(_) => self.refuse("TABLE as a query", Some("write SELECT * FROM name")),

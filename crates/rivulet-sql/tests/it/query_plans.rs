@@ -438,8 +438,8 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         ("SELECT price FROM bid LIMIT 5 OFFSET 2", "error at line 1, column 38: OFFSET is not supported yet"),
         (
-            "SELECT price FROM bid EXCEPT SELECT seller FROM auction",
-            "error at line 1, column 1: EXCEPT is not supported yet",
+            "SELECT price FROM bid EXCEPT ALL SELECT seller FROM auction",
+            "error at line 1, column 1: EXCEPT ALL is not supported yet",
         ),
         ("SELECT 1", "error at line 1, column 1: the query reads nothing\nhint: name a source in FROM"),
         ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' is read by itself"),

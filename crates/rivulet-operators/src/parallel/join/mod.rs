@@ -33,7 +33,8 @@ pub struct KeyedJoinSpec {
     pub left: SchemaRef,
     /// The columns of input 1.
     pub right: SchemaRef,
-    /// Which columns must be equal, left and right. None: every row meets every other. Null is equal to nothing.
+    /// Which columns must be equal, left and right. None: every row meets every other. Null is equal to nothing, unless
+    /// [`KeyedJoin::with_equal_nulls`] says so.
     pub keys: Vec<(usize, usize)>,
     /// Which rows come out.
     pub kind: KeyedJoinKind,
@@ -104,6 +105,8 @@ pub(crate) struct JoinPlan {
     late: [Option<Expiry>; 2],
     /// No partner of a side's row expires before this.
     reach: [Option<Expiry>; 2],
+    /// Whether null is equal to null.
+    nulls_are_equal: bool,
 }
 
 impl KeyedJoin {
@@ -212,6 +215,15 @@ impl KeyedJoin {
         Ok(self)
     }
 
+    /// With nulls of keys that are equal to each other.
+    #[must_use]
+    pub fn with_equal_nulls(mut self) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.nulls_are_equal = true;
+        }
+        self
+    }
+
     /// The columns that come out.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -270,7 +282,8 @@ impl JoinPlan {
             &spec.keys.iter().map(|key| key.1).collect::<Vec<_>>(),
         )?;
         let columns = spec.output.iter().map(|&column| place(column)).collect();
-        let plan = Self { keys, residual, columns, output, kept, spec, late: [None; 2], reach: [None; 2] };
+        let (late, reach, nulls_are_equal) = ([None; 2], [None; 2], false);
+        let plan = Self { keys, residual, columns, output, kept, spec, late, reach, nulls_are_equal };
         plan.stores()?;
         Ok(plan)
     }
@@ -278,6 +291,11 @@ impl JoinPlan {
     /// Empty stores for both sides.
     fn stores(&self) -> Result<[RowStore; 2], PlanError> {
         Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
+    }
+
+    /// Whether a row has no partner because a column of its key is null.
+    fn is_alone(&self, keys: &[&ArrayRef], row: usize) -> bool {
+        !self.nulls_are_equal && keys.iter().any(|column| column.is_null(row))
     }
 
     /// When a row of a side is needed no more, of which `time_us` gives the value of a column, and [`i64::MAX`] if that
@@ -337,7 +355,8 @@ impl OperatorFactory for KeyedJoin {
                 };
                 let mut shared = vec![kind.to_owned()];
                 shared.extend(spec.keys.iter().map(|&(left, right)| {
-                    format!("{} = {}", spec.left.field(left).name(), spec.right.field(right).name())
+                    let equals = if self.plan.nulls_are_equal { "is not distinct from" } else { "=" };
+                    format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
                 }));
                 shared.extend(spec.residual.as_ref().map(crate::expression::sql));
                 for ((schema, expiry), side) in

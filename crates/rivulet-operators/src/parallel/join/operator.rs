@@ -113,8 +113,8 @@ impl JoinOperator {
         let plan = self.plan.clone();
         let columns: Vec<ArrayRef> = plan.kept[side].iter().map(|&column| batch.column(column).clone()).collect();
         let key_columns: Vec<&ArrayRef> = plan.keys[side].places().iter().map(|&key| batch.column(key)).collect();
-        let has_null = |row: usize| key_columns.iter().any(|column| column.is_null(row));
-        let any_null = key_columns.iter().any(|column| column.null_count() > 0);
+        let has_null = |row: usize| plan.is_alone(&key_columns, row);
+        let any_null = !plan.nulls_are_equal && key_columns.iter().any(|column| column.null_count() > 0);
         // A row with null in its key has no partner: it matters only where such rows come out.
         let is_late = self.late_rows(side, batch, context);
         let matters = |row: usize| !any_null || plan.pads(side) || !has_null(row);

@@ -144,6 +144,7 @@ pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<
         let place_of = |column: &usize| plan.kept[side].binary_search(column).ok();
         let keys: Vec<ArrayRef> =
             plan.keys[side].places().iter().filter_map(place_of).map(|at| kept[at].clone()).collect();
+        let key_columns: Vec<&ArrayRef> = keys.iter().collect();
         let mut read = BatchKeys::default();
         read.read_keys(&plan.keys[side], &keys)?;
         let all: Vec<u32> =
@@ -152,7 +153,7 @@ pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<
         operator.sides[side].store.add(kept, &all, |row| (number(3, row), number(4, row)), &mut rows)?;
         for (&at, &row) in all.iter().zip(&rows) {
             let at = at as usize;
-            let key = match keys.iter().any(|column| column.is_null(at)) {
+            let key = match plan.is_alone(&key_columns, at) {
                 true => NONE,
                 false => {
                     operator.index.assign(&read, &RowSet::Range(at..at + 1), &mut numbers);

@@ -87,6 +87,10 @@ fn shown(row: Option<&Row>) -> [String; 3] {
 
 /// All pairs, and rows without partner.
 fn model(kind: KeyedJoinKind, lefts: &[Row], rights: &[Row], partners: impl Fn(&Row, &Row) -> bool) -> Multiset {
+    model_of(kind, lefts, rights, |left, right| left.key.is_some() && left.key == right.key && partners(left, right))
+}
+
+fn model_of(kind: KeyedJoinKind, lefts: &[Row], rights: &[Row], meets: impl Fn(&Row, &Row) -> bool) -> Multiset {
     let mut results = Multiset::new();
     let mut add = |left: Option<&Row>, right: Option<&Row>| {
         let mut row = shown(left).to_vec();
@@ -95,7 +99,6 @@ fn model(kind: KeyedJoinKind, lefts: &[Row], rights: &[Row], partners: impl Fn(&
         }
         *results.entry(row).or_insert(0) += 1;
     };
-    let meets = |left: &Row, right: &Row| left.key.is_some() && left.key == right.key && partners(left, right);
     for left in lefts {
         let count = rights.iter().filter(|right| meets(left, right)).count();
         match kind {
@@ -157,13 +160,19 @@ proptest! {
         rows in any::<bool>().prop_flat_map(changes),
         kind in prop::sample::select(&KINDS[..]),
         with_residual in any::<bool>(),
+        with_equal_nulls in any::<bool>(),
         cuts in prop::collection::vec(1..20usize, 1..4),
         cut in any::<prop::sample::Index>(),
     ) {
         let factory = join(kind, with_residual.then(|| compare(2, Sql::Lt, 6)), [None, None]);
+        let factory = if with_equal_nulls { factory.with_equal_nulls() } else { factory };
         let steps = steps(&rows, &cuts, &[false]);
-        let partners = |left: &Row, right: &Row| !with_residual || matches!((left.v, right.v), (Some(a), Some(b)) if a < b);
-        let expected = model(kind, &left(&rows, 0), &left(&rows, 1), partners);
+        let partners = |left: &Row, right: &Row| {
+            (with_equal_nulls || left.key.is_some())
+                && left.key == right.key
+                && (!with_residual || matches!((left.v, right.v), (Some(a), Some(b)) if a < b))
+        };
+        let expected = model_of(kind, &left(&rows, 0), &left(&rows, 1), partners);
         prop_assert_eq!(&run(&factory, &steps).rows, &expected);
         let moved = run_moved(&factory, &steps, cut.index(steps.len() + 1), [&[0], &[0]]);
         prop_assert_eq!(&moved.rows, &expected);

@@ -52,9 +52,6 @@ impl Lowering {
             return Err(not_yet(position, "NOT IN (SELECT ...) where either side may be null")
                 .hint("write NOT EXISTS (SELECT 1 FROM ... WHERE ... = ...)"));
         }
-        if join.null_equality == NullEquality::NullEqualsNull {
-            return Err(not_yet(position, "a join in which null equals null"));
-        }
         let on = join.on.iter().map(|(left, right)| if is_swapped { [right, left] } else { [left, right] }).collect();
         let (left, right): (&LogicalPlan, &LogicalPlan) = (&join.left, &join.right);
         let plans = if is_swapped { [right, left] } else { [left, right] };
@@ -149,11 +146,16 @@ impl Lowering {
             state_ttl_us: self.state_ttl_us,
             output: output.clone(),
         };
-        let what = format!("{:?} {:?} {:?} {:?} {:?}", spec.kind, spec.keys, spec.residual, spec.expiry, spec.output);
-        let keyed = KeyedJoin::new(spec)
+        let mut what =
+            format!("{:?} {:?} {:?} {:?} {:?}", spec.kind, spec.keys, spec.residual, spec.expiry, spec.output);
+        let mut keyed = KeyedJoin::new(spec)
             .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
             .and_then(|join| join.with_reach(reach))
             .map_err(|error| crate::plan::defect(error, position))?;
+        if whole.null_equality == NullEquality::NullEqualsNull {
+            keyed = keyed.with_equal_nulls();
+            what.push_str(" nulls are equal");
+        }
         let schema = keyed.output_schema().clone();
         let (edges, joined_by) = self.join_edges(&left, &right, &pairs);
         let [to_left, to_right] = edges;
