@@ -109,6 +109,12 @@ impl Events {
         &self.slots
     }
 
+    /// The input of each event; empty if all came by the first.
+    #[inline]
+    pub fn inputs(&self) -> &[InputIndex] {
+        &self.inputs
+    }
+
     /// The input that an event came by.
     #[inline]
     pub fn input(&self, row: usize) -> InputIndex {

@@ -24,6 +24,7 @@
 //! - [`float`]: one zero and one NaN;
 //! - [`event`]: raw events as a source received them, and the traits of inboxes and decoders;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
+//! - [`tally`]: what becomes of the events of a few slots, for people who ask;
 //! - [`clock`]: time, as a trait.
 
 pub mod element;
@@ -44,6 +45,7 @@ pub mod key_hash;
 pub mod float;
 pub mod event;
 pub mod refusal;
+pub mod tally;
 pub mod clock;
 
 pub use clock::{Clock, Leaps, ManualClock};
@@ -54,7 +56,7 @@ pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
-pub use operator::{Chain, Context, Cut, Fault, Operator, OperatorError, Surroundings, panic_text};
+pub use operator::{Chain, Context, Cut, Fault, Holding, Operator, OperatorError, Surroundings, panic_text};
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
@@ -64,3 +66,4 @@ pub use state::{StateError, StateFrame, StateSelection};
 pub use state_by_key::StateByKey;
 pub use state_map::{FlowMap, StateMap};
 pub use state_signature::StateSignature;
+pub use tally::{Came, Tallies, Tally};

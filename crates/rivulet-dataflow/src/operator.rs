@@ -5,11 +5,13 @@
 
 mod cut;
 mod failure;
+mod holding;
 
 use std::fmt;
 
 pub use cut::{Cut, Surroundings};
 pub use failure::{Fault, OperatorError, panic_text};
+pub use holding::Holding;
 
 use failure::call;
 
@@ -137,6 +139,11 @@ pub trait Operator: Send {
         Err(StateError::Mismatch(format!("state of '{}' given to an operator without state", frame.operator)))
     }
 
+    /// What is held for a slot, for people who ask why nothing comes of it; `None` where there is nothing to tell.
+    fn holding(&self, _slot: Slot) -> Option<Holding> {
+        None
+    }
+
     /// State held, in bytes.
     fn memory_bytes(&self) -> usize {
         0
@@ -210,12 +217,13 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        let mut run = Run { with, sink };
+        let mut run = Run { with, sink, behind: 0 };
         let Some((head, rest)) = self.operators.split_first_mut() else {
             return run.through(&mut [], &mut [], input, element);
         };
         let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
         let passed_on = passed_on(&element);
+        run.note(rest.len() + 1, &element);
         let result = run.once(&mut **head, output, input, element);
         let result = result.and(run.hand_on(output, rest, rest_outputs));
         match passed_on {
@@ -239,7 +247,7 @@ impl Chain {
         self.forget_outputs();
         let Some((head, rest)) = self.operators.split_first_mut() else { return Ok(()) };
         let (output, rest_outputs) = self.outputs.split_first_mut().expect("one output for each operator");
-        let mut run = Run { with, sink };
+        let mut run = Run { with, sink, behind: 0 };
         let result = run.more(&mut **head, output, rest, rest_outputs);
         match self.held.take_if(|_| !head.has_more()) {
             Some(element) => result.and(run.through(rest, rest_outputs, 0, element)),
@@ -251,7 +259,7 @@ impl Chain {
     /// returned.
     pub fn tick(&mut self, with: Surroundings<'_>, sink: &mut dyn FnMut(Batch)) -> Result<(), OperatorError> {
         self.forget_outputs();
-        let mut run = Run { with, sink };
+        let mut run = Run { with, sink, behind: 0 };
         let mut result = Ok(());
         for index in 0..self.operators.len() {
             let (operators, outputs) = (&mut self.operators[index..], &mut self.outputs[index..]);
@@ -282,6 +290,11 @@ impl Chain {
     /// The earliest deadline of any operator for one slot.
     pub fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
         self.operators.iter().filter_map(|operator| operator.slot_deadline_us(slot)).min()
+    }
+
+    /// What every operator holds for a slot, in chain order.
+    pub fn holdings(&self, slot: Slot) -> Vec<Option<Holding>> {
+        self.operators.iter().map(|operator| operator.holding(slot)).collect()
     }
 
     /// The selected state of every operator, in chain order.
@@ -362,6 +375,8 @@ fn passed_on(element: &Element) -> Option<Element> {
 struct Run<'a> {
     with: Surroundings<'a>,
     sink: &'a mut dyn FnMut(Batch),
+    /// How many operators of the chain come behind those it runs.
+    behind: usize,
 }
 
 impl Run<'_> {
@@ -372,6 +387,7 @@ impl Run<'_> {
         input: usize,
         element: Element,
     ) -> Result<(), OperatorError> {
+        self.note(operators.len(), &element);
         let Some((operator, rest)) = operators.split_first_mut() else {
             if let Element::Batch(batch) = element {
                 (self.sink)(batch);
@@ -388,6 +404,14 @@ impl Run<'_> {
         match passed_on {
             Some(element) => result.and(self.through(rest, rest_outputs, 0, element)),
             None => result,
+        }
+    }
+
+    /// Notes that rows have reached an operator that so many of those run here follow, itself included.
+    #[inline]
+    fn note(&mut self, left: usize, element: &Element) {
+        if let Element::Batch(batch) = element {
+            self.with.refusals.reached(self.behind + left, batch, self.with.now_us);
         }
     }
 

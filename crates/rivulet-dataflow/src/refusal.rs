@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{Batch, Event, InputIndex, LogPosition, Slot};
+use crate::{Batch, Event, InputIndex, LogPosition, Slot, Tallies};
 
 /// Why a row was not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,7 +100,8 @@ impl Seconds {
     /// And so far, as it was taken, before the arrival.
     const FAR_US: i64 = 30 * 366 * 86_400_000_000;
 
-    fn are(time_us: i64, arrival_us: i64) -> bool {
+    /// Whether a time of a row that came at `arrival_us` is one of these.
+    pub fn are(time_us: i64, arrival_us: i64) -> bool {
         let meant_us = time_us.saturating_mul(1_000);
         arrival_us.saturating_sub(time_us) > Self::FAR_US
             && meant_us.saturating_sub(arrival_us).saturating_abs() < Self::NEAR_US
@@ -149,6 +150,8 @@ pub struct Refusals {
     records_max: usize,
     /// The slot of each refused row, where queries share slots: what is refused is so for each of them.
     slots: Option<Vec<(Reason, Slot)>>,
+    /// What becomes of the rows of a few slots, where somebody asks.
+    tallies: Option<Box<Tallies>>,
 }
 
 /// How far [`Refusals`] had come.
@@ -157,6 +160,7 @@ pub(crate) struct Mark {
     seconds: Vec<Seconds>,
     records: usize,
     slots: usize,
+    tallies: Option<Box<Tallies>>,
 }
 
 impl Refusals {
@@ -204,6 +208,9 @@ impl Refusals {
         self.count(reason, 1);
         if let Some(slots) = &mut self.slots {
             slots.push((reason, slot));
+        }
+        if let Some(tallies) = &mut self.tallies {
+            tallies.refused(slot, reason);
         }
         if self.wants_content() {
             let (detail, content) = content();
@@ -270,15 +277,33 @@ impl Refusals {
     /// How far this has come, for [`Refusals::go_back_to`].
     pub(crate) fn mark(&self) -> Mark {
         let (records, slots) = (self.records.len(), self.slots().len());
-        Mark { counts: self.counts, seconds: self.seconds.clone(), records, slots }
+        Mark { counts: self.counts, seconds: self.seconds.clone(), records, slots, tallies: self.tallies.clone() }
     }
 
     /// Forgets what was refused since a mark that was made after the last [`Refusals::clear`].
     pub(crate) fn go_back_to(&mut self, mark: Mark) {
-        (self.counts, self.seconds) = (mark.counts, mark.seconds);
+        (self.counts, self.seconds, self.tallies) = (mark.counts, mark.seconds, mark.tallies);
         self.records.truncate(mark.records);
         if let Some(slots) = &mut self.slots {
             slots.truncate(mark.slots);
+        }
+    }
+
+    /// What becomes of the rows of a few slots, where somebody asks. It stays behind [`Refusals::clear`].
+    pub fn tallies(&self) -> Option<&Tallies> {
+        self.tallies.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub fn tallies_mut(&mut self) -> &mut Option<Box<Tallies>> {
+        &mut self.tallies
+    }
+
+    /// Rows reached an operator that so many follow, itself included; 0 for rows that have left the last one.
+    #[inline]
+    pub(crate) fn reached(&mut self, left: usize, batch: &Batch, now_us: i64) {
+        if let Some(tallies) = &mut self.tallies {
+            tallies.reached(left, batch, now_us);
         }
     }
 
@@ -286,6 +311,9 @@ impl Refusals {
     pub fn clear(&mut self) {
         self.counts = Default::default();
         self.seconds.clear();
+        if let Some(tallies) = &mut self.tallies {
+            tallies.take_records(&mut self.records);
+        }
         self.records.clear();
         if let Some(slots) = &mut self.slots {
             slots.clear();

@@ -33,7 +33,7 @@ use crate::labels::LabelHash;
 use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
 use crate::task::TaskSettings;
-use crate::{Activation, GroupMetrics, InboxLimits, Task, TaskParts};
+use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
 use moves::renumber;
 use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
@@ -140,6 +140,7 @@ impl Group {
             event_time_column: parts.event_time_column,
             passes_on: parts.passes_on,
             is_checkpointed: parts.is_checkpointed,
+            counts_few: parts.task_queries_max.is_none() && parts.batch_rows_max.is_none(),
             upstream: RwLock::default(),
             rest: Rest::default(),
         });
@@ -423,6 +424,15 @@ impl Group {
             values.extend(of_task.iter().map(|(place, query)| read(&core.as_ref()?.slots, (*place)?.slot, *query)));
         }
         values
+    }
+
+    /// What is known of a query in a slot, for people who ask; nothing if it is not there. From now on it is counted
+    /// what becomes of its events, until `for_us` have passed since the last question. Nothing is told of a query in
+    /// parts, which would have to be put together for that. Of one that is spilled, what it holds stays on disk.
+    pub fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {
+        let _still = self.free.lock();
+        let place = self.place(slot)?;
+        self.task(place.task as usize)?.examine(place.slot, query, for_us)
     }
 
     /// One more than the highest slot ever used.

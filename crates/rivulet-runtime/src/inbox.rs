@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rivulet_dataflow::{Event, Events, LogPosition, Push, Slot};
+use rivulet_dataflow::{Event, Events, InputIndex, LogPosition, Push, Slot};
 
 use crate::Picked;
 use crate::scheduler::level;
@@ -128,6 +128,14 @@ impl Chunk {
         match self {
             Self::Raw(events) => events.slots(),
             Self::Rows(picked) => picked.slots(),
+        }
+    }
+
+    /// The input of each event; empty if all came by the first.
+    pub(crate) fn inputs(&self) -> &[InputIndex] {
+        match self {
+            Self::Raw(events) => events.inputs(),
+            Self::Rows(_) => &[],
         }
     }
 

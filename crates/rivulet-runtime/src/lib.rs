@@ -45,5 +45,5 @@ pub use numa::{Numa, Place, Topology};
 pub use picked::Picked;
 pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler, ThreadLimit};
 pub use spill::{Spill, SpillStatus};
-pub use task::{Activation, Task, TaskParts};
+pub use task::{Activation, Examined, Task, TaskParts};
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

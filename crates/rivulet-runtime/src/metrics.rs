@@ -2,13 +2,15 @@
 
 use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::Reason;
+use rivulet_dataflow::{InputIndex, Reason};
 
 /// Counters of one group since it was created.
 #[derive(Clone, Debug, Default)]
 pub struct GroupMetrics {
     /// Events taken from the inbox.
     pub events: u64,
+    /// The same by input, equal queries counted once; inputs behind the last one that had any are left out.
+    pub inputs: Vec<u64>,
     /// Batches processed.
     pub batches: u64,
     /// How often a worker took the group.
@@ -59,9 +61,30 @@ impl GroupMetrics {
         }
     }
 
+    /// Counts events by input: `inputs` has that of each, or is empty if all came by the first.
+    pub(crate) fn count_inputs(&mut self, events: u64, inputs: &[InputIndex]) {
+        if self.inputs.is_empty() {
+            self.inputs.push(0);
+        }
+        if inputs.is_empty() {
+            self.inputs[0] += events;
+        }
+        for &input in inputs {
+            let input = usize::from(input);
+            if input >= self.inputs.len() {
+                self.inputs.resize(input + 1, 0);
+            }
+            self.inputs[input] += 1;
+        }
+    }
+
     /// Adds the counters of another group.
     pub fn merge(&mut self, other: &Self) {
         self.events += other.events;
+        self.inputs.resize(self.inputs.len().max(other.inputs.len()), 0);
+        for (mine, theirs) in self.inputs.iter_mut().zip(&other.inputs) {
+            *mine += theirs;
+        }
         self.batches += other.batches;
         self.activations += other.activations;
         self.waiting_us += other.waiting_us;

@@ -6,6 +6,7 @@ mod order;
 mod parts;
 pub(crate) mod progress;
 mod slots;
+mod tally;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -27,6 +28,7 @@ use idle::Idle;
 use parts::Parts;
 use progress::Progress;
 use slots::Slots;
+pub use tally::Examined;
 
 /// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
 /// timer for a later instant was served before it.
@@ -61,6 +63,8 @@ pub(crate) struct TaskSettings {
     pub(crate) passes_on: bool,
     /// Whether it is kept what checkpoints need.
     pub(crate) is_checkpointed: bool,
+    /// Whether a task with a few queries counts what becomes of the events of each.
+    pub(crate) counts_few: bool,
     /// Groups that hand rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
     pub(crate) rest: Rest,
@@ -280,7 +284,7 @@ impl Task {
         }
         let now_us = self.host.clock.now_us();
         let events = chunk.rows() as u64;
-        core.count_events(chunk);
+        core.count_events(chunk, now_us);
         if let Some(retired_at) = core.retired_at {
             chunk.retain_slots(|slot| core.slots.query(slot).is_some());
             core.metrics.refused[Reason::Removed as usize] += events - chunk.rows() as u64;
@@ -336,6 +340,9 @@ impl Task {
         if let Some(progress) = &mut core.progress {
             progress.reset(&slots);
         }
+        if self.settings.counts_few && !self.is_spilled_task() {
+            core.tally_new(&slots, self.host.clock.now_us());
+        }
         self.control(core, Control::AddSlots(slots.clone()));
         self.queries.store(core.slots.live(), Ordering::Relaxed);
         slots
@@ -346,6 +353,7 @@ impl Task {
     pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
         self.control(core, Control::RemoveSlots(slots.to_vec()));
         core.slots.retire(slots);
+        core.forget_tallies(slots);
         if let Some(progress) = &mut core.progress {
             progress.reset(slots);
         }
@@ -535,11 +543,13 @@ impl Core {
     }
 
     /// Counts events that were taken: what each query got, also where some share a slot.
-    fn count_events(&mut self, chunk: &Chunk) {
+    fn count_events(&mut self, chunk: &Chunk, now_us: i64) {
         let events = chunk.rows() as u64;
         self.metrics.events += events + self.slots.further_of(chunk.slots());
         self.metrics.batches += 1;
+        self.metrics.count_inputs(events, chunk.inputs());
         self.metrics.batch_events_max = self.metrics.batch_events_max.max(events);
+        self.tally_events(chunk, now_us);
     }
 
     /// The selected state of every operator.

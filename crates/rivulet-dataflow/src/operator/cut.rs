@@ -59,8 +59,9 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
+        let behind = self.operators.len() - place;
         let (operators, outputs) = (&mut self.operators[..place], &mut self.outputs[..place]);
-        Run { with, sink }.through(operators, outputs, 0, Element::Batch(batch))
+        Run { with, sink, behind }.through(operators, outputs, 0, Element::Batch(batch))
     }
 
     /// Of rows that reach the operator at `place`, those that it takes, and the key group of each.
@@ -93,7 +94,7 @@ impl Chain {
         sink: &mut dyn FnMut(Batch),
     ) -> Result<(), OperatorError> {
         self.forget_outputs();
-        let mut run = Run { with, sink };
+        let mut run = Run { with, sink, behind: 0 };
         let (operator, behind) = self.operators[place..].split_first_mut().expect("the place is one of the chain's");
         let (output, outputs) = self.outputs[place..].split_first_mut().expect("one output for each operator");
         let mut result = run.own(&mut **operator, output, batch, own);

@@ -13,8 +13,8 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Int64Type, IntervalMonthDayNanoType, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, QueryId, Reason, Slot, StateError, StateFrame,
-    StateSelection,
+    Batch, Context, Control, Element, Holding, KeyHash, Operator, OperatorError, QueryId, Reason, Slot, StateError,
+    StateFrame, StateSelection,
 };
 
 use super::encoded::{Encoded, Joined, refuse, state_fields};
@@ -98,6 +98,12 @@ impl Operator for IntervalJoin {
             }
             _ => Ok(()),
         }
+    }
+
+    fn holding(&self, slot: Slot) -> Option<Holding> {
+        let query = self.slots.get(slot as usize)?.as_ref()?;
+        let sides = query.sides.each_ref().map(|rows| rows.len() as u64);
+        Some(Holding { newest_us: Some(query.clock_us), sides: Some(sides), ..Holding::default() })
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
+    Batch, Context, Control, Element, Holding, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection, fetch, fetch_ahead,
 };
 
@@ -56,6 +56,16 @@ impl Operator for LatestJoin {
             }
             _ => Ok(()),
         }
+    }
+
+    fn holding(&self, slot: Slot) -> Option<Holding> {
+        let mut sides = [0; 2];
+        for (_, latest) in self.store.keyed.of_slot(slot as usize) {
+            for (side, kept) in sides.iter_mut().zip(&latest.sides) {
+                *side += u64::from(kept.is_some());
+            }
+        }
+        Some(Holding { sides: Some(sides), ..Holding::default() })
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
-    StateSelection, fetch_ahead,
+    Batch, Context, Control, Element, Holding, KeyHash, Leaps, Operator, OperatorError, Reason, Slot, StateError,
+    StateFrame, StateSelection, fetch_ahead,
 };
 
 use super::cells::{Cells, NEVER, SlotLengths};
@@ -219,6 +219,45 @@ impl Operator for WindowOperator {
 
     fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
         self.windows.cells.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
+    }
+
+    fn holding(&self, slot: Slot) -> Option<Holding> {
+        let (slot, cells) = (slot as usize, &self.windows.cells);
+        let SlotLengths::Known(lengths) = cells.lengths(slot) else { return None };
+        let state = &cells.slots[slot];
+        let known = |time_us: i64| (time_us != i64::MIN).then_some(time_us);
+        let mut holding = Holding {
+            newest_us: known(state.max_ts_us),
+            watermark_us: known(state.watermark_us),
+            ..Holding::default()
+        };
+        let (words, end_us) = (self.plan.layout.entry_words, state.next_end_us);
+        let mut start_us = end_us.saturating_sub(lengths.width);
+        for cell in std::iter::successors(cells.first(slot), |&cell| cells.next(cell)) {
+            let panes = cells.panes(cell);
+            if panes.is_empty() {
+                continue;
+            }
+            holding.open_keys += 1;
+            match self.plan.window {
+                WindowSpec::Session { .. } => {
+                    let session = panes.entry(0, words);
+                    if session[1] as i64 + lengths.width == end_us {
+                        start_us = session[0] as i64;
+                    }
+                }
+                WindowSpec::Count { .. } => {
+                    let (rows, width, slide) = (cells.row_number(cell), lengths.width as u64, lengths.slide as u64);
+                    let rows_of = if rows < width { (rows, width) } else { ((rows - width) % slide, slide) };
+                    holding.rows_of = holding.rows_of.max(Some(rows_of));
+                }
+                _ => {}
+            }
+        }
+        if holding.open_keys > 0 && end_us != NEVER {
+            holding.window = Some((start_us, end_us));
+        }
+        Some(holding)
     }
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {

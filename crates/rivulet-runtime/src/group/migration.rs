@@ -187,6 +187,8 @@ impl Copied {
         self.parameters = parameters(&self.queries);
         self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
         self.frames = migration.state.apply(&self.frames)?;
+        // Other operators may stand where it was counted what reaches them.
+        self.tallies = vec![None; self.queries.len()];
         Ok(self)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::array::RecordBatch;
-use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection, Tally};
 
 use super::{Group, Place, SPILLED};
 use crate::Task;
@@ -173,6 +173,8 @@ pub(super) struct Copied {
     repeats_to: u64,
     /// When queries of the group were away.
     absences: Option<Arc<Absences>>,
+    /// What became of their events, where that is counted.
+    pub(super) tallies: Vec<Option<Tally>>,
 }
 
 impl Copied {
@@ -191,6 +193,7 @@ impl Copied {
             },
             repeats_to: source.progress.as_ref().map_or(0, |progress| progress.repeats_to()),
             absences: source.progress.as_ref().and_then(|progress| progress.absences().cloned()),
+            tallies: slots.iter().map(|&slot| source.tally(slot)).collect(),
         })
     }
 
@@ -219,6 +222,7 @@ impl Copied {
             let place = renumber(old, &new)(*slot).expect("the slot was moved");
             target_core.slots.share(place, queries, parameters);
         }
+        target_core.put_tallies(&new, self.tallies);
         Ok(new)
     }
 }

@@ -219,8 +219,9 @@ impl Task {
             }
         }
         for other in &mut others {
-            if let Some(part) = other.take() {
+            if let Some(mut part) = other.take() {
                 core.metrics.merge(&part.metrics);
+                core.take_tallies(&mut part);
             }
         }
         parts.is_over.store(true, Ordering::Release);
@@ -308,7 +309,7 @@ impl Task {
         let mut under_way = UnderWay { task: self, parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
         core.slots.take_leaps(&*self.host.clock);
-        core.count_events(&chunk);
+        core.count_events(&chunk, now_us);
         let (batch, arrival_us) = match &mut chunk {
             Chunk::Raw(events) => (core.decode(events, self.name()), events.arrival_us().to_vec()),
             Chunk::Rows(picked) => {
@@ -410,6 +411,7 @@ impl Core {
     fn of_part(&self, parts: TaskParts) -> Self {
         let mut refusals = Refusals::new(REFUSED_CONTENT_MAX);
         refusals.keep_slots(self.slots.further() > 0);
+        *refusals.tallies_mut() = self.refusals.tallies().map(|tallies| Box::new(tallies.fork()));
         Self { refusals, ..Self::new(self.slots.clone(), parts) }
     }
 

@@ -22,7 +22,7 @@ const EVENTS: i64 = 1_500_000;
 
 /// Replaces each value by `value * 1_000_000 + n`, where n counts the events of its query and key from 0.
 #[derive(Default)]
-struct NumberingByKey {
+pub(crate) struct NumberingByKey {
     numbers: BTreeMap<(Slot, i64), i64>,
 }
 

@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod cut;
+mod examine;
 mod flows;
 mod groups;
 mod moves;

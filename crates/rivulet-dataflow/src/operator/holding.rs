@@ -1,0 +1,18 @@
+//! What an operator holds for a slot, in the words of people who ask why nothing comes of it.
+
+/// What an operator holds for a slot. Times are microseconds since the epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// The latest event time so far.
+    pub newest_us: Option<i64>,
+    /// Up to where windows are closed.
+    pub watermark_us: Option<i64>,
+    /// Begin and end of the open window that closes first.
+    pub window: Option<(i64, i64)>,
+    /// How many keys have open windows.
+    pub open_keys: u64,
+    /// Of a window of rows, how many have come since the last one closed, and how many make it close.
+    pub rows_of: Option<(u64, u64)>,
+    /// Of a join, how many rows wait on each side.
+    pub sides: Option<[u64; 2]>,
+}

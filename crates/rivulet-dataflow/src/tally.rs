@@ -1,0 +1,325 @@
+//! What becomes of the events of a few slots: counted for those that somebody asks about, and for nothing else.
+//!
+//! What must hold: where nothing is counted a batch costs one look at whether anything is; where something is, a row
+//! of another slot costs a look at one byte. How many slots are counted, and what is kept of each, is bounded.
+
+use crate::{Batch, InputIndex, Reason, Refusal, Refused, Slot};
+
+/// The most slots that are counted at once.
+pub const TALLIES_MAX: usize = 64;
+
+/// How much of the payload that was refused last is kept, in bytes.
+pub const REFUSED_BYTES_MAX: usize = 1_024;
+
+/// No tally.
+const NONE: u8 = u8::MAX;
+
+/// What became of the events of one slot.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Since when is counted, microseconds since the epoch.
+    pub since_us: i64,
+    /// Whether the slot has had its query no longer than that.
+    pub is_from_start: bool,
+    /// The events of each input; inputs behind the last one that had any are left out.
+    pub inputs: Vec<Came>,
+    /// Rows that reached each operator of the chain, by how many operators follow with it: the last operator is 1, and
+    /// what left it is 0. Operators before the first that had any are left out.
+    pub reached: Vec<Came>,
+    /// Rows refused, by [`Reason`].
+    pub refused: [u64; Reason::ALL.len()],
+    /// The last refused row whose content was kept. Of a payload there is no more than [`REFUSED_BYTES_MAX`].
+    pub last_refusal: Option<Refusal>,
+    /// The last result, a batch of one row. Kept while somebody asks.
+    pub last_result: Option<Batch>,
+    /// Until when somebody asks.
+    until_us: i64,
+    /// Whether it goes on when nobody does.
+    is_endless: bool,
+}
+
+/// How many came, and the last of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// How many.
+    pub rows: u64,
+    /// The event time of the last one; of an event that is not decoded yet its arrival.
+    pub time_us: i64,
+    /// When the last one reached the engine.
+    pub arrival_us: i64,
+    /// When the last one came here, by the host's clock.
+    pub at_us: i64,
+}
+
+impl Tally {
+    /// A tally that begins now and ends with the last question.
+    pub fn new(now_us: i64, until_us: i64) -> Self {
+        Self { since_us: now_us, until_us, ..Self::default() }
+    }
+
+    /// A tally of a slot whose query is new, without an end.
+    pub fn from_start(now_us: i64) -> Self {
+        Self { is_from_start: true, is_endless: true, ..Self::new(now_us, i64::MIN) }
+    }
+
+    /// The rows that reached an operator, by how many follow with it.
+    pub fn reached(&self, left: usize) -> Came {
+        self.reached.get(left).copied().unwrap_or_default()
+    }
+
+    /// Somebody asks: it does not end before this.
+    pub fn extend(&mut self, until_us: i64) {
+        self.until_us = self.until_us.max(until_us);
+    }
+
+    /// It has an end from now on: with the last question, or if nobody asked, now.
+    pub fn limit(&mut self) {
+        self.is_endless = false;
+    }
+
+    /// Adds what another instance has counted of the same slot.
+    pub fn merge(&mut self, other: Self) {
+        for (mine, theirs) in [(&mut self.inputs, other.inputs), (&mut self.reached, other.reached)] {
+            mine.resize(mine.len().max(theirs.len()), Came::default());
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                let rows = mine.rows + theirs.rows;
+                *mine = Came { rows, ..if theirs.at_us > mine.at_us { theirs } else { *mine } };
+            }
+        }
+        for (mine, theirs) in self.refused.iter_mut().zip(other.refused) {
+            *mine += theirs;
+        }
+        let is_later =
+            |theirs: &Refusal| self.last_refusal.as_ref().is_none_or(|last| last.arrival_us <= theirs.arrival_us);
+        if let Some(refusal) = other.last_refusal.filter(is_later) {
+            self.last_refusal = Some(refusal);
+        }
+        self.last_result = other.last_result.or(self.last_result.take());
+    }
+}
+
+/// The tallies of a few slots.
+#[derive(Clone, Debug, Default)]
+pub struct Tallies {
+    /// By slot its place among the tallies; slots behind the highest one that has a tally are left out.
+    places: Vec<u8>,
+    tallies: Vec<(Slot, Tally)>,
+}
+
+impl Tallies {
+    /// The tally of a slot, if it has one.
+    #[inline]
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Tally> {
+        match self.places.get(slot as usize) {
+            None | Some(&NONE) => None,
+            Some(&place) => Some(&mut self.tallies[usize::from(place)].1),
+        }
+    }
+
+    /// The same, to be read.
+    pub fn get(&self, slot: Slot) -> Option<&Tally> {
+        self.tallies.iter().find(|(of, _)| *of == slot).map(|(_, tally)| tally)
+    }
+
+    /// Gives a slot a tally. If there is one too many, the one ends that nobody has asked about for longest.
+    pub fn set(&mut self, slot: Slot, tally: Tally) {
+        if let Some(known) = self.get_mut(slot) {
+            *known = tally;
+            return;
+        }
+        if self.tallies.len() == TALLIES_MAX {
+            let oldest =
+                self.tallies.iter().enumerate().min_by_key(|(_, (_, tally))| (tally.is_endless, tally.until_us));
+            let oldest = oldest.map_or(0, |(place, _)| place);
+            self.tallies.remove(oldest);
+        }
+        self.tallies.push((slot, tally));
+        self.place();
+    }
+
+    /// Keeps only the tallies for which `keep` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(Slot, &mut Tally) -> bool) {
+        let before = self.tallies.len();
+        self.tallies.retain_mut(|(slot, tally)| keep(*slot, tally));
+        if self.tallies.len() != before {
+            self.place();
+        }
+    }
+
+    /// Ends the tallies that nobody asks about any more; whether any is left.
+    pub fn expire(&mut self, now_us: i64) -> bool {
+        let goes_on = |tally: &Tally| tally.is_endless || tally.until_us > now_us;
+        if !self.tallies.iter().all(|(_, tally)| goes_on(tally)) {
+            self.retain(|_, tally| goes_on(tally));
+        }
+        !self.tallies.is_empty()
+    }
+
+    /// The same slots, of which nothing is counted yet: for an instance beside this one.
+    pub fn fork(&self) -> Self {
+        let fork = |(slot, tally): &(Slot, Tally)| {
+            (*slot, Tally { is_endless: tally.is_endless, ..Tally::new(tally.since_us, tally.until_us) })
+        };
+        Self { places: self.places.clone(), tallies: self.tallies.iter().map(fork).collect() }
+    }
+
+    /// Adds what instances beside this one have counted.
+    pub fn merge(&mut self, other: Self) {
+        for (slot, tally) in other.tallies {
+            if let Some(known) = self.get_mut(slot) {
+                known.merge(tally);
+            }
+        }
+    }
+
+    /// An event came for a slot.
+    #[inline]
+    pub fn event(&mut self, slot: Slot, input: InputIndex, arrival_us: i64, now_us: i64) {
+        if let Some(tally) = self.get_mut(slot) {
+            note(
+                &mut tally.inputs,
+                usize::from(input),
+                Came { rows: 1, time_us: arrival_us, arrival_us, at_us: now_us },
+            );
+        }
+    }
+
+    /// Rows reached an operator that so many follow, itself included; 0 for rows that have left the last one.
+    pub(crate) fn reached(&mut self, left: usize, batch: &Batch, now_us: i64) {
+        for row in 0..batch.rows() {
+            let Some(tally) = self.get_mut(batch.slots[row]) else { continue };
+            let (time_us, arrival_us) = (batch.event_time_us[row], batch.arrival_us[row]);
+            note(&mut tally.reached, left, Came { rows: 1, time_us, arrival_us, at_us: now_us });
+        }
+        if left > 0 {
+            return;
+        }
+        // A row of its own, so that it does not keep the others in memory; and only while somebody asks.
+        for (slot, tally) in self.tallies.iter_mut().filter(|(_, tally)| tally.until_us > now_us) {
+            if let Some(row) = batch.slots.iter().rposition(|of| of == slot) {
+                tally.last_result = batch.take(&[row as u32]).ok();
+            }
+        }
+    }
+
+    /// A row of a slot was refused.
+    pub(crate) fn refused(&mut self, slot: Slot, reason: Reason) {
+        if let Some(tally) = self.get_mut(slot) {
+            tally.refused[reason as usize] += 1;
+        }
+    }
+
+    /// The contents that were kept of refused rows, oldest first.
+    pub(crate) fn take_records(&mut self, records: &mut Vec<Refusal>) {
+        for (slot, tally) in &mut self.tallies {
+            let Some(place) = records.iter().rposition(|record| record.slot == *slot) else { continue };
+            let mut last = records.remove(place);
+            last.content = match last.content {
+                Refused::Payload(payload) => Refused::Payload(payload[..payload.len().min(REFUSED_BYTES_MAX)].into()),
+                Refused::Row(row) => Refused::Row(Box::new(row.take(&[0]).unwrap_or(*row))),
+            };
+            tally.last_refusal = Some(last);
+        }
+    }
+
+    fn place(&mut self) {
+        let slots = self.tallies.iter().map(|(slot, _)| *slot as usize + 1).max().unwrap_or(0);
+        self.places.clear();
+        self.places.resize(slots, NONE);
+        self.places.shrink_to(slots);
+        for (place, (slot, _)) in self.tallies.iter().enumerate() {
+            self.places[*slot as usize] = place as u8;
+        }
+    }
+}
+
+#[inline]
+fn note(all: &mut Vec<Came>, place: usize, one: Came) {
+    if place >= all.len() {
+        all.resize(place + 1, Came::default());
+    }
+    let rows = all[place].rows + one.rows;
+    all[place] = Came { rows, ..one };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+
+    use super::*;
+    use crate::Refusals;
+
+    fn batch(slots: &[Slot]) -> Batch {
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values(slots.iter().map(|&slot| i64::from(slot))));
+        let times: Vec<i64> = (0..slots.len() as i64).collect();
+        let columns = RecordBatch::try_from_iter([("v", values)]).unwrap();
+        Batch::new(slots.to_vec().into(), times.clone().into(), times.into(), columns)
+    }
+
+    #[test]
+    fn slots_with_a_tally_are_counted_and_no_others() {
+        let mut tallies = Tallies::default();
+        tallies.set(3, Tally::new(10, 100));
+        tallies.set(1, Tally::from_start(10));
+        for (slot, input) in [(3, 0), (2, 0), (3, 1), (9, 0), (1, 1)] {
+            tallies.event(slot, input, 11, 12);
+        }
+        tallies.reached(1, &batch(&[3, 2, 3, 1]), 13);
+        tallies.reached(0, &batch(&[3, 2, 3, 1]), 14);
+        let three = tallies.get(3).unwrap();
+        assert_eq!(three.inputs.iter().map(|input| input.rows).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(three.reached(1), Came { rows: 2, time_us: 2, arrival_us: 2, at_us: 13 });
+        assert_eq!(three.last_result.as_ref().unwrap().event_time_us.as_ref(), &[2]);
+        let one = tallies.get(1).unwrap();
+        assert_eq!((one.reached(0).rows, one.reached(7).rows, one.last_result.is_none()), (1, 0, true));
+        assert!(tallies.get(2).is_none());
+    }
+
+    #[test]
+    fn there_is_a_bound_and_an_end() {
+        let mut tallies = Tallies::default();
+        tallies.set(0, Tally::from_start(0));
+        for slot in 1..=TALLIES_MAX as Slot {
+            tallies.set(slot, Tally::new(0, 100 + i64::from(slot)));
+        }
+        assert!(tallies.get(1).is_none(), "the one that was asked about first has made room");
+        assert!(tallies.get(0).is_some() && tallies.get_mut(64).is_some());
+        assert!(tallies.expire(150) && tallies.get(50).is_none() && tallies.get(51).is_some());
+        tallies.retain(|slot, _| slot != 0);
+        assert!(!tallies.expire(1_000));
+    }
+
+    #[test]
+    fn what_instances_beside_it_count_is_added() {
+        let mut tallies = Tallies::default();
+        tallies.set(5, Tally::new(1, i64::MAX));
+        tallies.event(5, 0, 2, 2);
+        let mut beside = tallies.fork();
+        beside.event(5, 0, 3, 3);
+        beside.reached(2, &batch(&[5]), 4);
+        beside.refused(5, Reason::Late);
+        tallies.merge(beside);
+        let tally = tallies.get(5).unwrap();
+        assert_eq!((tally.inputs[0].rows, tally.inputs[0].arrival_us), (2, 3));
+        assert_eq!((tally.reached(2).rows, tally.refused[Reason::Late as usize], tally.since_us), (1, 1, 1));
+    }
+
+    #[test]
+    fn the_last_refusal_is_kept_in_part() {
+        let mut refusals = Refusals::new(8);
+        refusals.tallies_mut().get_or_insert_default().set(2, Tally::new(0, 100));
+        for (slot, text) in [(2, "a"), (1, "b"), (2, "c")] {
+            let payload = text.repeat(REFUSED_BYTES_MAX + 1);
+            refusals.refuse(slot, Reason::Decode, 5, || (text.into(), Refused::Payload(payload.as_bytes().into())));
+        }
+        refusals.clear();
+        let tally = refusals.tallies().unwrap().get(2).unwrap();
+        assert_eq!(tally.refused[Reason::Decode as usize], 2);
+        let last = tally.last_refusal.as_ref().unwrap();
+        assert!(
+            last.detail == "c" && matches!(&last.content, Refused::Payload(kept) if kept.len() == REFUSED_BYTES_MAX)
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! What a task knows of a query that somebody asks about: what became of its events ([`Tally`]), and what its operators
+//! hold.
+//!
+//! What must hold: a task with many queries counts for none that nobody asks about. One with a few counts for each of
+//! them from its start: whoever tries an application asks when its events have come already.
+
+use rivulet_dataflow::{Holding, QueryId, Slot, Tally};
+
+use super::{Core, Task};
+use crate::inbox::Chunk;
+
+/// A task with so many queries counts for each of them.
+const FEW_QUERIES: usize = 16;
+
+/// What is known of a query that somebody asks about.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What became of its events since something is counted.
+    pub tally: Tally,
+    /// What each operator holds for it, in the order of the chain.
+    pub holdings: Vec<Option<Holding>>,
+    /// When something is due for it although no event comes, microseconds since the epoch.
+    pub timer_us: Option<i64>,
+    /// Whether it waits on disk for its next event.
+    pub is_spilled: bool,
+    /// Its events that wait to be processed.
+    pub waiting: u64,
+    /// Whether its task waits because results find no room on their way out.
+    pub is_blocked: bool,
+    /// The results that it has ever given, where that outlives the process.
+    pub results: Option<u64>,
+    /// The host's clock, microseconds since the epoch.
+    pub now_us: i64,
+}
+
+impl Task {
+    /// What is known of the query in a slot; nothing if it is not there, or runs in parts. From now on it is counted
+    /// what becomes of its events, until `for_us` have passed since the last question.
+    pub(crate) fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {
+        let mut core = self.core.lock();
+        if self.parts() > 1 {
+            return None;
+        }
+        core.slots.find(slot, query)?;
+        let now_us = self.host.clock.now_us();
+        let until_us = now_us.saturating_add(for_us);
+        let tallies = core.refusals.tallies_mut().get_or_insert_default();
+        tallies.expire(now_us);
+        if tallies.get(slot).is_none() {
+            tallies.set(slot, Tally::new(now_us, until_us));
+        }
+        let tally = tallies.get_mut(slot)?;
+        tally.extend(until_us);
+        Some(Examined {
+            tally: tally.clone(),
+            holdings: core.chain.holdings(slot),
+            timer_us: core.chain.slot_deadline_us(slot),
+            is_spilled: self.is_spilled_task(),
+            waiting: self.inbox.lock().slots().filter(|of| *of == slot).count() as u64,
+            is_blocked: !core.sink.has_room(),
+            results: core.progress.as_ref().map(|progress| progress.mark(slot).results),
+            now_us,
+        })
+    }
+}
+
+impl Core {
+    /// Queries have come, of a group that counts for a few.
+    pub(super) fn tally_new(&mut self, slots: &[Slot], now_us: i64) {
+        let has_few = self.slots.live() <= FEW_QUERIES;
+        let tallies = self.refusals.tallies_mut();
+        if has_few {
+            let tallies = tallies.get_or_insert_default();
+            slots.iter().for_each(|&slot| tallies.set(slot, Tally::from_start(now_us)));
+        } else if let Some(tallies) = tallies {
+            tallies.retain(|_, tally| {
+                tally.limit();
+                true
+            });
+        }
+    }
+
+    /// Queries have gone.
+    pub(super) fn forget_tallies(&mut self, slots: &[Slot]) {
+        if let Some(tallies) = self.refusals.tallies_mut() {
+            tallies.retain(|slot, _| !slots.contains(&slot));
+        }
+    }
+
+    /// The tally of a slot, to be taken to another task.
+    pub(crate) fn tally(&self, slot: Slot) -> Option<Tally> {
+        self.refusals.tallies()?.get(slot).cloned()
+    }
+
+    /// Queries have come from another task, with these tallies.
+    pub(crate) fn put_tallies(&mut self, slots: &[Slot], taken: Vec<Option<Tally>>) {
+        let has_few = self.slots.live() <= FEW_QUERIES;
+        for (&slot, tally) in slots.iter().zip(taken) {
+            match tally {
+                Some(mut tally) => {
+                    if !has_few {
+                        tally.limit();
+                    }
+                    self.refusals.tallies_mut().get_or_insert_default().set(slot, tally);
+                }
+                None => {
+                    let begun = self.refusals.tallies_mut().as_mut().and_then(|tallies| tallies.get_mut(slot));
+                    begun.into_iter().for_each(|tally| tally.is_from_start = false);
+                }
+            }
+        }
+    }
+
+    /// Counts events that were taken, for the slots that somebody asks about.
+    pub(super) fn tally_events(&mut self, chunk: &Chunk, now_us: i64) {
+        let all = self.refusals.tallies_mut();
+        let Some(tallies) = all else { return };
+        if !tallies.expire(now_us) {
+            *all = None;
+            return;
+        }
+        match chunk {
+            Chunk::Raw(events) => {
+                for (row, &slot) in events.slots().iter().enumerate() {
+                    tallies.event(slot, events.input(row), events.arrival_us()[row], now_us);
+                }
+            }
+            Chunk::Rows(picked) => {
+                for (&slot, arrival_us) in picked.slots().iter().zip(picked.arrival_us()) {
+                    tallies.event(slot, 0, arrival_us, now_us);
+                }
+            }
+        }
+    }
+
+    /// Adds what a part of the task has counted.
+    pub(super) fn take_tallies(&mut self, part: &mut Self) {
+        let of_part = part.refusals.tallies_mut().take();
+        if let (Some(tallies), Some(of_part)) = (self.refusals.tallies_mut(), of_part) {
+            tallies.merge(*of_part);
+        }
+    }
+}
