@@ -7,6 +7,7 @@
 
 mod logged;
 mod routes;
+mod strays;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::topic;
 use logged::{HeldBy, Logging};
 use routes::{Delivery, Routes, Target};
 pub use routes::{InboxId, Route, RouteError};
+use strays::Strays;
 
 /// How many routes are added or removed while readers wait: about a millisecond.
 const ROUTES_AT_ONCE: usize = 4096;
@@ -50,6 +52,7 @@ pub struct Router {
     logging: Logging,
     is_closed: AtomicBool,
     counts: Mutex<RouterStats>,
+    strays: Strays,
 }
 
 /// What a router has done since it was made.
@@ -259,6 +262,11 @@ impl Router {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// The topics of the last messages that no query asked for, as far as they were looked at: a few, the newest first.
+    pub fn strays(&self) -> Vec<String> {
+        self.strays.topics()
+    }
+
     /// What happened so far.
     pub fn stats(&self) -> RouterStats {
         let routes = self.routes.read();
@@ -339,7 +347,7 @@ impl Routing<'_> {
         self.counts.pushed_events += pushed;
         pending.is_delivered = pushed > 0;
         match push {
-            Push::Taken => self.count_taken(payload, pending),
+            Push::Taken => self.count_taken(message, pending),
             Push::Full => {
                 pending.version = self.routes.version();
                 self.counts.full_waits += 1;
@@ -365,18 +373,19 @@ impl Routing<'_> {
             }
             pending.targets.pop();
         }
-        self.count_taken(payload, pending);
+        self.count_taken(message, pending);
         Push::Taken
     }
 
     #[inline]
-    fn count_taken(&mut self, payload: &[u8], pending: &Pending) {
+    fn count_taken(&mut self, message: &Received<'_>, pending: &Pending) {
         if pending.is_delivered {
             self.counts.routed_messages += 1;
         } else if self.is_input {
             self.counts.unrouted_messages += 1;
+            self.router.strays.note(message.topic, message.arrival_us);
         }
-        self.counts.payload_bytes += payload.len() as u64;
+        self.counts.payload_bytes += message.payload.len() as u64;
     }
 
     /// Whether these messages are not taken any more: see [`Router::close`].

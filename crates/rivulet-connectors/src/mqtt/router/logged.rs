@@ -173,7 +173,7 @@ impl Routing<'_> {
         self.counts.logged_messages += 1;
         self.counts.pushed_events += if is_replaying { 0 } else { targets };
         pending.is_delivered = targets > 0;
-        self.count_taken(message.payload, pending);
+        self.count_taken(message, pending);
         Some(Push::Taken)
     }
 
