@@ -27,3 +27,4 @@ pub mod demo;
 pub mod bench;
 mod counted;
 mod inline_rows;
+mod times;

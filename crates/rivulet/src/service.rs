@@ -5,6 +5,7 @@
 //! [`crate::catalog`]. Every call may block (a lock, a commit to disk): the API makes them on a thread that may.
 
 mod access;
+mod activity;
 mod session;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
 pub(crate) use access::BrokerAccess;
 pub use access::{Access, Action, Authorizer, Caller, Credentials, LocalOperator, Refused, Resource, ResourceKind};
+pub use activity::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 pub use session::Session;
 
 /// The most requests that one call of [`Service::submit`] is given.
@@ -101,6 +103,14 @@ pub trait Service: Send + Sync + 'static {
 
     /// One query, by name.
     fn query(&self, name: &str) -> Result<QueryInfo, ServiceError>;
+
+    /// The same with what became of its events, and why it gives what it gives. For a minute from now on it is counted
+    /// what becomes of them, if it is not already. Topics that no query reads are named only if `names_topics`: they
+    /// may be those of others.
+    fn describe_query(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+        let _ = names_topics;
+        self.query(name)
+    }
 
     /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
@@ -609,11 +619,11 @@ pub struct QueryInfo {
     pub input_topic: String,
     /// Topic it writes; of several outputs all, with `, ` between. Empty if it cannot run.
     pub output_topic: String,
-    /// Events that reached it, where they are counted by query.
+    /// Events that reached it while they were counted.
     pub events: Option<u64>,
-    /// Results it emitted, where they are counted by query.
+    /// Results it gave while they were counted.
     pub results: Option<u64>,
-    /// Events that were refused, where they are counted by query.
+    /// Rows that were refused while they were counted.
     pub refused: Option<u64>,
     /// In how many parts it runs, each on a worker of its own, if it is no big query and runs.
     pub parts: Option<u64>,
@@ -621,6 +631,10 @@ pub struct QueryInfo {
     pub never_cut: Option<&'static str>,
     /// What it does, if it is a big query.
     pub big: Option<BigQueryInfo>,
+    /// What became of its events, if that was asked for; of a big query nothing.
+    pub activity: Option<Box<QueryActivity>>,
+    /// Why it gives what it gives, the most likely reason first, if that was asked for.
+    pub why: Vec<String>,
 }
 
 /// A big query, and what it did since it was last started.

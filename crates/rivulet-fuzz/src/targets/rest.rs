@@ -173,6 +173,8 @@ fn info(id: QueryId) -> QueryInfo {
         parts: None,
         never_cut: None,
         big: None,
+        activity: None,
+        why: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! made for another host, or by a page of another site, gets nothing. Handlers reach the service only through the
 //! session of the request's caller ([`Authenticated`]).
 
+mod activity;
 mod applications;
 mod backup;
 mod big_queries;

@@ -80,6 +80,9 @@ pub(super) async fn list_queries(
 }
 
 /// Show a query
+///
+/// With what became of its events, and why it gives what it gives. What becomes of them is counted for a minute from
+/// then on; for an application with a few queries from their start.
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
@@ -89,7 +92,7 @@ pub(super) async fn list_queries(
     ),
 )]
 pub(super) async fn show_query(api: Authenticated, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
-    let query = api.blocking(move |session| session.query(&name)).await??;
+    let query = api.blocking(move |session| session.describe_query(&name)).await??;
     Ok(Json(query.into()))
 }
 

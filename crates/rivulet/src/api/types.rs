@@ -9,6 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::service;
 
+pub use super::activity::{QueryActivity, QueryInput, QueryRefusal, QueryStep};
+
 /// The header of an answer that is no JSON, for what whoever asked should know beside it; once for each of such things.
 pub const NOTICE_HEADER: &str = "rivulet-notice";
 
@@ -288,13 +290,13 @@ pub struct Query {
     /// Topic it writes; empty if it is not running.
     #[schema(example = "home/42/ac")]
     pub output_topic: String,
-    /// Events that reached it, where they are counted by query.
+    /// Events that reached it while they were counted; see `activity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    /// Results it emitted, where they are counted by query.
+    /// Results it gave while they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<u64>,
-    /// Events that were refused, where they are counted by query.
+    /// Rows that were refused while they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
     /// In how many parts it runs, each on a worker of its own; absent for one in one piece.
@@ -303,6 +305,13 @@ pub struct Query {
     /// What it does, if it is a big query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub big: Option<BigQuery>,
+    /// What became of its events; not in lists, and not of a big query or one that runs in parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<QueryActivity>,
+    /// Why it gives what it gives, the most likely reason first; not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(example = json!(["no event has come on home/42/temperature since the query was started 5 minutes ago"]))]
+    pub why: Vec<String>,
 }
 
 /// Every big query.
@@ -769,6 +778,8 @@ impl From<service::QueryInfo> for Query {
             refused: info.refused,
             parts: info.parts.filter(|&parts| parts > 1),
             big: info.big.map(BigQuery::from),
+            activity: info.activity.map(|activity| QueryActivity::from(*activity)),
+            why: info.why,
         }
     }
 }

@@ -4,8 +4,10 @@ use serde_json::{Value, json};
 
 use crate::counted::counted;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryInfo, StatementResult, TableInfo,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryActivity, QueryInfo, StatementResult,
+    TableInfo,
 };
+use crate::times::at;
 
 /// How many rows `SHOW` gives without a `LIMIT`.
 const SHOW_ROWS_DEFAULT: usize = 100;
@@ -95,8 +97,11 @@ pub(super) fn describe_table(one: TableInfo) -> StatementResult {
 }
 
 pub(super) fn describe_query(one: QueryInfo) -> StatementResult {
+    let why = one.why.into_iter().map(|why| vec![json!("why"), json!(why)]);
     if let Some(big) = one.big {
-        return describe_big_query(big);
+        let mut described = describe_big_query(big);
+        described.rows.extend(why);
+        return described;
     }
     let mut rows = vec![
         vec![json!("name"), json!(one.name)],
@@ -114,7 +119,56 @@ pub(super) fn describe_query(one: QueryInfo) -> StatementResult {
     for (name, value) in one.parameters {
         rows.push(vec![json!(format!("parameter {name}")), value]);
     }
-    table(&["property", "value"], rows.into_iter())
+    if let Some(activity) = one.activity {
+        rows.extend(activity_rows(*activity));
+    }
+    table(&["property", "value"], rows.into_iter().chain(why))
+}
+
+/// What became of the events of a query, a row for each thing to know.
+fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
+    let mut rows = Vec::new();
+    let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
+    let since = if activity.is_from_start { "the start of the query" } else { "the first question" };
+    add("counted since", json!(format!("{}, {since}", at(activity.counted_since_us))));
+    let several = activity.inputs.len() > 1;
+    for input in activity.inputs {
+        let of_input = if several { format!(" of {}", input.name) } else { String::new() };
+        add(&format!("events{of_input}"), json!(input.events));
+        add(&format!("last event{of_input}"), json!(input.last_us.map(at)));
+        if let Some(events) = input.topic_events {
+            add("events of the topic", json!(events));
+        }
+    }
+    add("events waiting", json!(activity.waiting));
+    if activity.is_spilled {
+        add("state", json!("waits on disk for the next event"));
+    }
+    for (reason, count) in activity.refused {
+        add(&format!("refused: {reason}"), json!(count));
+    }
+    if let Some(refusal) = activity.last_refusal {
+        let text = format!("{}: {}\npayload: {}", refusal.reason, refusal.detail, refusal.content);
+        add("last refusal", json!(text));
+    }
+    add("filtered out", json!(activity.filtered_out));
+    add("results", json!(activity.results));
+    add("last result", json!(activity.last_result_us.map(at)));
+    if let Some(result) = activity.last_result {
+        add("last result as JSON", json!(result));
+    }
+    let times = [
+        ("time of the last event", activity.last_event_time_us.map(|(time_us, _)| time_us)),
+        ("newest event time", activity.clock_us),
+        ("watermark", activity.watermark_us),
+        ("first open window begins", activity.window_us.map(|(start_us, _)| start_us)),
+        ("first open window ends", activity.window_us.map(|(_, end_us)| end_us)),
+        ("next timer", activity.next_timer_us),
+    ];
+    for (property, time_us) in times.into_iter().filter_map(|(property, time_us)| Some((property, time_us?))) {
+        add(property, json!(at(time_us)));
+    }
+    rows
 }
 
 /// How state is saved, a row for each thing to know.

@@ -7,6 +7,7 @@ use rivulet_dataflow::QueryId;
 use rivulet_sql::StateWish;
 use tokio::sync::broadcast;
 
+use super::queries::why::{ServerFacts, why_big};
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
@@ -114,6 +115,18 @@ impl Service for Engine {
             return Ok(big.into());
         }
         self.queries.info(name)
+    }
+
+    fn describe_query(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+        if let Some(big) = self.big_query(name) {
+            let why = why_big(&big);
+            return Ok(QueryInfo { why, ..big.into() });
+        }
+        let facts = ServerFacts {
+            broker_problem: self.messaging.ready().err().map(|error| error.message),
+            strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
+        };
+        self.queries.described(name, facts)
     }
 
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {

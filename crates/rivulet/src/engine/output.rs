@@ -283,7 +283,7 @@ impl GroupSink for TaskSink {
 }
 
 /// What was wrong, without the name of the library that noticed it.
-fn detail(refusal: &Refusal) -> &str {
+pub(super) fn detail(refusal: &Refusal) -> &str {
     refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail)
 }
 

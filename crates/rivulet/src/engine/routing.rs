@@ -16,7 +16,7 @@ use rivulet_runtime::{Group, GroupInput, InboxLimits, Joined, Workers};
 use super::event_log::EventLog;
 use super::messaging::Messaging;
 use super::running::{Running, topics_of};
-use super::shared_input::SharedInputs;
+use super::shared_input::{NO_QUERY, SharedInputs};
 use super::topics::{InputTopics, Topics};
 
 /// How often it is looked whether shared events are decoded.
@@ -141,6 +141,14 @@ impl Routing {
             unlogged.map(move |((&inbox, filter), _)| Route { filter, inbox, slot })
         });
         self.messaging.router().remove(&routes.collect::<Vec<_>>());
+    }
+
+    /// The events of a topic that many queries read, since somebody asked about one of these; nothing of another topic.
+    /// It is counted until `for_us` have passed since the last question.
+    pub(super) fn events_of_shared(&self, running: &Running, topic: &str, for_us: i64) -> Option<u64> {
+        let (group, slot) = self.shared.lock().topic_of(running, topic)?;
+        let found = group.examine(slot, NO_QUERY, for_us)?;
+        Some(found.tally.inputs.first().map_or(0, |came| came.rows))
     }
 
     /// The groups that decode what many queries read.

@@ -267,7 +267,7 @@ impl Engine {
                 Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeQuery(name) => {
-                Ok(describe_query(self.query(&name.text).map_err(|error| at(error, &name))?))
+                Ok(describe_query(self.describe_query(&name.text, false).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, &name),
             Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, &name),

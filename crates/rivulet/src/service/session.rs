@@ -131,6 +131,12 @@ impl Session {
         self.service.query(name)
     }
 
+    /// See [`Service::describe_query`].
+    pub fn describe_query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        self.permit(Action::Read, ResourceKind::Query, Some(name))?;
+        self.service.describe_query(name, self.access.is_none())
+    }
+
     /// See [`Service::queries`].
     pub fn queries(&self, filter: &QueryFilter) -> Result<Vec<QueryInfo>, ServiceError> {
         self.permit(Action::Read, ResourceKind::Query, None)?;

@@ -64,3 +64,4 @@ mod trial;
 mod shared_slots;
 mod upgrade;
 mod way_out;
+mod why;

@@ -232,6 +232,8 @@ impl Service for MemoryService {
                 parts: None,
                 never_cut: None,
                 big: None,
+                activity: None,
+                why: Vec::new(),
             };
             state.queries.insert(name.clone(), info);
             // Small, so that a test can overrun it.

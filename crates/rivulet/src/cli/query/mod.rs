@@ -81,6 +81,11 @@ enum QueryCommand {
         /// Its name
         name: String,
     },
+    /// Say why a query gives what it gives: what became of its events, and what it waits for
+    Why {
+        /// Its name
+        name: String,
+    },
     /// Pause queries: they keep their state, and get no events until they are resumed; big ones stop reading their
     /// sources
     Pause {
@@ -128,6 +133,7 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
             list(global, &client, &filter, after, limit)
         }
         QueryCommand::Show { name } => show(global, &client, &name),
+        QueryCommand::Why { name } => why(global, &client, &name),
         QueryCommand::Pause { names } => {
             each(global, &names, "paused", |name| Ok(client.post_empty(&format!("{}/pause", path(name)))?))
         }
@@ -232,7 +238,8 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         return print_json(&mut out, &query);
     }
     if let Some(big) = &query.big {
-        return Ok(write!(out, "{}", big_text(big))?);
+        write!(out, "{}", big_text(big))?;
+        return write_why(&mut out, &query.why);
     }
     let mut lines = vec![
         ("name", query.name.clone()),
@@ -253,6 +260,25 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
     }
     if counters.iter().all(|(_, count)| count.is_none()) {
         eprintln!("events are counted by application: rivulet status");
+    }
+    write_why(&mut out, &query.why)
+}
+
+fn write_why(out: &mut impl Write, why: &[String]) -> Result<(), CliError> {
+    for sentence in why {
+        writeln!(out, "{:13} {sentence}", "why")?;
+    }
+    Ok(())
+}
+
+fn why(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
+    let query: Query = client.get(&path(name), &[])?;
+    let mut out = io::stdout().lock();
+    if global.json {
+        return print_json(&mut out, &json!({"name": query.name, "why": query.why, "activity": query.activity}));
+    }
+    for sentence in &query.why {
+        writeln!(out, "{sentence}")?;
     }
     Ok(())
 }

@@ -109,6 +109,8 @@ impl From<BigQueryInfo> for QueryInfo {
             parts: None,
             never_cut: None,
             big: Some(info),
+            activity: None,
+            why: Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
 
+use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
 use crate::engine::output::write_topic;
 use crate::engine::registry::like;
@@ -64,12 +65,41 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
 impl Queries {
     /// A query by name.
     pub(in crate::engine) fn info(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        Ok(self.info_and_place(name)?.0)
+    }
+
+    /// A query by name, and where it is if it runs.
+    fn info_and_place(&self, name: &str) -> Result<(QueryInfo, Option<(Arc<Running>, Slot)>), ServiceError> {
         let found = {
             let state = self.state.lock();
             self.find(&state, state.query(name)?)
         };
+        let place = found.place.clone();
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
-        self.look_up(vec![found]).next().expect("one for each")?.ok_or_else(gone)
+        let info = self.look_up(vec![found]).next().expect("one for each")?.ok_or_else(gone)?;
+        Ok((info, place))
+    }
+
+    /// The same with what became of its events, and why it gives what it gives.
+    pub(in crate::engine) fn described(&self, name: &str, server: ServerFacts) -> Result<QueryInfo, ServiceError> {
+        let (mut info, place) = self.info_and_place(name)?;
+        let of_query = place.as_ref().zip(info.id);
+        let activity = of_query.and_then(|((running, slot), id)| self.activity(running, *slot, id));
+        info.why = why(&Facts {
+            name,
+            state: info.state,
+            server,
+            application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
+            parts: info.parts.unwrap_or(1),
+            activity: activity.as_ref(),
+        });
+        if let Some(activity) = &activity {
+            info.events = Some(activity.events());
+            info.results = Some(activity.results);
+            info.refused = Some(activity.refused_rows());
+        }
+        info.activity = activity.map(Box::new);
+        Ok(info)
     }
 
     /// The first queries by name that pass the filter.
@@ -147,6 +177,8 @@ impl Queries {
             parts,
             never_cut,
             big: None,
+            activity: None,
+            why: Vec::new(),
         }))
     }
 }

@@ -6,11 +6,13 @@
 //! else outside.
 //!
 //! In reading order: [`submit`] (they come, pause, resume and go), [`lifecycle_log`] (what each gets of the log after a
-//! restart), [`list`] (how they are shown).
+//! restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of the events of one).
 
 pub(super) mod lifecycle_log;
+mod activity;
 mod list;
 pub(super) mod submit;
+pub(super) mod why;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
 use rivulet_connectors::mqtt::{InboxId, Route, Router};
-use rivulet_dataflow::{Chain, Cut, Slot};
+use rivulet_dataflow::{Chain, Cut, QueryId, Slot};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 
 use super::running::{InputShape, Running};
@@ -30,6 +30,9 @@ const QUERIES_MIN: usize = 16;
 
 /// The most events in a batch of a shared input: few enough that the content of each that is refused is kept.
 const BATCH_ROWS_MAX: usize = 256;
+
+/// What stands for a query in the slot of a topic: the number is no query's, it only has to be one.
+pub(super) const NO_QUERY: QueryId = 0;
 
 /// The topics that many queries with one kind of input read.
 pub(super) struct SharedInput {
@@ -80,8 +83,7 @@ impl SharedInput {
     fn add_topic(&mut self, topic: &str) -> Slot {
         let options = RecordBatchOptions::new().with_row_count(Some(1));
         let nothing = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
-        // The number is no query's: it only has to be one.
-        let slot = self.group.add(&[0], &nothing.expect("a row without columns"))[0];
+        let slot = self.group.add(&[NO_QUERY], &nothing.expect("a row without columns"))[0];
         self.readers.add_topic(slot);
         self.topics.insert(topic.into(), slot);
         slot
@@ -137,6 +139,12 @@ impl SharedInputs {
     /// An application does not run any more.
     pub(super) fn detach(&mut self, running: &Running) {
         running.inboxes.iter().for_each(|inbox| drop(self.by_inbox.remove(inbox)));
+    }
+
+    /// The group that decodes a topic for queries of an application, and the slot of the topic there, if it is shared.
+    pub(super) fn topic_of(&self, running: &Running, topic: &str) -> Option<(Arc<Group>, Slot)> {
+        let input = self.inputs.get(&running.shape.as_ref()?.signature)?;
+        Some((input.group.clone(), input.topic(topic)?))
     }
 
     /// How many topics are shared, and how many queries read them.

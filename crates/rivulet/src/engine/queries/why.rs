@@ -1,0 +1,317 @@
+//! Why a query gives what it gives, in sentences: the most likely reason first.
+//!
+//! A sentence says what was seen, and what would have to happen. It names topics, columns and times of the query, and
+//! nothing of other queries but how many events they had.
+
+use rivulet_dataflow::Seconds;
+use rivulet_operators::application::{Application, Input};
+
+use crate::counted::counted;
+use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState};
+use crate::times::{ago, at, span};
+
+/// How many topics are named that are like that of a query.
+const ALIKE_MAX: usize = 3;
+
+/// A clock that differs by so much is worth a sentence.
+const CLOCK_DIFFERS_US: i64 = 3_600_000_000;
+
+/// What is known of the server.
+pub(in crate::engine) struct ServerFacts {
+    /// Why messages cannot come or go, if so.
+    pub(in crate::engine) broker_problem: Option<String>,
+    /// Topics of messages that no query has asked for, if they may be named.
+    pub(in crate::engine) strays: Vec<String>,
+}
+
+/// What sentences about a query are made of.
+pub(super) struct Facts<'a> {
+    pub(super) name: &'a str,
+    pub(super) state: QueryState,
+    pub(super) server: ServerFacts,
+    /// Its application, and the events of all its queries, if it runs.
+    pub(super) application: Option<(&'a Application, u64)>,
+    /// In how many parts it runs.
+    pub(super) parts: u64,
+    pub(super) activity: Option<&'a QueryActivity>,
+}
+
+/// Why a query of an application gives what it gives.
+pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
+    let name = rivulet_sql::name_in_sql(facts.name);
+    match facts.state {
+        QueryState::Running => {}
+        QueryState::Paused => {
+            return vec![format!("the query is paused, and gets no events; RESUME QUERY {name} lets it go on")];
+        }
+        _ => return vec!["the query does not run; SHOW APPLICATIONS and the server's log say why".into()],
+    }
+    let mut all: Vec<String> = Vec::new();
+    if let (Some(activity), Some((application, events))) = (facts.activity, facts.application) {
+        let one = Sentences { application, activity, strays: &facts.server.strays };
+        all.extend(one.works());
+        all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
+        all.extend(one.waits());
+        all.extend(one.silent_inputs(events));
+        all.extend(one.refused());
+        all.extend(one.times());
+        all.extend(one.stopped_rows());
+        all.extend(one.windows());
+        if all.is_empty() {
+            all.push(format!("{} came, and none of them has given a result yet", counted(activity.events(), "event")));
+        }
+    } else if facts.parts > 1 {
+        all.push(format!(
+            "the query has more events than one worker can process, and runs in {} parts; its events are counted with \
+             its application: rivulet status",
+            facts.parts
+        ));
+    }
+    all
+}
+
+struct Sentences<'a> {
+    application: &'a Application,
+    activity: &'a QueryActivity,
+    strays: &'a [String],
+}
+
+impl Sentences<'_> {
+    /// Since when is counted.
+    fn since(&self) -> String {
+        let ago = ago(self.activity.now_us, self.activity.counted_since_us);
+        match self.activity.is_from_start {
+            true => format!("since the query was started {ago}"),
+            false => format!("since counting began {ago}"),
+        }
+    }
+
+    fn works(&self) -> Option<String> {
+        let activity = self.activity;
+        let last_us = activity.last_result_us?;
+        let last = activity.last_result.as_ref().map(|last| format!(", the last one {last}")).unwrap_or_default();
+        let results = counted(activity.results, "result");
+        Some(format!("it works: a result came {}; {results} {}{last}", ago(activity.now_us, last_us), self.since()))
+    }
+
+    fn waits(&self) -> Option<String> {
+        let waiting = self.activity.waiting;
+        (waiting > 0).then(|| format!("{} wait to be processed", counted(waiting, "event")))
+    }
+
+    /// Inputs by which no event has come.
+    fn silent_inputs(&self, events_of_application: u64) -> Vec<String> {
+        let silent: Vec<&InputActivity> = self.activity.inputs.iter().filter(|input| input.events == 0).collect();
+        silent.into_iter().map(|input| self.silent_input(input, events_of_application)).collect()
+    }
+
+    fn silent_input(&self, input: &InputActivity, events_of_application: u64) -> String {
+        let topic = &input.topic;
+        if let Some(events) = input.topic_events.filter(|&events| events > 0) {
+            let events = counted(events, "event");
+            return format!("{events} came on {topic}, and WHERE lets none of them through for this query");
+        }
+        let since = self.since();
+        let mut text = match self.activity.inputs.len() {
+            1 => format!("no event has come on {topic} {since}"),
+            _ => format!("the input {} has had no event on {topic} {since}", input.name),
+        };
+        if self.activity.inputs.len() > 1 && self.activity.results == 0 {
+            text.push_str(", and what comes of both inputs waits for it");
+        }
+        let others = events_of_application.saturating_sub(self.activity.events());
+        if self.activity.is_from_start && others > 0 && self.activity.inputs.len() == 1 {
+            let others = counted(others, "event");
+            text.push_str(&format!("; other queries of {} had {others}: compare the topics", self.application.name));
+        }
+        let alike = alike(topic, self.strays);
+        if !alike.is_empty() {
+            text.push_str(&format!("; messages that no query reads came on {}", alike.join(", ")));
+        }
+        if self.activity.results_ever.is_some_and(|ever| ever > self.activity.results) {
+            let ever = counted(self.activity.results_ever.unwrap_or_default(), "result");
+            text.push_str(&format!("; the query has given {ever} before"));
+        } else if !self.activity.is_from_start {
+            text.push_str("; ask again after the next event");
+        }
+        text
+    }
+
+    fn refused(&self) -> Option<String> {
+        let (refused, events) = (self.activity.refused_rows(), self.activity.events());
+        if refused == 0 {
+            return None;
+        }
+        let mut text = match refused {
+            _ if refused < events => format!("{refused} of {} were refused", counted(events, "event")),
+            1 => "the only event was refused".into(),
+            _ if refused == events => format!("all {refused} events were refused"),
+            _ => format!("{refused} rows of {} were refused", counted(events, "event")),
+        };
+        match &self.activity.last_refusal {
+            Some(last) => {
+                let (detail, hint) = last.detail.split_once("\nhint: ").unwrap_or((&last.detail, ""));
+                let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
+                let what = if last.is_row { "row" } else { "payload" };
+                text.push_str(&format!(" ({}): {detail}{hint}; last {what}: {}", last.reason, last.content));
+            }
+            None => {
+                let reasons = self.activity.refused.iter().map(|(reason, rows)| format!("{rows} {reason}"));
+                text.push_str(&format!(" ({})", reasons.collect::<Vec<_>>().join(", ")));
+            }
+        }
+        Some(text)
+    }
+
+    /// The clock of the events and the server's differ.
+    fn times(&self) -> Option<String> {
+        let (time_us, arrival_us) = self.activity.last_event_time_us?;
+        let behind_us = arrival_us.saturating_sub(time_us);
+        if behind_us < CLOCK_DIFFERS_US {
+            return None;
+        }
+        let (events, span) = (counted(self.activity.events(), "event"), span(behind_us));
+        let text = format!("{events} came; the time of the last one, {}, is {span} behind the clock", at(time_us));
+        match Seconds::are(time_us, arrival_us) {
+            true => Some(format!(
+                "{text}: a TIMESTAMP that is a number counts milliseconds since 1970, and this is probably one of \
+                 seconds; send milliseconds or a text such as '2026-01-31T12:00:00Z', or declare the unit"
+            )),
+            false => Some(text),
+        }
+    }
+
+    /// The first operator that rows reached and none has left.
+    fn stopped_rows(&self) -> Option<String> {
+        let steps = &self.activity.steps;
+        let left = |place: usize| steps.get(place + 1).map_or(self.activity.results, |next| next.rows);
+        let place = (0..steps.len()).find(|&place| steps[place].rows > 0 && left(place) == 0)?;
+        let (rows, operator) = (counted(steps[place].rows, "row"), steps[place].operator.as_str());
+        let is_behind_window = steps[..place].iter().any(|step| step.operator == "window aggregate");
+        let refused = self.activity.refused_rows();
+        match operator {
+            _ if refused >= steps[place].rows => None,
+            "filter" if is_behind_window => Some(format!("{rows} came to HAVING, which kept none")),
+            "filter" => Some(format!("{} came, WHERE kept none", counted(steps[place].rows, "event"))),
+            "latest join" | "interval join" => self.unjoined(&rows),
+            // What waits there is told of windows.
+            "window aggregate" => self.rows_of(),
+            "pattern" => Some(format!("{rows} came to MATCH_RECOGNIZE, and none has completed a match")),
+            "emit on change" => Some(format!("{rows} came to EMIT ON CHANGE, and none differs from the one before")),
+            "lookup" => Some(format!("{rows} were looked up, and no row of the table belongs to any")),
+            other => Some(format!("{rows} came to '{other}', and none has left it yet")),
+        }
+    }
+
+    /// Rows that have found no partner.
+    fn unjoined(&self, rows: &str) -> Option<String> {
+        let sides = self.activity.joined_sides?;
+        if self.activity.inputs.iter().any(|input| input.events == 0) {
+            // That is said of the input.
+            return None;
+        }
+        Some(format!(
+            "{rows} came to the join, and none has found a partner ({} and {} wait): compare the keys and times of ON",
+            sides[0], sides[1]
+        ))
+    }
+
+    /// A window of rows that is not full.
+    fn rows_of(&self) -> Option<String> {
+        let (rows, of) = self.activity.rows_of?;
+        Some(format!("{rows} of {of} rows have come that make the window close"))
+    }
+
+    fn windows(&self) -> Option<String> {
+        let activity = self.activity;
+        let (start_us, end_us) = activity.window_us?;
+        let from_to = format!("from {} to {}", at(start_us), at(end_us));
+        let mut text = match activity.open_windows {
+            0 | 1 => format!("a window is open, {from_to}"),
+            keys => format!("windows of {keys} keys are open; the first, {from_to},"),
+        };
+        let inputs = &self.application.inputs;
+        let most = |of: fn(&Input) -> i64| inputs.iter().map(of).max().unwrap_or(0);
+        let (lateness_us, idle_us) = (most(|input| input.lateness_us), most(|input| input.idle_timeout_us));
+        let due = activity.next_timer_us.filter(|&due_us| due_us > activity.now_us);
+        let due = due.map(|due_us| format!(", which is at {}", at(due_us))).unwrap_or_default();
+        let verb = if activity.open_windows > 1 { " closes" } else { "; it closes" };
+        if inputs.iter().all(|input| input.event_time.is_none()) {
+            text.push_str(&format!("{verb} when the server's clock has come to its end{due}"));
+        } else {
+            text.push_str(&format!(
+                "{verb} when an event comes with a time from {} on, or when none has come for {}{due}",
+                at(end_us.saturating_add(lateness_us)),
+                span(idle_us),
+            ));
+            if let Some(watermark_us) = activity.watermark_us {
+                text.push_str(&format!("; its watermark stands at {}", at(watermark_us)));
+            }
+        }
+        Some(text)
+    }
+}
+
+/// Of topics those that have most levels in common with one, at most three; none without any.
+fn alike<'t>(topic: &str, others: &'t [String]) -> Vec<&'t str> {
+    let common = |other: &str| topic.split('/').zip(other.split('/')).filter(|(one, other)| one == other).count();
+    let mut alike: Vec<(usize, &str)> = others.iter().map(|other| (common(other), other.as_str())).collect();
+    alike.retain(|(levels, _)| *levels > 0);
+    // Stable: of those that are equally alike the newest come first.
+    alike.sort_by_key(|(levels, _)| std::cmp::Reverse(*levels));
+    alike.into_iter().take(ALIKE_MAX).map(|(_, other)| other).collect()
+}
+
+/// Why a big query gives what it gives.
+pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
+    let mut all = Vec::new();
+    match query.state {
+        QueryState::Paused => all.push("the query is paused, and reads nothing".into()),
+        QueryState::Ended => all.push("its input has come to its end".into()),
+        _ => {}
+    }
+    all.extend(query.reason.clone());
+    if query.state != QueryState::Running {
+        return all;
+    }
+    let refused: u64 = query.refused.iter().map(|(_, rows)| rows).sum();
+    let sources = query.sources.join(", ");
+    if query.rows_out > 0 {
+        all.insert(0, format!("it works: {} went to {}", counted(query.rows_out, "row"), query.sink));
+    }
+    if query.rows_in == 0 && refused == 0 {
+        all.push(format!("no row has come from {sources} since the query was started"));
+    }
+    if refused > 0 {
+        let last = query.refusal.as_ref().map(|refusal| format!(": {refusal}")).unwrap_or_default();
+        all.push(format!("{} were refused{last}", counted(refused, "row")));
+    }
+    if query.rows_in > 0 && query.rows_out == 0 {
+        let came = counted(query.rows_in, "row");
+        all.push(match (query.watermark_us, query.watermark_lag_us) {
+            (Some(watermark_us), lag_us) => {
+                let lag = lag_us.and_then(|lag_us| i64::try_from(lag_us).ok()).map(span);
+                let lag = lag.map(|lag| format!(", {lag} behind the clock")).unwrap_or_default();
+                format!("{came} came and none has given a result; the watermark stands at {}{lag}", at(watermark_us))
+            }
+            (None, _) => format!(
+                "{came} came and none has given a result; there is no watermark yet: one of {sources} has had no row"
+            ),
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_with_levels_in_common_are_alike() {
+        let others = ["x/y", "home/07/temperature", "home/7/temp", "home/9", "home/7/temperature/raw"];
+        let others = others.map(str::to_owned);
+        let expected = ["home/7/temperature/raw", "home/07/temperature", "home/7/temp"];
+        assert_eq!(alike("home/7/temperature", &others), expected);
+        assert!(alike("office/1", &others).is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! What becomes of the events of one query of an application, for people who ask why it gives what it gives.
+
+/// What became of a query's events, and what it waits for. Times are microseconds since the epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueryActivity {
+    /// When this was found, by the server's clock.
+    pub now_us: i64,
+    /// Since when events, rows and results are counted.
+    pub counted_since_us: i64,
+    /// Whether that is since the query was created, or the server started.
+    pub is_from_start: bool,
+    /// Each input, in the order of declaration.
+    pub inputs: Vec<InputActivity>,
+    /// Events that wait to be processed.
+    pub waiting: u64,
+    /// Whether its state waits on disk for the next event.
+    pub is_spilled: bool,
+    /// Refused rows by reason; reasons without refusals are left out.
+    pub refused: Vec<(String, u64)>,
+    /// The last refused row of which the content was kept.
+    pub last_refusal: Option<QueryRefusal>,
+    /// Rows that reached each operator, in their order.
+    pub steps: Vec<StepActivity>,
+    /// Rows that WHERE and HAVING did not let through.
+    pub filtered_out: u64,
+    /// Results.
+    pub results: u64,
+    /// Results that the query has ever given, where that outlives the process.
+    pub results_ever: Option<u64>,
+    /// When the last result was given.
+    pub last_result_us: Option<i64>,
+    /// The last result as JSON; kept while somebody asks.
+    pub last_result: Option<String>,
+    /// The time of the last event, as its input declares it, and when that event came.
+    pub last_event_time_us: Option<(i64, i64)>,
+    /// The latest event time that its windows or its join have seen.
+    pub clock_us: Option<i64>,
+    /// Up to where its windows are closed.
+    pub watermark_us: Option<i64>,
+    /// Begin and end of the open window that closes first.
+    pub window_us: Option<(i64, i64)>,
+    /// How many keys have open windows; 1 without keys.
+    pub open_windows: u64,
+    /// Of a window of rows, how many have come since the last one closed, and how many make it close.
+    pub rows_of: Option<(u64, u64)>,
+    /// Of a join, how many rows wait on each side.
+    pub joined_sides: Option<[u64; 2]>,
+    /// When something is due although no event comes.
+    pub next_timer_us: Option<i64>,
+}
+
+/// What came by one input of a query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InputActivity {
+    /// Its name.
+    pub name: String,
+    /// The topic that the query reads.
+    pub topic: String,
+    /// Events.
+    pub events: u64,
+    /// When the last one came.
+    pub last_us: Option<i64>,
+    /// Of a topic that many queries read: its events, also those that the query's WHERE cannot let through.
+    pub topic_events: Option<u64>,
+}
+
+/// How many rows reached an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepActivity {
+    /// What it does, as `EXPLAIN` says it.
+    pub operator: String,
+    /// Rows that reached it.
+    pub rows: u64,
+}
+
+/// A row that was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueryRefusal {
+    /// The kind of reason.
+    pub reason: String,
+    /// What was wrong, in words.
+    pub detail: String,
+    /// The payload as text, or the row as JSON; cut off if it is long.
+    pub content: String,
+    /// Whether that is a row, which was decoded.
+    pub is_row: bool,
+    /// When the event came.
+    pub at_us: i64,
+}
+
+impl QueryActivity {
+    /// All events.
+    pub fn events(&self) -> u64 {
+        self.inputs.iter().map(|input| input.events).sum()
+    }
+
+    /// All refused rows.
+    pub fn refused_rows(&self) -> u64 {
+        self.refused.iter().map(|(_, rows)| rows).sum()
+    }
+}

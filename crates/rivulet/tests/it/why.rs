@@ -1,0 +1,198 @@
+//! A query answers for itself: each reason for which nothing comes, said in a sentence, by a real server.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::server::{Publisher, Server, now_ms, rivulet, said, wait};
+
+const MEANS: &str = "CREATE APPLICATION means (home TEXT, warm DOUBLE DEFAULT 0.0)
+     INPUT readings (ts TIMESTAMP EVENT TIME, v DOUBLE) FROM 'mqtt:home/{home}/temperature' FORMAT JSON
+       WITH (idle_timeout => INTERVAL '1 hour')
+     OUTPUT 'mqtt:home/{home}/mean' FORMAT JSON
+     AS SELECT avg(v) AS v, window_end FROM readings WHERE v > $warm GROUP BY tumble(ts, INTERVAL '5 minutes')";
+
+/// A query as REST shows it.
+fn shown(server: &Server, query: &str) -> Value {
+    let answer = ureq::get(format!("{}/api/v1/queries/{query}", server.url())).call();
+    serde_json::from_str(&answer.unwrap().body_mut().read_to_string().unwrap()).unwrap()
+}
+
+/// Why it gives what it gives, a sentence a line.
+fn why(server: &Server, query: &str) -> String {
+    let shown = shown(server, query);
+    let sentences = shown["why"].as_array().unwrap_or_else(|| panic!("no sentences in {shown}"));
+    sentences.iter().map(|sentence| sentence.as_str().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+fn expect(server: &Server, query: &str, part: &str) {
+    let mut last = String::new();
+    wait(&format!("'{part}' of {query}, instead of {}", why(server, query)), || {
+        last = why(server, query);
+        last.contains(part)
+    });
+}
+
+/// A server with these statements, and somebody who publishes there.
+fn with(script: &str) -> (TempDir, Server, Publisher) {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(script);
+    let publisher = Publisher::connect(server.mqtt);
+    (folder, server, publisher)
+}
+
+#[test]
+fn each_step_of_an_event_has_its_sentence() {
+    let (_folder, server, mut publisher) = with(&format!(
+        "{MEANS}; CREATE QUERY seven FROM APPLICATION means WITH (home => '7');
+         CREATE QUERY other FROM APPLICATION means WITH (home => '8')"
+    ));
+    expect(&server, "seven", "no event has come on home/7/temperature since the query was started");
+    publisher.publish("home/8/temperature", &json!({"ts": now_ms() as u64, "v": 1.0}).to_string());
+    expect(&server, "seven", "other queries of means had 1 event: compare the topics");
+    publisher.publish("home/7/temprature", "{}");
+    expect(&server, "seven", "messages that no query reads came on home/7/temprature");
+
+    publisher.publish("home/7/temperature", "{\"ts\": 1, \"v\": \"hot\"}");
+    publisher.publish("home/7/temperature", "{\"ts\": 1, \"v\": \"hotter\"}");
+    expect(&server, "seven", "all 2 events were refused (decode): ");
+    expect(&server, "seven", "last payload: {\"ts\": 1, \"v\": \"hotter\"}");
+
+    for _ in 0..3 {
+        publisher.publish("home/7/temperature", &json!({"ts": now_ms() as u64 / 1_000, "v": -1.0}).to_string());
+    }
+    expect(&server, "seven", "3 events came, WHERE kept none");
+    expect(&server, "seven", "is 56 years behind the clock: a TIMESTAMP that is a number counts milliseconds");
+    let activity = &shown(&server, "seven")["activity"];
+    assert_eq!((&activity["filtered_out"], &activity["refused"]["decode"]), (&json!(3), &json!(2)), "{activity}");
+    assert_eq!(activity["inputs"][0]["events"], 5, "{activity}");
+
+    let begin_ms = now_ms() as u64 / 300_000 * 300_000;
+    publisher.publish("home/7/temperature", &json!({"ts": begin_ms, "v": 20.0}).to_string());
+    expect(&server, "seven", "a window is open, from ");
+    expect(&server, "seven", "it closes when an event comes with a time from ");
+    expect(&server, "seven", "or when none has come for 60 minutes");
+    let activity = &shown(&server, "seven")["activity"];
+    assert_eq!(activity["window_start_ms"], begin_ms, "{activity}");
+    assert_eq!(activity["window_end_ms"], begin_ms + 300_000, "{activity}");
+    assert!(activity["next_timer_ms"].as_u64() > Some(begin_ms), "{activity}");
+    // A late row, and the one that closes the window.
+    publisher.publish("home/7/temperature", &json!({"ts": begin_ms + 299_999, "v": 22.0}).to_string());
+    publisher.publish("home/7/temperature", &json!({"ts": begin_ms + 300_000, "v": 30.0}).to_string());
+    expect(&server, "seven", "it works: a result came ");
+    expect(&server, "seven", "the last one {\"v\":21");
+
+    let described = server.sql_ok("DESCRIBE QUERY seven").to_string();
+    for part in ["\"filtered out\",3", "\"refused: decode\",2", "\"why\",\"it works", "\"last result as JSON\""] {
+        assert!(described.contains(part), "{part} in {described}");
+    }
+    let command = |arguments: &[&str]| {
+        let output =
+            rivulet().args(["query", "why", "seven", "--server", &server.url()]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(command(&[]).starts_with("it works: a result came "), "{}", command(&[]));
+    let answer: Value = serde_json::from_str(&command(&["--json"])).unwrap();
+    assert!(
+        answer["why"][0].as_str().unwrap().starts_with("it works") && answer["activity"]["results"] == 1,
+        "{answer}"
+    );
+
+    server.sql_ok("PAUSE QUERY seven");
+    expect(&server, "seven", "the query is paused, and gets no events; RESUME QUERY seven lets it go on");
+}
+
+#[test]
+fn an_input_without_events_is_named_and_a_join_without_partners() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE APPLICATION pairs (id TEXT)
+         INPUT a (ts TIMESTAMP EVENT TIME, k BIGINT) FROM 'mqtt:a/{id}' FORMAT JSON
+         INPUT b (ts TIMESTAMP EVENT TIME, k BIGINT) FROM 'mqtt:b/{id}' FORMAT JSON
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON
+         AS SELECT a.k FROM a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute';
+         CREATE QUERY q FROM APPLICATION pairs WITH (id => '1')",
+    );
+    let now = now_ms() as u64;
+    publisher.publish("a/1", &json!({"ts": now, "k": 1}).to_string());
+    expect(&server, "q", "the input b has had no event on b/1 since the query was started");
+    expect(&server, "q", "and what comes of both inputs waits for it");
+    publisher.publish("b/1", &json!({"ts": now, "k": 2}).to_string());
+    expect(&server, "q", "2 rows came to the join, and none has found a partner (1 and 1 wait): compare the keys");
+    publisher.publish("b/1", &json!({"ts": now, "k": 1}).to_string());
+    expect(&server, "q", "it works: a result came ");
+}
+
+#[test]
+fn what_waits_for_rows_changes_and_matches_says_so() {
+    let input = "INPUT readings (v BIGINT) FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON AS SELECT";
+    let (_folder, server, mut publisher) = with(&format!(
+        "CREATE APPLICATION three () {input} sum(v) AS v FROM readings GROUP BY count_window(3);
+         CREATE APPLICATION hour () {input} sum(v) AS v FROM readings GROUP BY tumble(arrival_time, INTERVAL '1 hour');
+         CREATE APPLICATION high () {input} sum(v) AS v FROM readings GROUP BY count_window(1) HAVING sum(v) > 100;
+         CREATE QUERY three FROM APPLICATION three; CREATE QUERY hour FROM APPLICATION hour;
+         CREATE QUERY high FROM APPLICATION high"
+    ));
+    publisher.publish("in", "{\"v\": 1}");
+    publisher.publish("in", "{\"v\": 2}");
+    expect(&server, "three", "2 of 3 rows have come that make the window close");
+    expect(&server, "hour", "it closes when the server's clock has come to its end, which is at ");
+    expect(&server, "high", "2 rows came to HAVING, which kept none");
+}
+
+#[test]
+fn of_many_queries_those_are_counted_that_somebody_asks_about() {
+    let (_folder, server, mut publisher) = with(MEANS);
+    for home in 0..40 {
+        server.sql_ok(&format!("CREATE QUERY q{home} FROM APPLICATION means WITH (home => '{home}')"));
+    }
+    let event = json!({"ts": now_ms() as u64, "v": -1.0}).to_string();
+    publisher.publish("home/3/temperature", &event);
+    wait("the event", || server.status()["total"]["events"] == 1);
+    expect(&server, "q3", "no event has come on home/3/temperature since counting began 0 seconds ago; ask again");
+    publisher.publish("home/3/temperature", &event);
+    expect(&server, "q3", "1 event came, WHERE kept none");
+    let activity = &shown(&server, "q3")["activity"];
+    assert_eq!(
+        (&activity["is_from_start"], &activity["inputs"][0]["events"]),
+        (&json!(false), &json!(1)),
+        "{activity}"
+    );
+}
+
+#[test]
+fn of_a_topic_that_many_read_it_is_said_that_where_lets_nothing_through() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE APPLICATION alarms (device TEXT, out TEXT)
+         INPUT readings (device TEXT, v DOUBLE) FROM 'mqtt:fleet' FORMAT JSON
+         OUTPUT 'mqtt:alarm/{out}' FORMAT JSON
+         AS SELECT device, v FROM readings WHERE device = $device",
+    );
+    for device in 0..20 {
+        let query =
+            format!("CREATE QUERY q{device} FROM APPLICATION alarms WITH (device => 'd{device}', out => '{device}')");
+        server.sql_ok(&query);
+    }
+    expect(&server, "q1", "no event has come on fleet");
+    for _ in 0..3 {
+        publisher.publish("fleet", "{\"device\": \"d2\", \"v\": 1.0}");
+    }
+    expect(&server, "q1", "3 events came on fleet, and WHERE lets none of them through for this query");
+    publisher.publish("fleet", "{\"device\": \"d1\", \"v\": 1.0}");
+    expect(&server, "q1", "it works: a result came ");
+}
+
+#[test]
+fn a_big_query_answers_too() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE SOURCE readings (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'mqtt:in/+' FORMAT JSON;
+         CREATE SINK nowhere TO 'blackhole:';
+         CREATE QUERY big AS SELECT count(*) AS c FROM readings GROUP BY tumble(ts, INTERVAL '1 minute') INTO nowhere",
+    );
+    expect(&server, "big", "no row has come from readings since the query was started");
+    let now = now_ms() as u64;
+    publisher.publish("in/1", &json!({"ts": now, "n": 1}).to_string());
+    expect(&server, "big", "1 row came and none has given a result");
+    publisher.publish("in/1", &json!({"ts": now + 120_000, "n": 1}).to_string());
+    expect(&server, "big", "it works: 1 row went to nowhere");
+}
