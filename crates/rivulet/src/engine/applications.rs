@@ -19,6 +19,7 @@ use super::prepare::Preparation;
 use super::routing::Routing;
 use super::running::{Prepared, Running};
 use super::tables::ReferenceTables;
+use super::warnings::Warned;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError, TableInfo};
 
@@ -181,6 +182,7 @@ impl Applications {
             queries_paused: AtomicU64::new(0),
             queries_not_running: AtomicU64::new(0),
             warnings,
+            warned: Warned::default(),
         });
         running.log_warnings();
         self.routing.open(&running);

@@ -25,8 +25,8 @@
 //! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
 //! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
 //! `memory` (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a
-//! full disk), `status` and `exposition` (what is counted), [`stepped`] (for simulations and
-//! trials).
+//! full disk), `status` and `exposition` (what is counted), `warnings` (what an owner should know), [`stepped`] (for
+//! simulations and trials).
 
 mod answers;
 mod applications;
@@ -60,6 +60,7 @@ mod taps;
 mod texts;
 mod topics;
 mod upgrade;
+mod warnings;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

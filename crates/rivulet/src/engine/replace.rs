@@ -30,6 +30,7 @@ use super::queries::submit::LOAD_BATCH;
 use super::registry::Entry;
 use super::running::{Prepared, Running, topics_of};
 use super::upgrade::{Upgrade, stays};
+use super::warnings::Warned;
 use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
 use bound::Bound;
@@ -317,6 +318,7 @@ impl Upgrade for Version<'_> {
             queries_paused: AtomicU64::new(self.before.queries_paused.load(Ordering::Relaxed)),
             queries_not_running: AtomicU64::new(self.before.queries_not_running.load(Ordering::Relaxed)),
             warnings,
+            warned: Warned::default(),
         });
         let parameters = |queries: &[QueryId]| self.bound.rows(queries);
         let migration = StateMigration { state: &self.migration.map, parameters: &parameters };

@@ -11,6 +11,7 @@ use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
 
 use super::output::{Outputs, write_topic};
 use super::topics::{InputTopics, Topics};
+use super::warnings::Warned;
 use crate::catalog::ApplicationNumber;
 use crate::service::{ApplicationInfo, ApplicationStatus, LatencyStatus, ParameterInfo};
 
@@ -31,6 +32,7 @@ pub(super) struct Running {
     pub(super) queries_not_running: AtomicU64,
     /// What its owner should know.
     pub(super) warnings: Vec<String>,
+    pub(super) warned: Warned,
 }
 
 /// An application that was found good and has not been started.
@@ -57,17 +59,14 @@ impl Running {
         self.topics.inputs.iter().any(|input| input.is_logged)
     }
 
-    /// What its owner should know, with what has shown since it runs.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
-        let of_times = seconds.iter().map(|(input, seconds)| format!("input '{input}': {seconds}"));
-        self.warnings.iter().cloned().chain(of_times).collect()
+    /// The inputs with times that are most likely seconds that were taken for milliseconds.
+    pub(super) fn seconds_by_input(&self) -> Vec<(String, Seconds)> {
+        named(&self.outputs.inputs, &self.outputs.seconds.lock())
     }
 
-    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    /// How many events of each input have such times.
     pub(super) fn times_in_seconds(&self) -> Vec<(String, u64)> {
-        let seconds = named(&self.outputs.inputs, &self.outputs.seconds.lock());
-        seconds.into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
+        self.seconds_by_input().into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
     }
 
     /// Of several outputs the name of each, and how many rows it was given.
@@ -90,6 +89,7 @@ impl Running {
     /// How it stands, of whose group these are the figures.
     pub(super) fn status(&self, metrics: &GroupMetrics) -> ApplicationStatus {
         let (inbox_rows, inbox_bytes) = self.group.waiting();
+        let warnings = self.warnings(metrics);
         ApplicationStatus {
             name: self.application.name.clone(),
             queries_running: self.queries_running.load(Ordering::Relaxed),
@@ -100,7 +100,7 @@ impl Running {
             inbox_bytes: inbox_bytes as u64,
             last_refusal: self.outputs.last_refusal.lock().clone(),
             times_in_seconds: self.times_in_seconds(),
-            warnings: self.warnings(),
+            warnings,
             ..of_metrics(metrics)
         }
     }
@@ -127,7 +127,7 @@ impl Running {
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
             queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
             not_running: None,
-            warnings: self.warnings(),
+            warnings: self.warnings(&self.group.metrics()),
         }
     }
 }

@@ -196,3 +196,34 @@ fn a_big_query_answers_too() {
     publisher.publish("in/1", &json!({"ts": now + 120_000, "n": 1}).to_string());
     expect(&server, "big", "it works: 1 row went to nowhere");
 }
+
+#[test]
+fn an_application_warns_of_what_its_owner_would_wait_for() {
+    let (folder, server, mut publisher) = with(&format!(
+        "{MEANS}; CREATE QUERY seven FROM APPLICATION means WITH (home => '7');
+         CREATE APPLICATION plain () INPUT readings (v BIGINT) FROM 'mqtt:plain' FORMAT JSON
+         OUTPUT 'mqtt:out' FORMAT JSON AS SELECT v FROM readings; CREATE QUERY plain FROM APPLICATION plain"
+    ));
+    let warnings = || {
+        let status = server.status();
+        ["means", "plain"].map(|name| {
+            let of_name = |one: &&Value| one["name"] == name;
+            status["applications"].as_array().unwrap().iter().find(of_name).unwrap()["warnings"].to_string()
+        })
+    };
+    assert_eq!(warnings(), ["null", "null"]);
+    for _ in 0..2 {
+        publisher.publish("home/7/temperature", "{\"ts\": 1600000000000, \"v\": 1.0}");
+    }
+    publisher.publish("plain", "{\"v\": \"one\"}");
+    let clocks = "2 of 2 events have times more than an hour from the server's clock";
+    wait("both warnings", || {
+        let [means, plain] = warnings();
+        means.contains(clocks) && plain.contains("the only event was refused; the last one because of decode")
+    });
+    let described = server.sql_ok("DESCRIBE APPLICATION plain").to_string();
+    assert!(described.contains("the only event was refused"), "{described}");
+    let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+    wait("the log to say it", || log().contains(clocks) && log().contains("the only event was refused"));
+    assert_eq!(log().matches(clocks).count(), 1);
+}

@@ -119,6 +119,7 @@ pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Erro
                 watch.seen_to = Some(Instant::now());
                 reserve::keep(&engine.config.data_dir);
                 engine.big_queries.warn_of_seconds(&mut watch.warned);
+                engine.applications.running().iter().for_each(|running| running.log_new_warnings());
             }
             engine.keep_memory(&mut watch.ended);
         }

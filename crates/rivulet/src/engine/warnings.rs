@@ -1,0 +1,181 @@
+//! Warnings of an application that runs: where its owner would otherwise wait in vain.
+//!
+//! What must hold: there is one of each kind at most, or one of each input, however many queries there are; and the log
+//! says each once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::{Reason, Seconds};
+use rivulet_operators::application::Application;
+use rivulet_runtime::GroupMetrics;
+
+use super::running::Running;
+use crate::counted::counted;
+use crate::times::span;
+
+/// Nothing is said of silence before that: devices may be slow.
+const SILENCE_MIN: Duration = Duration::from_secs(60);
+
+/// What the log has said of an application, and since when that runs.
+pub(super) struct Warned {
+    begun: Instant,
+    /// A bit for each kind.
+    said: AtomicU64,
+}
+
+impl Default for Warned {
+    fn default() -> Self {
+        Self { begun: Instant::now(), said: AtomicU64::new(0) }
+    }
+}
+
+/// What a warning is about: a bit, of inputs one each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Times that are seconds; the sink that sees the first tells the log.
+    Seconds,
+    Refused,
+    Clocks,
+    Silence,
+    Input(usize),
+}
+
+impl Kind {
+    fn bit(self) -> u64 {
+        1 << match self {
+            Self::Seconds => 0,
+            Self::Refused => 1,
+            Self::Clocks => 2,
+            Self::Silence => 3,
+            Self::Input(input) => (4 + input).min(63),
+        }
+    }
+}
+
+/// What there is to see of an application.
+struct Seen<'a> {
+    application: &'a Application,
+    metrics: &'a GroupMetrics,
+    seconds: &'a [(String, Seconds)],
+    last_refusal: Option<&'a str>,
+    queries: u64,
+    runs_for: Duration,
+}
+
+impl Running {
+    /// What its owner should know, with what has shown since it runs, of which these are the figures.
+    pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
+        let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
+        self.warnings.iter().cloned().chain(shown).collect()
+    }
+
+    /// Has the log say what has shown since it runs, once.
+    pub(super) fn log_new_warnings(&self) {
+        for (kind, text) in self.shown(&self.group.metrics()) {
+            let was_said = self.warned.said.fetch_or(kind.bit(), Ordering::Relaxed) & kind.bit() != 0;
+            if !was_said && kind != Kind::Seconds {
+                tracing::warn!(application = self.application.name, "{text}");
+            }
+        }
+    }
+
+    fn shown(&self, metrics: &GroupMetrics) -> Vec<(Kind, String)> {
+        let seconds = self.seconds_by_input();
+        let last_refusal = self.outputs.last_refusal.lock().clone();
+        shown(&Seen {
+            application: &self.application,
+            metrics,
+            seconds: &seconds,
+            last_refusal: last_refusal.as_deref(),
+            queries: self.queries_running.load(Ordering::Relaxed),
+            runs_for: self.warned.begun.elapsed(),
+        })
+    }
+}
+
+fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
+    let Seen { application, metrics, seconds, last_refusal, queries, runs_for } = *seen;
+    let of_seconds = seconds.iter().map(|(input, seconds)| (Kind::Seconds, format!("input '{input}': {seconds}")));
+    let mut all: Vec<(Kind, String)> = of_seconds.collect();
+    let events = metrics.events;
+    let lost = [Reason::Removed, Reason::Overflow].map(|reason| metrics.refused[reason as usize]);
+    let refused = metrics.refused.iter().sum::<u64>() - lost.iter().sum::<u64>();
+    if events > 0 && refused >= events && metrics.results == 0 {
+        let last = last_refusal.map(|last| format!("; the last one because of {last}")).unwrap_or_default();
+        let all_of_them =
+            if events == 1 { "the only event was".to_owned() } else { format!("all {events} events were") };
+        all.push((Kind::Refused, format!("{all_of_them} refused{last}")));
+    }
+    if metrics.clock_differs > 0 && metrics.clock_differs * 2 >= events && seconds.is_empty() {
+        all.push((
+            Kind::Clocks,
+            format!(
+                "{} of {} have times more than an hour from the server's clock: look at the clocks of the devices, \
+                 and at the unit of the times",
+                metrics.clock_differs,
+                counted(events, "event"),
+            ),
+        ));
+    }
+    if queries == 0 || runs_for < SILENCE_MIN {
+        return all;
+    }
+    let inputs = &application.inputs;
+    let span = span(i64::try_from(runs_for.as_micros()).unwrap_or(i64::MAX));
+    if events == 0 {
+        let topics: Vec<&str> = inputs.iter().map(|input| input.address.template.as_str()).collect();
+        let queries = counted(queries, "query");
+        let text =
+            format!("no event has come for its {queries} in {span}: is the topic {} right?", topics.join(" or "));
+        all.push((Kind::Silence, text));
+        return all;
+    }
+    if inputs.len() > 1 {
+        let events_of = |input: usize| metrics.inputs.get(input).copied().unwrap_or(0);
+        for (place, input) in inputs.iter().enumerate().filter(|(place, _)| events_of(*place) == 0) {
+            let (name, topic) = (&input.name, &input.address.template);
+            let text = format!(
+                "the input '{name}' has had no event in {span}, others had {events}: what needs it waits; is the topic \
+                 {topic} right?"
+            );
+            all.push((Kind::Input(place), text));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn application(inputs: &str) -> Application {
+        let text = format!(
+            "CREATE APPLICATION one () {inputs} OUTPUT 'mqtt:out' FORMAT JSON AS SELECT a.v FROM a{}",
+            if inputs.contains("INPUT b") { " LEFT JOIN LATEST(b) ON a.v = b.v" } else { "" }
+        );
+        rivulet_sql::plan_application(&rivulet_sql::parse_application(&text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn silence_is_told_after_a_while_and_of_each_input() {
+        let one = application("INPUT a (v BIGINT) FROM 'mqtt:a' FORMAT JSON");
+        let two =
+            application("INPUT a (v BIGINT) FROM 'mqtt:a' FORMAT JSON INPUT b (v BIGINT) FROM 'mqtt:b' FORMAT JSON");
+        let texts = |application: &Application, events: u64, queries: u64, seconds: u64| -> Vec<String> {
+            let metrics = GroupMetrics { events, inputs: vec![events], results: events, ..GroupMetrics::default() };
+            let runs_for = Duration::from_secs(seconds);
+            let seen = Seen { application, metrics: &metrics, seconds: &[], last_refusal: None, queries, runs_for };
+            shown(&seen).into_iter().map(|(_, text)| text).collect()
+        };
+        assert_eq!(texts(&one, 0, 3, 59), [""; 0]);
+        assert_eq!(texts(&one, 0, 0, 600), [""; 0], "without queries nothing can come");
+        assert_eq!(
+            texts(&one, 0, 3, 600),
+            ["no event has come for its 3 queries in 10 minutes: is the topic a right?"]
+        );
+        assert_eq!(texts(&one, 1, 3, 600), [""; 0]);
+        let of_b = texts(&two, 7, 1, 600);
+        assert!(of_b.len() == 1 && of_b[0].starts_with("the input 'b' has had no event in 10 minutes"), "{of_b:?}");
+    }
+}
