@@ -62,6 +62,12 @@ impl Tally {
         Self { is_from_start: true, is_endless: true, ..Self::new(now_us, i64::MIN) }
     }
 
+    /// A tally that ends with this one, and of which nothing is counted yet.
+    #[must_use]
+    pub fn anew(&self, now_us: i64) -> Self {
+        Self { is_endless: self.is_endless, ..Self::new(now_us, self.until_us) }
+    }
+
     /// The rows that reached an operator, by how many follow with it.
     pub fn reached(&self, left: usize) -> Came {
         self.reached.get(left).copied().unwrap_or_default()
@@ -152,14 +158,17 @@ impl Tallies {
         if !self.tallies.iter().all(|(_, tally)| goes_on(tally)) {
             self.retain(|_, tally| goes_on(tally));
         }
-        !self.tallies.is_empty()
+        !self.is_empty()
+    }
+
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        self.tallies.is_empty()
     }
 
     /// The same slots, of which nothing is counted yet: for an instance beside this one.
     pub fn fork(&self) -> Self {
-        let fork = |(slot, tally): &(Slot, Tally)| {
-            (*slot, Tally { is_endless: tally.is_endless, ..Tally::new(tally.since_us, tally.until_us) })
-        };
+        let fork = |(slot, tally): &(Slot, Tally)| (*slot, tally.anew(tally.since_us));
         Self { places: self.places.clone(), tallies: self.tallies.iter().map(fork).collect() }
     }
 

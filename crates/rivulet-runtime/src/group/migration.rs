@@ -125,7 +125,7 @@ impl Group {
                 target.lock().count_further(&before.metrics());
             }
             for (inner, outer) in inner.chunks(MOVED_AT_ONCE).zip(outer.chunks(MOVED_AT_ONCE)) {
-                let copied = Copied::new(&source.lock(), inner)?.translate(migration)?;
+                let copied = Copied::new(&source.lock(), inner)?.translate(migration, self.host.clock.now_us())?;
                 let new = copied.put(&mut target.lock(), &target, inner)?;
                 for (&outer, slot) in outer.iter().zip(new) {
                     places[outer as usize].store(Place { task: to as u32, slot }.pack(), Ordering::Release);
@@ -182,13 +182,13 @@ impl Group {
 
 impl Copied {
     /// What is copied as the new version has it.
-    fn translate(mut self, migration: &StateMigration<'_>) -> Result<Self, StateError> {
+    fn translate(mut self, migration: &StateMigration<'_>, now_us: i64) -> Result<Self, StateError> {
         let parameters = migration.parameters;
         self.parameters = parameters(&self.queries);
         self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
         self.frames = migration.state.apply(&self.frames)?;
         // Other operators may stand where it was counted what reaches them.
-        self.tallies = vec![None; self.queries.len()];
+        self.tallies.iter_mut().flatten().for_each(|tally| *tally = tally.anew(now_us));
         Ok(self)
     }
 }

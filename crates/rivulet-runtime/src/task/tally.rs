@@ -84,6 +84,9 @@ impl Core {
     pub(super) fn forget_tallies(&mut self, slots: &[Slot]) {
         if let Some(tallies) = self.refusals.tallies_mut() {
             tallies.retain(|slot, _| !slots.contains(&slot));
+            if tallies.is_empty() {
+                *self.refusals.tallies_mut() = None;
+            }
         }
     }
 
@@ -103,10 +106,8 @@ impl Core {
                     }
                     self.refusals.tallies_mut().get_or_insert_default().set(slot, tally);
                 }
-                None => {
-                    let begun = self.refusals.tallies_mut().as_mut().and_then(|tallies| tallies.get_mut(slot));
-                    begun.into_iter().for_each(|tally| tally.is_from_start = false);
-                }
+                // A hot query may be alone in its task, and nobody asks about it.
+                None => self.forget_tallies(&[slot]),
             }
         }
     }

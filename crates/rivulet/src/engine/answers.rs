@@ -142,7 +142,7 @@ fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
     }
     add("events waiting", json!(activity.waiting));
     if activity.is_spilled {
-        add("state", json!("waits on disk for the next event"));
+        add("on disk", json!("until the next event"));
     }
     for (reason, count) in activity.refused {
         add(&format!("refused: {reason}"), json!(count));

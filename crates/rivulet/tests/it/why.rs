@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::server::{Publisher, Server, now_ms, rivulet, said, wait};
+use crate::server::{Publisher, Server, free_port, now_ms, rivulet, said, wait};
 
 const MEANS: &str = "CREATE APPLICATION means (home TEXT, warm DOUBLE DEFAULT 0.0)
      INPUT readings (ts TIMESTAMP EVENT TIME, v DOUBLE) FROM 'mqtt:home/{home}/temperature' FORMAT JSON
@@ -98,6 +98,14 @@ fn each_step_of_an_event_has_its_sentence() {
         answer["why"][0].as_str().unwrap().starts_with("it works") && answer["activity"]["results"] == 1,
         "{answer}"
     );
+
+    let output = rivulet().args(["query", "show", "seven", "--server", &server.url()]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    for part in
+        ["events        8", "refused       2", "filtered out  3", "a refusal     decode: {\"ts\": 1", "open window   "]
+    {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
 
     server.sql_ok("PAUSE QUERY seven");
     expect(&server, "seven", "the query is paused, and gets no events; RESUME QUERY seven lets it go on");
@@ -226,4 +234,24 @@ fn an_application_warns_of_what_its_owner_would_wait_for() {
     let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
     wait("the log to say it", || log().contains(clocks) && log().contains("the only event was refused"));
     assert_eq!(log().matches(clocks).count(), 1);
+}
+
+#[test]
+fn a_silent_query_says_that_its_state_is_on_disk_and_is_counted_on() {
+    let (folder, mqtt) = (TempDir::new().unwrap(), free_port());
+    let settings =
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_MEMORY_SPILL_AFTER_S", "1".to_owned())];
+    let server = Server::spawn(folder.path(), mqtt, &settings);
+    server.wait_until_ready();
+    server.sql_ok(&format!("{MEANS}; CREATE QUERY seven FROM APPLICATION means WITH (home => '7')"));
+    let mut publisher = Publisher::connect(mqtt);
+    let event = json!({"ts": now_ms() as u64, "v": 1.0}).to_string();
+    publisher.publish("home/7/temperature", &event);
+    expect(&server, "seven", "a window is open, from ");
+    expect(&server, "seven", "no event has come for so long that its state waits on disk");
+    assert_eq!(shown(&server, "seven")["activity"]["inputs"][0]["events"], 1);
+    publisher.publish("home/7/temperature", &event);
+    expect(&server, "seven", "a window is open, from ");
+    let activity = &shown(&server, "seven")["activity"];
+    assert_eq!((&activity["inputs"][0]["events"], &activity["is_from_start"]), (&json!(2), &json!(true)), "{activity}");
 }

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 
 use serde_json::{Map, json};
 
-use crate::api::types::{Application, BigQuery, Query, QueryCreated, QueryPage, QuerySubmission};
+use crate::api::types::{Application, BigQuery, Query, QueryActivity, QueryCreated, QueryPage, QuerySubmission};
 use crate::counted::counted;
 use crate::http_client::{Client, WatchEvent, segment};
 use crate::service::QUERIES_PAGE_MAX;
+use crate::times::at;
 
 use super::app;
 use super::error::CliError;
@@ -254,6 +255,7 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
     lines.extend(query.parts.map(|parts| ("parts", parts.to_string())));
     let counters = [("events", query.events), ("results", query.results), ("refused", query.refused)];
     lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label, count?.to_string()))));
+    lines.extend(query.activity.as_ref().into_iter().flat_map(activity_lines));
     for (label, value) in lines {
         let line = format!("{label:13} {value}");
         writeln!(out, "{}", line.trim_end())?;
@@ -262,6 +264,24 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         eprintln!("events are counted by application: rivulet status");
     }
     write_why(&mut out, &query.why)
+}
+
+/// What became of a query's events, beside how many there were.
+fn activity_lines(activity: &QueryActivity) -> Vec<(&'static str, String)> {
+    let time = |ms: i64| at(ms.saturating_mul(1_000));
+    let last_event_ms = activity.inputs.iter().filter_map(|input| input.last_ms).max();
+    let window = activity.window_start_ms.zip(activity.window_end_ms);
+    let lines = [
+        ("counted since", Some(time(activity.counted_since_ms))),
+        ("last event", last_event_ms.map(time)),
+        ("filtered out", Some(activity.filtered_out.to_string())),
+        ("a refusal", activity.last_refusal.as_ref().map(|refusal| format!("{}: {}", refusal.reason, refusal.content))),
+        ("last result", activity.last_result_ms.map(time)),
+        ("watermark", activity.watermark_ms.map(time)),
+        ("open window", window.map(|(start_ms, end_ms)| format!("{} to {}", time(start_ms), time(end_ms)))),
+        ("next timer", activity.next_timer_ms.map(time)),
+    ];
+    lines.into_iter().filter_map(|(label, value)| Some((label, value?))).collect()
 }
 
 fn write_why(out: &mut impl Write, why: &[String]) -> Result<(), CliError> {

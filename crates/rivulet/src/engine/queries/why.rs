@@ -53,6 +53,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(one.waits());
         all.extend(one.silent_inputs(events));
+        all.extend(one.spilled());
         all.extend(one.refused());
         all.extend(one.times());
         all.extend(one.stopped_rows());
@@ -97,6 +98,11 @@ impl Sentences<'_> {
     fn waits(&self) -> Option<String> {
         let waiting = self.activity.waiting;
         (waiting > 0).then(|| format!("{} wait to be processed", counted(waiting, "event")))
+    }
+
+    fn spilled(&self) -> Option<String> {
+        let text = "no event has come for so long that its state waits on disk; the next event brings it back";
+        self.activity.is_spilled.then(|| text.into())
     }
 
     /// Inputs by which no event has come.
