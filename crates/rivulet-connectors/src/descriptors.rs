@@ -2,7 +2,7 @@
 //! for checkpoints, the log and the files and brokers of queries, which a crowd of clients must not hold up.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -33,6 +33,33 @@ pub(crate) async fn wait_closed(closed: &Notify, is_so: impl Fn() -> bool) {
         }
     };
     let _ = tokio::time::timeout(CLOSED_WAIT, wait).await;
+}
+
+/// How a connection is told to give way.
+#[derive(Debug, Default)]
+pub(crate) struct Yield {
+    notify: Notify,
+    is_told: AtomicBool,
+}
+
+impl Yield {
+    /// The place of the connection goes to another one.
+    pub(crate) fn tell(&self) {
+        self.is_told.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    /// Whether [`Yield::tell`] was called.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Acquire)
+    }
+
+    /// Completes when it is told, and at once from then on. One task waits at a time.
+    pub(crate) async fn told(&self) {
+        while !self.is_told() {
+            self.notify.notified().await;
+        }
+    }
 }
 
 /// How many connections there may be if they are to take no more than so many descriptors, those of connections that

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::descriptors::{Descriptors, leaving_max, wait_closed};
+use crate::descriptors::{Descriptors, Yield, leaving_max, wait_closed};
 
 /// The places of a server's connections.
 pub(super) struct Seats {
@@ -31,14 +30,6 @@ struct Table {
     next_ticket: u64,
 }
 
-/// How a connection is told to give way.
-#[derive(Default)]
-struct Yield {
-    notify: Notify,
-    /// Whether its place has gone to another connection.
-    is_gone: AtomicBool,
-}
-
 impl Seats {
     pub(super) fn new(connections_max: usize, shared: Option<&'static Descriptors>) -> Arc<Self> {
         Arc::new(Self { connections_max, shared, table: Mutex::default(), closed: Notify::new() })
@@ -59,8 +50,7 @@ impl Seats {
                 return None;
             }
             let (_, longest) = table.waiting.pop_first()?;
-            longest.is_gone.store(true, Ordering::Relaxed);
-            longest.notify.notify_one();
+            longest.tell();
             table.leaving += 1;
         }
         table.open += 1;
@@ -90,7 +80,7 @@ impl Drop for Seat {
             table.waiting.remove(&ticket);
         }
         table.open -= 1;
-        if way.is_gone.load(Ordering::Relaxed) {
+        if way.is_told() {
             table.leaving -= 1;
             seats.closed.notify_waiters();
         }
@@ -125,7 +115,7 @@ impl Place {
             table.waiting.remove(&ticket);
         }
         change(&mut state);
-        if (!state.has_request || state.awaits_body) && !state.has_ended && !self.way.is_gone.load(Ordering::Relaxed) {
+        if (!state.has_request || state.awaits_body) && !state.has_ended && !self.way.is_told() {
             let ticket = table.next_ticket;
             table.next_ticket += 1;
             table.waiting.insert(ticket, self.way.clone());
@@ -150,7 +140,7 @@ impl Place {
 
     /// Completes when another connection has got the place.
     pub(super) async fn gives_way(&self) {
-        self.way.notify.notified().await;
+        self.way.told().await;
     }
 }
 
@@ -168,7 +158,7 @@ mod tests {
     use super::*;
 
     fn is_told(seat: &Seat) -> bool {
-        seat.0.way.is_gone.load(Ordering::Relaxed)
+        seat.0.way.is_told()
     }
 
     #[test]

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::addresses::network;
-use crate::descriptors::{leaving_max, wait_closed};
+use crate::descriptors::{Yield, leaving_max, wait_closed};
 
 /// The places of a broker's connections.
 pub(super) struct Seats {
@@ -43,26 +43,24 @@ struct Table {
     /// Those that have given way and are not closed yet. They are not in `open`.
     leaving: usize,
     /// The connections that may have to give way of each address, oldest first, with what tells them to give way.
-    by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Yield>>, foldhash::fast::RandomState>,
+    by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Way>>, foldhash::fast::RandomState>,
     /// How many these are.
     by_count: BTreeSet<(usize, IpAddr)>,
     next: u64,
     counts: SeatCounts,
 }
 
-/// How a connection is told to give way.
+/// How a connection gives way.
 #[derive(Default)]
-struct Yield {
-    notify: Notify,
-    /// Its place has gone to another connection.
-    is_gone: AtomicBool,
+struct Way {
+    told: Yield,
     /// So many others are being told why that it is closed without that.
     is_hurried: AtomicBool,
 }
 
 impl Table {
     /// Changes the connections of an address.
-    fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<Yield>>) -> R) -> R {
+    fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<Way>>) -> R) -> R {
         let seats = self.by_address.entry(address).or_default();
         let before = seats.len();
         let changed = change(seats);
@@ -88,8 +86,7 @@ impl Table {
         let Some((_, newest)) = self.change(largest, BTreeMap::pop_last) else { return false };
         // Who is told why may take seconds to go. Half of the places are for those that go at once.
         newest.is_hurried.store(self.leaving >= leaving_max / 2, Ordering::Relaxed);
-        newest.is_gone.store(true, Ordering::Relaxed);
-        newest.notify.notify_one();
+        newest.told.tell();
         self.leaving += 1;
         self.counts.evicted += 1;
         true
@@ -121,7 +118,7 @@ impl Seats {
 
     /// A place beyond the bound: for connections of this process.
     pub(super) fn add(self: &Arc<Self>, address: IpAddr) -> Seat {
-        let way = Arc::new(Yield::default());
+        let way = Arc::new(Way::default());
         let mut table = self.table.lock();
         let number = table.next;
         table.next += 1;
@@ -139,7 +136,7 @@ pub(super) struct Seat {
     seats: Arc<Seats>,
     address: IpAddr,
     number: u64,
-    way: Arc<Yield>,
+    way: Arc<Way>,
     /// It does not give way any more.
     is_kept: AtomicBool,
 }
@@ -161,9 +158,9 @@ impl Seat {
         self.address
     }
 
-    /// Completes when another connection has got the place.
+    /// Completes when another connection has got the place, and at once from then on.
     pub(super) async fn gives_way(&self) {
-        self.way.notify.notified().await;
+        self.way.told.told().await;
     }
 
     /// Whether it has to go without being told why.
@@ -175,7 +172,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut table = self.seats.table.lock();
-        if self.way.is_gone.load(Ordering::Relaxed) {
+        if self.way.told.is_told() {
             table.leaving -= 1;
             self.seats.closed.notify_waiters();
         } else if self.is_kept.load(Ordering::Relaxed) {
@@ -195,7 +192,7 @@ mod tests {
     }
 
     fn is_told(seat: &Seat) -> bool {
-        seat.way.is_gone.load(Ordering::Relaxed)
+        seat.way.told.is_told()
     }
 
     #[test]
