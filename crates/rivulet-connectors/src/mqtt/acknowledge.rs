@@ -23,6 +23,7 @@
 //! and in total.
 
 use std::collections::VecDeque;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -68,9 +69,11 @@ pub const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// How long a connection waits for an earlier one of its client to end, which has some seconds for what it has read.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 
-/// What a message says, in short.
-fn content_hash(topic: &[u8], payload: &[u8]) -> u64 {
-    xxh3_64_with_seed(payload, xxh3_64(topic))
+/// What a message says, in short; `None` of one that was refused, which is not known when it comes again.
+type Content = Option<NonZero<u64>>;
+
+fn content_hash(topic: &[u8], payload: &[u8]) -> Content {
+    Some(NonZero::new(xxh3_64_with_seed(payload, xxh3_64(topic))).unwrap_or(NonZero::<u64>::MIN))
 }
 
 /// What the sender of a message is to be told: PUBACK, or PUBREC where it has QoS 2.
@@ -100,7 +103,7 @@ impl Answer {
 #[derive(Clone, Copy, Debug)]
 struct Message {
     position: LogPosition,
-    content: u64,
+    content: Content,
     /// When it was acknowledged, in seconds from a moment that is the same for all messages of a window.
     acknowledged_s: u32,
     answer: Answer,
@@ -109,7 +112,7 @@ struct Message {
 /// What is known of the newest message with a packet identifier.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    content: u64,
+    content: Content,
     position: LogPosition,
     /// Whether its acknowledgement may have been sent.
     may_be_told: bool,
@@ -183,7 +186,7 @@ impl State {
     }
 
     /// Where the log has the newest message of this connection with that identifier, if it has this content.
-    fn find(&mut self, packet_id: u16, content: u64) -> Option<LogPosition> {
+    fn find(&mut self, packet_id: u16, content: Content) -> Option<LogPosition> {
         let messages = self.sent.iter().chain(&self.waiting);
         let index = self.index.get_or_insert_with(|| messages.map(|message| message.entry(true)).collect());
         index.get(&packet_id).filter(|known| known.content == content).map(|known| known.position)
@@ -317,6 +320,15 @@ impl DedupWindow {
         (topic, payload): (&[u8], &[u8]),
         out: &mut Vec<u8>,
     ) {
+        self.answer(position, answer, || content_hash(topic, payload), out);
+    }
+
+    /// Answers a message that goes nowhere: behind the answers to those before it.
+    pub(super) fn refuse(&self, answer: Answer, out: &mut Vec<u8>) {
+        self.answer(0, answer, || None, out);
+    }
+
+    fn answer(&self, position: LogPosition, answer: Answer, content: impl FnOnce() -> Content, out: &mut Vec<u8>) {
         let mut state = self.state.lock();
         let last = state.waiting.back().map(|message| message.position);
         if position == 0 && last.is_none() {
@@ -325,7 +337,7 @@ impl DedupWindow {
         }
         // What need not wait for the log itself waits for what came before it.
         let position = position.max(last.unwrap_or(0));
-        let message = Message { position, content: content_hash(topic, payload), acknowledged_s: 0, answer };
+        let message = Message { position, content: content(), acknowledged_s: 0, answer };
         if let Some(index) = &mut state.index {
             index.extend([message.entry(true)]);
         }

@@ -78,8 +78,10 @@ pub(super) trait Turn {
 pub(super) enum Verdict {
     /// It goes to the inboxes that want it.
     Take,
-    /// It goes nowhere, and is answered with this reason code.
-    Answer(u8),
+    /// The inboxes have it already.
+    Copy,
+    /// It goes nowhere, and is answered with this reason code. If it comes again, it is judged again.
+    Refuse(u8),
 }
 
 /// What has become of a message.
@@ -91,8 +93,10 @@ pub(super) enum Fate {
         is_wanted: bool,
         given_up: usize,
     },
+    /// They have it already.
+    Copy,
     /// It is only answered.
-    Answered(u8),
+    Refused(u8),
 }
 
 /// Why a message waits.
@@ -328,7 +332,8 @@ impl Messages<'_> {
             dedup_window.and_then(|dedup_window| dedup_window.known_at(publish.duplicate, packet_id, topic, payload));
         let mut position = known_at.unwrap_or(0);
         let fate = match verdict {
-            Verdict::Answer(reason) => Fate::Answered(reason),
+            Verdict::Copy => Fate::Copy,
+            Verdict::Refuse(reason) => Fate::Refused(reason),
             Verdict::Take if known_at.is_some() => Fate::Taken { is_wanted: true, given_up: 0 },
             Verdict::Take => {
                 if routing.is_closed() && turn.passes_over(publish) {
@@ -345,11 +350,11 @@ impl Messages<'_> {
         let reason = turn.conclude(publish, properties, fate);
         if qos > Qos::AtMostOnce {
             let answer = Answer { qos, packet_id, reason };
-            match dedup_window {
-                Some(dedup_window) => {
-                    dedup_window.acknowledge(position, answer, (topic, payload), &mut self.acknowledgements)
-                }
-                None => answer.encode(&mut self.acknowledgements),
+            let out = &mut self.acknowledgements;
+            match (dedup_window, fate) {
+                (Some(dedup_window), Fate::Refused(_)) => dedup_window.refuse(answer, out),
+                (Some(dedup_window), _) => dedup_window.acknowledge(position, answer, (topic, payload), out),
+                (None, _) => answer.encode(out),
             }
         }
         Ok(true)

@@ -82,6 +82,27 @@ fn what_a_message_without_the_mark_is_depends_on_what_its_sender_can_know() {
 }
 
 #[test]
+fn a_refused_message_is_answered_in_its_turn_and_is_not_known_when_it_comes_again() {
+    let dedup_windows = DedupWindows::default();
+    let first = dedup_windows.begin(b"kim");
+    acknowledge(&first, 1, 1);
+    let mut out = Vec::new();
+    first.refuse(Answer { reason: 0x87, ..Answer::success(2) }, &mut out);
+    acknowledge(&first, 0, 3);
+    assert!(out.is_empty());
+    assert_eq!([1, 2, 3].map(|packet_id| find(&first, packet_id)), [Some(1), None, Some(1)], "while it waits");
+    dedup_windows.end(b"kim", &first);
+    let second = dedup_windows.begin(b"kim");
+    assert_eq!([1, 2, 3].map(|packet_id| find(&second, packet_id)), [Some(1), None, Some(1)]);
+    second.refuse(Answer::success(4), &mut out);
+    assert_eq!(out.len(), 4, "nothing to wait for");
+    acknowledge(&second, 1, 1);
+    second.refuse(Answer::success(1), &mut out);
+    second.release(1, Instant::now(), &mut out);
+    assert_eq!(find(&second, 1), None, "the newest with that identifier was refused");
+}
+
+#[test]
 fn an_identifier_that_is_used_again_is_that_of_the_newest_message() {
     let dedup_windows = lost_after_two();
     let second = dedup_windows.begin(b"kim");

@@ -69,8 +69,8 @@ impl Turn for ClientTurn<'_> {
         Ok(match may_publish(self.rights, publish.topic) {
             true => Verdict::Take,
             // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).
-            false if self.version == Version::V3 => Verdict::Answer(0),
-            false => Verdict::Answer(NOT_AUTHORIZED),
+            false if self.version == Version::V3 => Verdict::Refuse(0),
+            false => Verdict::Refuse(NOT_AUTHORIZED),
         })
     }
 
@@ -79,7 +79,8 @@ impl Turn for ClientTurn<'_> {
     fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8 {
         self.core.counters.messages_in += 1;
         let (reason, saved_at) = match fate {
-            Fate::Answered(reason) => (reason, 0),
+            Fate::Copy => (0, 0),
+            Fate::Refused(reason) => (reason, 0),
             Fate::Taken { is_wanted, .. } => {
                 let publish = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..*publish };
                 let expires_at = message::expires_at(properties.message_expiry_s);

@@ -51,7 +51,7 @@ impl Turn for BrokerTurn<'_> {
             return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
         }
         let is_copy = self.may_be_copy && self.shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
-        Ok(if is_copy { Verdict::Answer(0) } else { Verdict::Take })
+        Ok(if is_copy { Verdict::Copy } else { Verdict::Take })
     }
 
     /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read
@@ -79,10 +79,11 @@ impl Turn for BrokerTurn<'_> {
                 self.given_up += given_up as u64;
                 0
             }
-            Fate::Answered(reason) => {
+            Fate::Copy => {
                 self.copies += 1;
-                reason
+                0
             }
+            Fate::Refused(reason) => reason,
         }
     }
 

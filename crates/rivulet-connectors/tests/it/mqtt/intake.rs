@@ -253,6 +253,36 @@ fn a_message_that_some_inboxes_have_reaches_the_others_though_its_right_was_revo
     assert_eq!((first.texts(), second.texts()), (vec!["one".to_owned()], vec!["one".to_owned()]));
 }
 
+#[test]
+fn a_refused_message_that_comes_again_is_taken_when_it_may_be_published() {
+    let (router, inbox, log) = logged_router("t");
+    let authorizer = Authorizer::default();
+    let rights = authorizer.0.clone();
+    let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(authorizer)));
+    let mut probe = Probe::connect(broker.port(), Version::V5, "kim", |_| {});
+    let send = |probe: &mut Probe, payload: &str, packet_id: u16, duplicate: bool| {
+        let (payload, qos) = (payload.as_bytes(), Qos::AtLeastOnce);
+        let mut bytes = Vec::new();
+        Publish { topic: b"t", payload, packet_id, qos, duplicate, ..Publish::default() }
+            .encode(Version::V5, &mut bytes)
+            .unwrap();
+        probe.send(&bytes);
+    };
+    send(&mut probe, "one", 1, false);
+    block_until("it is in the log, and not on disk", || inbox.len() == 1);
+    rights.is_revoked.store(true, Ordering::Release);
+    send(&mut probe, "two", 2, false);
+    block_until("it is refused", || broker.broker().stats().messages_in == 2);
+    rights.is_revoked.store(false, Ordering::Release);
+    // Its answer waits behind that of the first, so its sender repeats it.
+    send(&mut probe, "two", 2, true);
+    block_until("it is processed", || broker.broker().stats().messages_in == 3);
+    log.commit(2);
+    let answers: Vec<String> = (0..3).map_while(|_| probe.next()).collect();
+    assert_eq!(answers, ["acknowledged 0x0", "acknowledged 0x87", "acknowledged 0x0"]);
+    assert_eq!(inbox.texts(), ["one", "two"]);
+}
+
 #[tokio::test]
 async fn the_bytes_of_a_login_in_pieces_count_once() {
     let (router, _) = router(&[]);
