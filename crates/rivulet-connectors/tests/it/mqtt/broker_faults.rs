@@ -167,10 +167,10 @@ fn events_of_a_connection_that_was_closed_meanwhile_still_arrive() {
     let (router, inbox) = router(&["t"]);
     let broker = BrokerThread::start(router, |_| {});
     inbox.limit(0);
-    let mut first = Probe::connect(broker.port(), Version::V5, "equal", |_| {});
+    let mut first = Probe::connect(broker.port(), Version::V5, "closed-meanwhile", |_| {});
     first.send(&message(Version::V5, "t", b"before", Qos::AtMostOnce, 0));
     block_until("it waits for room", || inbox.refusals() > 0);
-    let _second = Probe::connect(broker.port(), Version::V5, "equal", |_| {});
+    let _second = Probe::connect(broker.port(), Version::V5, "closed-meanwhile", |_| {});
     assert_eq!(first.next().unwrap(), "told to go: SessionTakenOver");
     inbox.limit(1);
     block_until("the event", || inbox.contains("before"));
@@ -182,8 +182,8 @@ fn a_takeover_publishes_the_will_of_the_old_connection_in_both_versions() {
     let broker = BrokerThread::start(router, |_| {});
     for (index, version) in VERSIONS.into_iter().enumerate() {
         let with_will = |request: &mut super::probe::Request| request.will = Some(("will", "taken over", 1, false));
-        let mut old = Probe::connect(broker.port(), version, "equal", with_will);
-        let new = Probe::connect(broker.port(), version, "equal", |_| {});
+        let mut old = Probe::connect(broker.port(), version, "taken-over", with_will);
+        let new = Probe::connect(broker.port(), version, "taken-over", |_| {});
         let farewell = old.next();
         assert_eq!(
             farewell.as_deref(),
@@ -341,13 +341,13 @@ fn a_connection_that_lost_its_session_does_not_act_on_the_next_one() {
     let (router, inbox) = router(&["t"]);
     let broker = BrokerThread::start(router, |_| {});
     inbox.limit(0);
-    let mut old = Probe::connect(broker.port(), Version::V5, "equal", |_| {});
+    let mut old = Probe::connect(broker.port(), Version::V5, "lost-session", |_| {});
     // A message that waits for room, and a SUBSCRIBE to 'x' behind it.
     let mut bytes = message(Version::V5, "t", b"before", Qos::AtMostOnce, 0);
     bytes.extend([0x82, 7, 0, 1, 0, 0, 1, b'x', 0]);
     old.send(&bytes);
     block_until("it waits for room", || inbox.refusals() > 0);
-    let mut new = Probe::connect(broker.port(), Version::V5, "equal", |_| {});
+    let mut new = Probe::connect(broker.port(), Version::V5, "lost-session", |_| {});
     inbox.limit(1);
     block_until("the event", || inbox.contains("before"));
     // Both packets were processed in one go.

@@ -88,10 +88,10 @@ async fn a_clash_of_client_ids_is_told() {
     let (router, _) = router(&["t"]);
     let broker = broker(router.clone(), |_| {}).await;
     let address = url(broker.addresses()[0]);
-    let start = || client(router.clone(), &address, |options| options.client_id = "equal".into());
+    let start = || client(router.clone(), &address, |options| options.client_id = "clash".into());
     let (first, second) = (start(), start());
     until("both say so", || {
-        [&first, &second].iter().all(|client| client.status().last_error.is_some_and(|error| error.contains("'equal'")))
+        [&first, &second].iter().all(|client| client.status().last_error.is_some_and(|error| error.contains("'clash'")))
     })
     .await;
     let error = first.status().last_error.unwrap();
