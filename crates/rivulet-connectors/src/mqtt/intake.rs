@@ -230,6 +230,22 @@ impl<'a> Intake<'a> {
         self.messages.under_way.pending.waits_for_log()
     }
 
+    /// Gives up on what was read and not processed: the connection is over. Returns how many messages are lost by that,
+    /// those of QoS 0: the others are sent again.
+    pub(super) fn pass_over_rest(&mut self) -> u64 {
+        let (mut at, mut lost) = (0, 0);
+        let data = self.buffer.data();
+        while let Ok(Some(frame)) = codec::split_frame(&data[at..], self.messages.sender.packet_bytes_max) {
+            // The bits of its QoS.
+            lost += u64::from(frame.kind() == PacketKind::Publish && frame.first_byte & 0b110 == 0);
+            at += frame.whole.len();
+        }
+        self.buffer.consume(data.len());
+        self.searched = 0;
+        self.messages.under_way.pending.abandon();
+        lost
+    }
+
     /// How many bytes were read and not processed.
     pub(super) fn read_bytes(&self) -> usize {
         self.buffer.data().len()

@@ -413,6 +413,7 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("retained_full", drops.retained_full),
         ("wills_full", drops.wills_full),
         ("deadlock_events", drops.deadlock_events),
+        ("unread_messages", drops.unread_messages),
         ("lost_results", drops.lost_results),
         ("clients_forgotten", drops.clients_forgotten),
         ("memory_full", drops.memory_full),

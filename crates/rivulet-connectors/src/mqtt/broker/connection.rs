@@ -22,7 +22,7 @@ use super::rights::{NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 use super::turn::{ClientTurn, End};
 
-/// How long the last bytes to a client may take.
+/// How long the last bytes to a client may take, and what it has sent if another connection needs its place.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 
 /// How much is read of what a client sends that is thrown out.
@@ -73,14 +73,10 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
-            end = reader.run(&mut read_half) => Some(end),
+            end = reader.run(&mut read_half, seat) => Some(end),
             () = &mut writer => None,
             () = acknowledge(shared, dedup_window.as_deref(), &answers) => None,
             () = answers.serve() => None,
-            () = seat.gives_way() => Some(End::Close(Close::new(
-                packets::Reason::QuotaExceeded,
-                "it gives way: there are as many connections as allowed, and its address has the most",
-            ))),
         }
     });
     let end = ended.await.unwrap_or_else(|panic| {
@@ -103,7 +99,7 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     // A will may have become due.
     shared.outbound.wake.notify_one();
     if end.is_none() {
-        reader.drain().await;
+        reader.drain(seat).await;
     }
     if let Some(dedup_window) = &dedup_window {
         shared.dedup_windows.end(login.client_id.as_bytes(), dedup_window);
@@ -266,7 +262,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    async fn run(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
+    /// Reads until the connection is over, or has to give way to another one.
+    async fn run(&mut self, socket: impl AsyncRead + Unpin, seat: &Seat) -> End {
+        tokio::select! {
+            end = self.run_until_over(socket) => return end,
+            () = seat.gives_way() => {}
+        }
+        self.drain(seat).await;
+        End::Close(Close::new(
+            packets::Reason::QuotaExceeded,
+            "it gives way: there are as many connections as allowed, and its address has the most",
+        ))
+    }
+
+    async fn run_until_over(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
         let mut read_bytes = 0;
         self.intake.take_over().await;
         loop {
@@ -308,18 +317,35 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The connection was closed from this side while its last messages may have waited for room: they count all the
-    /// same.
-    async fn drain(&mut self) {
-        self.intake.take_over().await;
-        let waiting = async {
-            while let Ok(Step::Full) = self.process()
-                && !self.shared.router.is_closed()
-            {
-                self.wait_for_room().await;
+    /// The connection is closed from this side while its last messages may wait for room: they count all the same.
+    /// There is less time for that where another connection needs the place. What cannot be delivered, and is not sent
+    /// again by its client, counts as dropped.
+    async fn drain(&mut self, seat: &Seat) {
+        let limit = async {
+            tokio::select! {
+                () = tokio::time::sleep(DRAIN_MAX) => {}
+                () = seat.gives_way() => {
+                    let limit = if seat.is_hurried() { Duration::ZERO } else { LAST_WRITE_MAX };
+                    tokio::time::sleep(limit).await;
+                }
             }
         };
-        let _ = tokio::time::timeout(DRAIN_MAX, waiting).await;
+        tokio::select! {
+            // Even in a hurry what has room is delivered.
+            biased;
+            () = self.process_rest() => {}
+            () = limit => {}
+        }
+        self.shared.core.lock().counters.unread_messages += self.intake.pass_over_rest();
+    }
+
+    async fn process_rest(&mut self) {
+        self.intake.take_over().await;
+        while let Ok(Step::Full) = self.process()
+            && !self.shared.router.is_closed()
+        {
+            self.wait_for_room().await;
+        }
     }
 
     async fn wait_for_room(&mut self) {

@@ -18,6 +18,7 @@ pub(super) struct Counters {
     pub(super) qos2_refused: u64,
     pub(super) protocol_errors: u64,
     pub(super) deadlock_events: u64,
+    pub(super) unread_messages: u64,
     pub(super) wills_full: u64,
     pub(super) lost_results: u64,
     pub(super) memory_full: u64,
@@ -86,6 +87,8 @@ pub struct BrokerDrops {
     pub subscriptions_refused: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
+    /// Messages of QoS 0 that not all inboxes had room for before their connection ended.
+    pub unread_messages: u64,
     /// Wills that were not published because too many were to be published at once.
     pub wills_full: u64,
     /// Results of the engine that were lost with a task that a defect cut short.
@@ -117,6 +120,7 @@ impl Counters {
             sessions_evicted: self.sessions_evicted,
             subscriptions_refused: self.subscriptions_refused,
             deadlock_events: self.deadlock_events,
+            unread_messages: self.unread_messages,
             wills_full: self.wills_full,
             lost_results: self.lost_results,
             clients_forgotten: 0,

@@ -222,6 +222,7 @@ impl<'a> Reader<'a> {
     async fn drain(&mut self) {
         // What is wrong with the bytes was said already, or does not matter any more.
         let _ = tokio::time::timeout(DRAIN_MAX, self.process_all(None)).await;
+        self.shared.counters.add(Count::UnreadMessages, self.intake.pass_over_rest());
     }
 
     /// Processes whole packets until there is none left or one has to wait.

@@ -99,7 +99,8 @@ pub struct ClientStatus {
     /// Messages passed over because the broker sent them once for each of several overlapping filters, and one is
     /// enough.
     pub copied_messages: u64,
-    /// Messages of QoS 0 that came after the router was closed.
+    /// Messages of QoS 0 that came after the router was closed, or for which not all inboxes had room before their
+    /// connection ended.
     pub unread_messages: u64,
     /// How often the connection was cut short by a defect of this program.
     pub panics: u64,

@@ -1,6 +1,9 @@
 //! What a client of our broker may have, and what comes to it piece by piece.
 
-use rivulet_connectors::mqtt::Version;
+use std::sync::Arc;
+
+use rivulet_connectors::mqtt::codec::Publish;
+use rivulet_connectors::mqtt::{Route, Router, Version};
 
 use super::probe::{Probe, Request};
 use super::support::*;
@@ -108,6 +111,79 @@ fn one_address_does_not_take_all_connections() {
     assert_eq!(Probe::try_connect(port, Version::V5, "late", |_| {}).1, "closed");
     assert_eq!(stays.publish("hello", "y", 1, false), "acknowledged 0x0");
     assert_eq!(first.take(), ["message hello 'y' qos 1"]);
+}
+
+/// Two inboxes that want each message on `t`; the second is full.
+fn half_full_router() -> (Arc<Router>, [Arc<Collector>; 2]) {
+    let (router, first) = router(&["t"]);
+    let second = Collector::new();
+    let inbox = router.register_inbox(second.clone());
+    router.add(&[Route { filter: "+", inbox, slot: 0 }]).unwrap();
+    second.limit(0);
+    (router, [first, second])
+}
+
+/// Sends messages of QoS 0, and waits until the first inbox has the first and the second inbox has refused it.
+fn send_half(probe: &mut Probe, [first, second]: &[Arc<Collector>; 2], payloads: &[&str]) {
+    let mut bytes = Vec::new();
+    for payload in payloads {
+        let publish = Publish { topic: b"t", payload: payload.as_bytes(), ..Publish::default() };
+        publish.encode(Version::V5, &mut bytes).unwrap();
+    }
+    let refusals = second.refusals();
+    probe.send(&bytes);
+    block_until("half is delivered", || first.contains(payloads[0]) && second.refusals() > refusals);
+}
+
+fn connect_from(address: &str, port: u16, client_id: &str) -> Probe {
+    let probe = Probe::raw_from(address.parse().unwrap(), port, Version::V5);
+    let (probe, answer) = Probe::try_connect_over(probe, client_id, Request::default());
+    assert_eq!(answer, "connected", "{client_id}");
+    probe
+}
+
+#[test]
+fn what_came_over_a_connection_that_gives_way_is_delivered_or_counted() {
+    for has_room in [true, false] {
+        let (router, inboxes) = half_full_router();
+        let broker = BrokerThread::start(router, |options| options.connections_max = 3);
+        let port = broker.port();
+        let mut crowd: Vec<Probe> = (0..3).map(|number| connect_from("127.0.0.1", port, &number.to_string())).collect();
+        send_half(&mut crowd[2], &inboxes, &["one", "two"]);
+        let _other = connect_from("127.0.0.2", port, "other");
+        if has_room {
+            inboxes[1].limit(9);
+        }
+        assert_eq!(crowd[2].next().as_deref(), Some("told to go: QuotaExceeded"));
+        let dropped = broker.broker().stats().dropped;
+        assert_eq!(dropped.connections_evicted, 1);
+        // On a machine that is busy the time for it may be over.
+        assert_eq!(inboxes[1].len() as u64 + dropped.unread_messages, 2, "room: {has_room}");
+        assert_eq!(inboxes[1].texts(), inboxes[0].texts()[..inboxes[1].len()]);
+    }
+}
+
+#[test]
+fn a_connection_whose_session_was_taken_over_gives_way_at_once_when_others_do_so() {
+    let (router, inboxes) = half_full_router();
+    let broker = BrokerThread::start(router, |options| options.connections_max = 6);
+    let port = broker.port();
+    let mut crowd: Vec<Probe> =
+        ["a", "b", "c", "d"].iter().map(|client_id| connect_from("127.0.0.1", port, client_id)).collect();
+    send_half(&mut crowd[2], &inboxes, &["of c"]);
+    send_half(&mut crowd[3], &inboxes, &["of d", "of d, too"]);
+    // From now on it waits for room, although its session is another connection's.
+    let _same = connect_from("127.0.0.2", port, "c");
+    // The first has a place that is free, the second that of 'd', which has some time, and the third that of 'c'.
+    let _others = [3, 4, 5].map(|host| connect_from(&format!("127.0.0.{host}"), port, &format!("of {host}")));
+    let unread = || broker.broker().stats().dropped.unread_messages;
+    let mut first = 0;
+    block_until("one has gone", || {
+        first = unread();
+        first > 0
+    });
+    assert_ne!(first, 2, "'d' has not gone first");
+    block_until("both have gone", || unread() == 3);
 }
 
 #[test]
