@@ -70,8 +70,8 @@ pub enum Fault {
     Silent,
     /// Each answer takes so long.
     Slow(Duration),
-    /// Objects cannot be put on a condition.
-    NoConditions,
+    /// Objects cannot be put on a condition by requests of this method.
+    NoConditions(&'static str),
 }
 
 #[derive(Clone, Default)]
@@ -320,7 +320,7 @@ fn mark(request: &Request) -> String {
 fn put(request: &Request, state: &mut State, name: String, object: Object) -> Option<Answer> {
     let on_condition = request.header("if-none-match") == Some("*");
     match &state.fault {
-        Some(Fault::NoConditions) if on_condition => {
+        Some(Fault::NoConditions(method)) if on_condition && request.method == *method => {
             return Some(Answer::error(
                 501,
                 "NotImplemented",

@@ -55,7 +55,11 @@ const MARK: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("rivulet-
 /// How a bucket is written.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    puts_on_condition: Arc<AtomicBool>,
+    /// Whether an object that is put at once is put only where none is of its name. One whose store cannot do that
+    /// sets it to false.
+    puts_on_condition: AtomicBool,
+    /// The same of one that is put in parts.
+    uploads_on_condition: Arc<AtomicBool>,
     part_bytes: usize,
 }
 
@@ -109,7 +113,11 @@ pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucke
         (Err(error), _) => return Err(failed(error.to_string(), "check checkpoint.s3")),
         (_, Err(error)) => return Err(failed(error.to_string(), "check the prefix in checkpoint.folder")),
     };
-    let bucket = Bucket { puts_on_condition: transport.puts_on_condition, part_bytes: PART_BYTES };
+    let bucket = Bucket {
+        puts_on_condition: AtomicBool::new(true),
+        uploads_on_condition: transport.uploads_on_condition,
+        part_bytes: PART_BYTES,
+    };
     Ok((Arc::new(PrefixStore::new(store, prefix)), bucket))
 }
 
@@ -142,8 +150,11 @@ impl Bucket {
     /// [`object_store::Error::AlreadyExists`], and any other.
     pub(super) async fn put(&self, objects: &dyn ObjectStore, path: &Path, parts: &[Bytes]) -> Result<()> {
         let mark = random_name()?;
+        // A store may know the condition for one kind of request only.
+        let can_condition =
+            if self.fits_into_one(parts) { &self.puts_on_condition } else { &*self.uploads_on_condition };
         loop {
-            let on_condition = self.puts_on_condition.load(Ordering::Relaxed);
+            let on_condition = can_condition.load(Ordering::Relaxed);
             if !on_condition && mark_of(objects, path).await?.is_some() {
                 return Err(taken(path, "the object store was asked before it was put"));
             }
@@ -155,7 +166,7 @@ impl Bucket {
                     "the object store cannot put an object only where none is; two servers on one prefix would not \
                      notice each other at once"
                 );
-                self.puts_on_condition.store(false, Ordering::Relaxed);
+                can_condition.store(false, Ordering::Relaxed);
                 continue;
             }
             // A request whose answer was lost may have written it.
@@ -167,6 +178,11 @@ impl Bucket {
         }
     }
 
+    /// Whether an object is put by one request.
+    fn fits_into_one(&self, parts: &[Bytes]) -> bool {
+        bytes_of(parts) <= self.part_bytes
+    }
+
     async fn put_once(
         &self,
         objects: &dyn ObjectStore,
@@ -176,14 +192,13 @@ impl Bucket {
         mark: &str,
     ) -> Result<()> {
         let attributes = Attributes::from_iter([(MARK, mark.to_owned())]);
-        let bytes: usize = parts.iter().map(Bytes::len).sum();
-        if bytes <= self.part_bytes {
+        if self.fits_into_one(parts) {
             let options = PutOptions { mode, attributes, ..PutOptions::default() };
             return objects.put_opts(path, parts.iter().cloned().collect(), options).await.map(drop);
         }
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
         let mut upload = objects.put_multipart_opts(path, options).await?;
-        let sendings: Vec<_> = cut(parts, self.part_bytes.max(bytes.div_ceil(PARTS_MAX)))
+        let sendings: Vec<_> = cut(parts, self.part_bytes.max(bytes_of(parts).div_ceil(PARTS_MAX)))
             .into_iter()
             .map(|part| upload.put_part(part))
             .collect();
@@ -200,6 +215,10 @@ impl Bucket {
         }
         ended
     }
+}
+
+fn bytes_of(parts: &[Bytes]) -> usize {
+    parts.iter().map(Bytes::len).sum()
 }
 
 /// The mark of the object at a path; empty if it has none, `None` if there is no object.

@@ -88,7 +88,7 @@ fn what_fails_for_a_moment_is_asked_again_and_written_once() {
     bucket.put("b", parts(&[b"b"])).unwrap();
     server.set_fault(Some(Fault::LostAnswers(3)));
     bucket.put("c", parts(&[b"c"])).unwrap();
-    server.set_fault(Some(Fault::NoConditions));
+    server.set_fault(Some(Fault::NoConditions("PUT")));
     bucket.put("d", parts(&[b"d"])).unwrap();
     assert!(matches!(bucket.put("d", parts(&[b"e"])), Err(StorageError::Taken { .. })));
     assert_eq!(server.names(), ["p/a", "p/b", "p/c", "p/d"]);
@@ -193,10 +193,28 @@ fn a_large_object_is_put_in_parts_and_only_where_none_is() {
     let error = store.put("denied", parts(&pieces)).unwrap_err().to_string();
     assert!(error.contains("AccessDenied") && error.contains("s3:PutObject"), "{error}");
     assert_eq!(server.unfinished_uploads(), before, "its parts are removed");
-    server.set_fault(Some(Fault::NoConditions));
+    server.set_fault(Some(Fault::NoConditions("POST")));
     store.put("b", parts(&pieces)).unwrap();
     assert!(matches!(store.put("b", parts(&[b"other bytes"])), Err(StorageError::Taken { .. })));
     assert_eq!(store.get("b").unwrap(), whole);
+}
+
+#[test]
+fn a_store_that_knows_conditions_for_one_kind_of_put_is_asked_for_them_there() {
+    let (small, large): (&[u8], &[u8]) = (b"one", b"one, two, three");
+    for (method, without, with) in [("POST", large, small), ("PUT", small, large)] {
+        let server = S3Server::start();
+        let store = with_parts_of(bucket(&server, "p"), 4);
+        server.set_fault(Some(Fault::NoConditions(method)));
+        let put = |name: &str, bytes: &'static [u8]| {
+            store.put(name, parts(&[bytes])).unwrap();
+            assert!(matches!(store.put(name, parts(&[bytes])), Err(StorageError::Taken { .. })), "{name}");
+            server.requests().first().unwrap().starts_with("HEAD")
+        };
+        put("a", without);
+        assert!(put("b", without), "it is looked first, for there is no condition");
+        assert!(!put("c", with), "{method}");
+    }
 }
 
 #[test]

@@ -41,8 +41,8 @@ pub(super) struct Transport {
     timeout: Duration,
     /// How addresses of the bucket and its objects begin.
     bucket: Arc<str>,
-    /// Whether an object is put only where none is of its name. One whose store cannot do that sets it to false.
-    pub(super) puts_on_condition: Arc<AtomicBool>,
+    /// Whether the end of an upload in parts has the condition that no object is there of that name.
+    pub(super) uploads_on_condition: Arc<AtomicBool>,
 }
 
 impl Transport {
@@ -70,14 +70,20 @@ impl Transport {
         };
         let agent = config().build().new_agent();
         let direct = config().proxy(None).build().new_agent();
-        Ok(Self { agent, direct, timeout, bucket: bucket.into(), puts_on_condition: Arc::new(AtomicBool::new(true)) })
+        Ok(Self {
+            agent,
+            direct,
+            timeout,
+            bucket: bucket.into(),
+            uploads_on_condition: Arc::new(AtomicBool::new(true)),
+        })
     }
 
     fn send(&self, mut head: Parts, body: &[Bytes]) -> Result<HttpResponse, Failure> {
         let (method, uri) = (head.method.clone(), head.uri.clone());
         let server =
             format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |it| it.as_str()));
-        if is_end_of_upload(&method, &uri) && self.puts_on_condition.load(Ordering::Relaxed) {
+        if is_end_of_upload(&method, &uri) && self.uploads_on_condition.load(Ordering::Relaxed) {
             // The library has no option for it; it is no part of what is signed.
             head.headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
         }
