@@ -70,6 +70,8 @@ pub enum Fault {
     Silent,
     /// Each answer takes so long.
     Slow(Duration),
+    /// This part of an upload is refused; each other one takes so long.
+    NoPart(usize, Duration),
     /// Objects cannot be put on a condition by requests of this method.
     NoConditions(&'static str),
 }
@@ -207,7 +209,7 @@ impl S3Server {
         self.state.lock().keys.truncate(1);
     }
 
-    /// Method and path of each request since this was last asked.
+    /// Method and path of each request since this was last asked, in the order in which they were carried out.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().requests)
     }
@@ -224,9 +226,8 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
     let Ok(mut writer) = socket.try_clone() else { return };
     let mut reader = std::io::BufReader::new(socket);
     while let Some(request) = Request::read(&mut reader).filter(|_| !is_over.load(Ordering::Acquire)) {
-        let (answer, loses_it, pause) = {
+        let (loses_it, pause) = {
             let mut state = state.lock();
-            state.requests.push(format!("{} {}", request.method, request.path));
             let (mut loses_it, mut pause) = (false, Duration::ZERO);
             match &mut state.fault {
                 Some(Fault::LostAnswers(left)) if *left > 0 => {
@@ -238,13 +239,23 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
                     state.fault = None;
                     loses_it = true;
                 }
-                Some(Fault::Silent) => continue,
                 Some(Fault::Slow(by)) => pause = *by,
+                Some(Fault::NoPart(refused, by)) if part_number(&request).is_some_and(|number| number != *refused) => {
+                    pause = *by;
+                }
                 _ => {}
             }
-            (answer(&request, &mut state), loses_it, pause)
+            (loses_it, pause)
         };
         std::thread::sleep(pause);
+        let answer = {
+            let mut state = state.lock();
+            state.requests.push(format!("{} {}", request.method, request.path));
+            if state.fault == Some(Fault::Silent) {
+                continue;
+            }
+            answer(&request, &mut state)
+        };
         if loses_it || answer.write(&mut writer, request.method == "HEAD").is_err() {
             let _ = writer.shutdown(Shutdown::Both);
             return;
@@ -342,14 +353,23 @@ fn put(request: &Request, state: &mut State, name: String, object: Object) -> Op
     None
 }
 
+/// The number of the part that a request puts.
+fn part_number(request: &Request) -> Option<usize> {
+    request.query("partNumber")?.parse().ok()
+}
+
 /// A part of an upload, its end, or its abort.
 fn answer_upload(request: &Request, state: &mut State, name: String, id: &str) -> Answer {
     let unknown = || Answer::error(404, "NoSuchUpload", "The specified upload does not exist");
     let Some(upload) = state.uploads.get_mut(id).filter(|upload| upload.name == name) else { return unknown() };
     match request.method.as_str() {
         "PUT" => {
-            let number = request.query("partNumber").and_then(|number| number.parse::<usize>().ok());
-            let Some(number) = number else { return Answer::error(400, "InvalidArgument", "There is no number") };
+            let Some(number) = part_number(request) else {
+                return Answer::error(400, "InvalidArgument", "There is no number");
+            };
+            if matches!(state.fault, Some(Fault::NoPart(refused, _)) if refused == number) {
+                return Answer::error(403, "AccessDenied", "Access Denied");
+            }
             upload.parts.insert(number, request.body.clone());
             Answer::new(200, Vec::new()).with_header("etag", format!("\"part {number}\""))
         }

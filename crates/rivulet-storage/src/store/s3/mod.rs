@@ -13,12 +13,13 @@ mod failure;
 mod settings;
 mod transport;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
@@ -198,12 +199,22 @@ impl Bucket {
         }
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
         let mut upload = objects.put_multipart_opts(path, options).await?;
+        let has_failed = Cell::new(false);
         let sendings: Vec<_> = cut(parts, self.part_bytes.max(bytes_of(parts).div_ceil(PARTS_MAX)))
             .into_iter()
-            .map(|part| upload.put_part(part))
+            .map(|part| {
+                let (sending, has_failed) = (upload.put_part(part), &has_failed);
+                async move {
+                    if has_failed.get() {
+                        return Ok(());
+                    }
+                    sending.await.inspect_err(|_| has_failed.set(true))
+                }
+            })
             .collect();
-        let sent = stream::iter(sendings).buffer_unordered(PARTS_AT_ONCE).try_collect::<()>().await;
-        let ended = match sent {
+        // All that travel arrive before the upload ends: parts that come behind its abort would stay in the bucket.
+        let sent: Vec<Result<()>> = stream::iter(sendings).buffer_unordered(PARTS_AT_ONCE).collect().await;
+        let ended = match sent.into_iter().collect::<Result<()>>() {
             Ok(()) => upload.complete().await.map(drop),
             Err(error) => Err(error),
         };

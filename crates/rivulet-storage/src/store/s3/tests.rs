@@ -200,6 +200,20 @@ fn a_large_object_is_put_in_parts_and_only_where_none_is() {
 }
 
 #[test]
+fn an_upload_is_aborted_behind_all_parts_that_travel() {
+    let server = S3Server::start();
+    let store = with_parts_of(bucket(&server, "p"), 4);
+    server.set_fault(Some(Fault::NoPart(2, Duration::from_millis(200))));
+    let error = store.put("a", parts(&[&[7; 30]])).unwrap_err().to_string();
+    assert!(error.contains("AccessDenied"), "{error}");
+    let requests: Vec<String> = server.requests().iter().map(|request| request.replace("/state/p/a", "")).collect();
+    let methods: Vec<&str> = requests.iter().map(|request| request.trim()).collect();
+    // Of eight parts those do not begin their way that were to come behind the first four.
+    assert_eq!(methods, ["POST", "PUT", "PUT", "PUT", "PUT", "DELETE", "HEAD"]);
+    assert_eq!(server.unfinished_uploads(), 0);
+}
+
+#[test]
 fn a_store_that_knows_conditions_for_one_kind_of_put_is_asked_for_them_there() {
     let (small, large): (&[u8], &[u8]) = (b"one", b"one, two, three");
     for (method, without, with) in [("POST", large, small), ("PUT", small, large)] {
