@@ -176,6 +176,11 @@ impl S3Server {
         self.state.lock().fault = fault;
     }
 
+    /// Puts an object in the place of somebody else.
+    pub fn put_foreign(&self, name: &str) {
+        self.state.lock().objects.insert(name.into(), Object::default());
+    }
+
     /// The names of the objects in the bucket.
     pub fn names(&self) -> Vec<String> {
         self.state.lock().objects.keys().cloned().collect()

@@ -200,6 +200,21 @@ fn a_large_object_is_put_in_parts_and_only_where_none_is() {
 }
 
 #[test]
+fn objects_of_others_with_names_that_are_no_paths_are_passed_over() {
+    let server = S3Server::start();
+    let bucket = bucket(&server, "p");
+    for number in 0..8 {
+        bucket.put(&format!("line/{number}"), parts(&[b"a"])).unwrap();
+    }
+    let before = bucket.names().unwrap();
+    for foreign in ["p//a", "p/line//4", "p/line/5/../6", "p/line/./7", "p/line/8//", "p/line/9\u{1}", "p/\u{7f}//b"] {
+        server.put_foreign(foreign);
+    }
+    assert_eq!(bucket.names().unwrap(), before);
+    assert_eq!(bucket.list("line").unwrap().len(), 8);
+}
+
+#[test]
 fn an_upload_is_aborted_behind_all_parts_that_travel() {
     let server = S3Server::start();
     let store = with_parts_of(bucket(&server, "p"), 4);

@@ -18,6 +18,7 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
+use quick_xml::escape::unescape;
 use ureq::http::header::{CONTENT_LENGTH, IF_NONE_MATCH, RANGE};
 use ureq::http::request::Parts;
 use ureq::http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
@@ -111,10 +112,12 @@ impl Transport {
         let is_list = |body: &[u8]| {
             String::from_utf8_lossy(&body[..body.len().min(LIST_HEAD_BYTES)]).contains("<ListBucketResult")
         };
-        if !head.status.is_success() || (asks_for_list(&uri) && !is_list(&body)) {
+        let asks_for_list = asks_for_list(&uri);
+        if !head.status.is_success() || (asks_for_list && !is_list(&body)) {
             let server = Some(server).filter(|_| !uri.to_string().starts_with(&*self.bucket));
             return Err(Failure::Refused(Refusal::read(head.status, &head.headers, &body, server)));
         }
+        let body = if asks_for_list { without_foreign_names(body) } else { body };
         if method != Method::HEAD {
             head.headers.entry(CONTENT_LENGTH).or_insert(body.len().into());
         }
@@ -151,6 +154,35 @@ fn is_end_of_upload(method: &Method, uri: &Uri) -> bool {
 
 fn asks_for_list(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"))
+}
+
+/// A list without the objects whose names the library takes for no path, such as `a//b`. They are somebody else's, and
+/// one of them would make an error of the whole list.
+fn without_foreign_names(list: Vec<u8>) -> Vec<u8> {
+    const OBJECT: (&str, &str) = ("<Contents>", "</Contents>");
+    const NAME: (&str, &str) = ("<Key>", "</Key>");
+    let Ok(text) = std::str::from_utf8(&list) else { return list };
+    let (mut kept, mut rest) = (String::new(), text);
+    while let Some((before, object, behind)) = split_around(rest, OBJECT) {
+        let name = split_around(object, NAME).and_then(|(_, name, _)| unescape(name).ok());
+        kept += before;
+        match name {
+            Some(name) if object_store::path::Path::parse(&name).is_err() => {
+                tracing::debug!(name = &*name, "passed over an object of somebody else");
+            }
+            _ => kept.extend([OBJECT.0, object, OBJECT.1]),
+        }
+        rest = behind;
+    }
+    kept += rest;
+    kept.into_bytes()
+}
+
+/// A text in three parts: before an element, in it, and behind it.
+fn split_around<'t>(text: &'t str, (begin, end): (&str, &str)) -> Option<(&'t str, &'t str, &'t str)> {
+    let (before, rest) = text.split_once(begin)?;
+    let (inside, behind) = rest.split_once(end)?;
+    Some((before, inside, behind))
 }
 
 /// How many bytes of an object are asked for, if it is a part of it.
