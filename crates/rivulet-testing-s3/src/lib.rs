@@ -70,6 +70,11 @@ pub enum Fault {
     Silent,
     /// Each answer takes so long.
     Slow(Duration),
+    /// Lists do not end: each page is empty, or the first one again.
+    EndlessLists {
+        /// Whether it is empty.
+        is_empty: bool,
+    },
     /// This part of an upload is refused; each other one takes so long.
     NoPart(usize, Duration),
     /// Objects cannot be put on a condition by requests of this method.
@@ -293,7 +298,7 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         return answer_upload(request, state, name, &upload);
     }
     match (request.method.as_str(), state.objects.get(&name)) {
-        ("GET", _) if name.is_empty() => list(request, &state.objects),
+        ("GET", _) if name.is_empty() => list(request, &state.objects, state.fault.as_ref()),
         ("POST", _) if request.query("uploads").is_some() => {
             state.begun_uploads += 1;
             let id = format!("upload/{}", state.begun_uploads);
@@ -403,10 +408,14 @@ fn answer_upload(request: &Request, state: &mut State, name: String, id: &str) -
     }
 }
 
-fn list(request: &Request, objects: &BTreeMap<String, Object>) -> Answer {
-    let begin = request.query("continuation-token").unwrap_or_default();
+fn list(request: &Request, objects: &BTreeMap<String, Object>, fault: Option<&Fault>) -> Answer {
+    let (is_endless, is_empty) = match fault {
+        Some(Fault::EndlessLists { is_empty }) => (true, *is_empty),
+        _ => (false, false),
+    };
+    let begin = request.query("continuation-token").filter(|_| !is_endless).unwrap_or_default();
     let prefix = request.query("prefix").unwrap_or_default();
-    let mut found = objects.iter().filter(|(name, _)| name.starts_with(&prefix) && **name >= begin);
+    let mut found = objects.iter().filter(|(name, _)| !is_empty && name.starts_with(&prefix) && **name >= begin);
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult>");
     for (name, Object { bytes, .. }) in found.by_ref().take(PAGE) {
         let size = bytes.len();
@@ -415,8 +424,9 @@ fn list(request: &Request, objects: &BTreeMap<String, Object>) -> Answer {
              <Size>{size}</Size></Contents>"
         );
     }
-    match found.next() {
-        Some((next, _)) => {
+    let again = String::from("again");
+    match found.next().map(|(next, _)| next).or(is_endless.then_some(&again)) {
+        Some(next) => {
             text += &format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{next}</NextContinuationToken>");
         }
         None => text += "<IsTruncated>false</IsTruncated>",

@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -303,9 +304,27 @@ impl Store {
     /// The names of the objects in a folder, and their sizes.
     pub(crate) fn list(&self, folder: &str) -> Result<Vec<(String, u64)>, StorageError> {
         let prefix = Name::from(folder);
-        let listed = self.objects.list(Some(&prefix).filter(|_| !folder.is_empty())).take(LISTED_MAX + 1);
-        let named = listed.map_ok(|object| (object.location.to_string(), object.size)).try_collect();
-        let named: Vec<_> = self.runtime.block_on(named).map_err(|error| self.failed("list", folder, error))?;
+        let mut listed = self.objects.list(Some(&prefix).filter(|_| !folder.is_empty())).take(LISTED_MAX + 1);
+        let wait = match &self.home {
+            Home::Bucket(bucket) => bucket.list_wait,
+            Home::Memory | Home::Folder(_) => Duration::MAX,
+        };
+        let endless = |problem: &str| Error::Generic { store: "S3", source: format!("the list {problem}").into() };
+        let named = self.runtime.block_on(async {
+            let mut named = Vec::<(String, u64)>::new();
+            loop {
+                let next = tokio::time::timeout(wait, listed.try_next()).await;
+                let next = next.map_err(|_| endless("goes on without an object"))??;
+                let Some(object) = next else { return Ok(named) };
+                let name = object.location.to_string();
+                // A store that does not know how to give the next page gives the first one again.
+                if named.first().is_some_and(|(first, _)| *first == name) {
+                    return Err(endless("begins again, and does not end"));
+                }
+                named.push((name, object.size));
+            }
+        });
+        let named = named.map_err(|error| self.failed("list", folder, error))?;
         if named.len() > LISTED_MAX {
             return Err(StorageError::Remote {
                 what: format!("cannot list {}", self.place),

@@ -41,6 +41,9 @@ const RETRIES_MAX: usize = 2;
 /// The pauses before it is made again grow from the first to the second, each four times the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
+/// A list that gives no object for so many timeouts is given up: each of its pages is empty, and names a next one.
+const LIST_TIMEOUTS_MAX: u32 = 20;
+
 /// The size of a part of an object that is put in parts, and the largest object that is put at once.
 const PART_BYTES: usize = 64 << 20;
 
@@ -62,6 +65,8 @@ pub(super) struct Bucket {
     /// The same of one that is put in parts.
     uploads_on_condition: Arc<AtomicBool>,
     part_bytes: usize,
+    /// How long a list may give no object.
+    pub(super) list_wait: Duration,
 }
 
 /// The objects of a bucket, or those that begin with a prefix in it. Nothing is asked of it yet.
@@ -118,6 +123,7 @@ pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucke
         puts_on_condition: AtomicBool::new(true),
         uploads_on_condition: transport.uploads_on_condition,
         part_bytes: PART_BYTES,
+        list_wait: settings.timeout * LIST_TIMEOUTS_MAX,
     };
     Ok((Arc::new(PrefixStore::new(store, prefix)), bucket))
 }

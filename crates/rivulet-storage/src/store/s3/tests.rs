@@ -215,6 +215,24 @@ fn objects_of_others_with_names_that_are_no_paths_are_passed_over() {
 }
 
 #[test]
+fn a_list_that_does_not_end_is_given_up() {
+    let server = S3Server::start();
+    let mut store = bucket(&server, "p");
+    let Home::Bucket(of_store) = &mut store.home else { panic!("a bucket") };
+    of_store.list_wait = Duration::from_millis(500);
+    for number in 0..5 {
+        store.put(&format!("line/{number}"), parts(&[b"a"])).unwrap();
+    }
+    for (is_empty, words) in [(true, "without an object"), (false, "begins again")] {
+        server.set_fault(Some(Fault::EndlessLists { is_empty }));
+        let error = store.names().unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("hint: check checkpoint.s3.endpoint"), "{error}");
+    }
+    server.set_fault(None);
+    assert_eq!(store.names().unwrap().len(), 5);
+}
+
+#[test]
 fn an_upload_is_aborted_behind_all_parts_that_travel() {
     let server = S3Server::start();
     let store = with_parts_of(bucket(&server, "p"), 4);
