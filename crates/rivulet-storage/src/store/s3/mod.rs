@@ -82,7 +82,7 @@ pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucke
     };
     let endpoint = settings.endpoint().map_err(|(detail, hint)| failed(detail, hint))?;
     let bucket = format!("{}://{}{}", endpoint.scheme, endpoint.host, endpoint.path);
-    let transport = Transport::new(&bucket, settings.timeout, settings.ca_file.as_deref()).map_err(|problem| {
+    let transport = Transport::new(&bucket, settings).map_err(|problem| {
         let path = settings.ca_file.as_deref().unwrap_or_else(|| std::path::Path::new(""));
         failed(
             format!("'{}' cannot be read as PEM: {problem}", path.display()),

@@ -26,6 +26,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, SendBody};
 
 use super::failure::{Failure, Refusal};
+use super::settings::{Credentials, S3Settings};
 
 /// The largest answer that is read whose size is not asked for: manifests, lists, errors.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -36,9 +37,14 @@ const LIST_HEAD_BYTES: usize = 1 << 10;
 /// Sends requests to a bucket, and to what gives credentials for it.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
+    /// By which the servers are asked that the configuration names.
     agent: Agent,
+    /// By which other services are asked for keys: their certificates are the usual ones.
+    public: Agent,
     /// By which the machine is asked for keys: through no proxy.
     direct: Agent,
+    /// Whether keys come from a server that the configuration names.
+    own_keys: bool,
     timeout: Duration,
     /// How addresses of the bucket and its objects begin.
     bucket: Arc<str>,
@@ -47,20 +53,21 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// To the bucket at an address, whose server may be silent for so long, with the certificate authorities of a file
-    /// or the usual ones.
+    /// To the bucket at an address, as the settings say.
     ///
     /// # Errors
-    /// The file cannot be read as PEM.
-    pub(super) fn new(bucket: &str, timeout: Duration, ca_file: Option<&Path>) -> Result<Self, String> {
+    /// The file with certificate authorities cannot be read as PEM.
+    pub(super) fn new(bucket: &str, settings: &S3Settings) -> Result<Self, String> {
+        let S3Settings { timeout, ca_file, credentials, .. } = settings;
+        let timeout = *timeout;
         let mut tls = TlsConfig::builder();
         if let Some(path) = ca_file {
             tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
         }
-        let (tls, wait) = (tls.build(), Some(timeout));
-        let config = || {
+        let (tls, public_tls, wait) = (tls.build(), TlsConfig::builder().build(), Some(timeout));
+        let config = |tls: TlsConfig| {
             Agent::config_builder()
-                .tls_config(tls.clone())
+                .tls_config(tls)
                 .http_status_as_error(false)
                 .max_redirects(0)
                 .max_redirects_will_error(false)
@@ -69,15 +76,24 @@ impl Transport {
                 .timeout_per_read(wait)
                 .timeout_per_write(wait)
         };
-        let agent = config().build().new_agent();
-        let direct = config().proxy(None).build().new_agent();
         Ok(Self {
-            agent,
-            direct,
+            agent: config(tls).build().new_agent(),
+            public: config(public_tls.clone()).build().new_agent(),
+            direct: config(public_tls).proxy(None).build().new_agent(),
+            own_keys: !matches!(credentials, Credentials::WebIdentity { sts_endpoint: None, .. }),
             timeout,
             bucket: bucket.into(),
             uploads_on_condition: Arc::new(AtomicBool::new(true)),
         })
+    }
+
+    fn agent_for(&self, uri: &Uri) -> &Agent {
+        match uri.scheme_str() {
+            _ if uri.to_string().starts_with(&*self.bucket) => &self.agent,
+            Some("http") => &self.direct,
+            _ if self.own_keys => &self.agent,
+            _ => &self.public,
+        }
     }
 
     fn send(&self, mut head: Parts, body: &[Bytes]) -> Result<HttpResponse, Failure> {
@@ -93,8 +109,7 @@ impl Transport {
             ureq::Error::Timeout(_) => Failure::Silent(server.clone(), self.timeout),
             error => Failure::Unreachable(server.clone(), error),
         };
-        let is_of_machine = uri.scheme_str() == Some("http") && !uri.to_string().starts_with(&*self.bucket);
-        let agent = if is_of_machine { &self.direct } else { &self.agent };
+        let agent = self.agent_for(&uri);
         let answer = if matches!(method, Method::PUT | Method::POST) {
             let bytes: u64 = body.iter().map(|part| part.len() as u64).sum();
             head.headers.insert(CONTENT_LENGTH, bytes.into());
@@ -224,5 +239,34 @@ impl Read for PartReader<'_> {
             return Ok(bytes);
         }
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_testing_s3::S3Server;
+
+    use super::super::tests::settings;
+    use super::*;
+
+    #[test]
+    fn the_certificate_authorities_are_those_of_servers_that_the_configuration_names() {
+        let server = S3Server::start();
+        let (bucket, sts) = ("https://minio.example/state", "https://sts.eu-test-1.amazonaws.com/");
+        let transport = |sts_endpoint: Option<&str>| {
+            let (role_arn, token_file) = ("a role".into(), "token".into());
+            let credentials =
+                Credentials::WebIdentity { role_arn, token_file, sts_endpoint: sts_endpoint.map(str::to_owned) };
+            Transport::new(bucket, &S3Settings { credentials, ..settings(&server, "p") }).unwrap()
+        };
+        let is_own = |transport: &Transport, uri: &str| {
+            std::ptr::eq(transport.agent_for(&uri.parse().unwrap()), &transport.agent)
+        };
+        let with_amazon = transport(None);
+        assert!(is_own(&with_amazon, "https://minio.example/state/a") && !is_own(&with_amazon, sts));
+        let with_own = transport(Some("https://minio.example"));
+        assert!(is_own(&with_own, "https://minio.example/state/a") && is_own(&with_own, "https://minio.example/"));
+        let of_machine: Uri = "http://169.254.169.254/latest/api/token".parse().unwrap();
+        assert!(std::ptr::eq(with_own.agent_for(&of_machine), &with_own.direct));
     }
 }
