@@ -12,6 +12,7 @@
 //! can be read here.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
@@ -92,6 +93,15 @@ pub(super) struct Lasting {
     /// Since when it has no connection, microseconds since the epoch; 0 while it has one.
     pub(super) away_since_us: i64,
     pub(super) address: IpAddr,
+}
+
+impl Lasting {
+    /// How much longer the session is kept, at most so many seconds without a connection; zero if its time is over.
+    pub(super) fn left(&self, expiry_s_max: u32, now_us: i64) -> Duration {
+        let away_us = if self.away_since_us == 0 { 0 } else { now_us.saturating_sub(self.away_since_us) };
+        let away = Duration::from_micros(away_us.try_into().unwrap_or(0));
+        Duration::from_secs(u64::from(self.expiry_s.min(expiry_s_max))).saturating_sub(away)
+    }
 }
 
 /// A message with all that is known of it but its sessions.

@@ -1,6 +1,7 @@
 //! What the embedded broker keeps: its journal of sessions and retained messages.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rivulet_connectors::mqtt::{JournalContents, JournalSummary};
 use rivulet_storage::log::read_closed;
@@ -32,7 +33,8 @@ pub(super) fn examine(folder: &Path, findings: &mut Vec<Finding>) {
             return;
         }
     };
-    let JournalSummary { sessions, waiting, retained, missing, unreadable } = contents.finish();
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as i64);
+    let JournalSummary { sessions, waiting, retained, missing, unreadable } = contents.finish(now_us);
     let (files, bytes) = (inspected.segments, inspected.bytes);
     let text = format!(
         "the journal has {}, {}: {}, {}, {}",

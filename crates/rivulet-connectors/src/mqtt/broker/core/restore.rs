@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
@@ -139,7 +139,7 @@ pub struct JournalContents {
 /// What [`JournalContents`] has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalSummary {
-    /// Sessions that have not been ended, of each client the newest.
+    /// Sessions that have not been ended and whose time is not over, of each client the newest.
     pub sessions: u64,
     /// Messages that wait for sessions, each counted for each of its sessions.
     pub waiting: u64,
@@ -165,10 +165,12 @@ impl JournalContents {
         }
     }
 
-    /// What all records say together.
-    pub fn finish(self) -> JournalSummary {
+    /// What all records say together, as a broker finds it that starts at this moment. How long the broker's
+    /// configuration keeps sessions at most is not known here.
+    pub fn finish(self, now_us: i64) -> JournalSummary {
         let Self { mut found, bodies } = self;
         found.take_older();
+        found.sessions.retain(|_, session| !session.lasting.left(u32::MAX, now_us).is_zero());
         let queued = found.sessions.values().flat_map(|session| session.queue.iter().map(|(number, _)| *number));
         let waiting = queued.clone().count() as u64;
         let is_missing = |number: &MessageNumber| !bodies.contains(number);
@@ -266,8 +268,7 @@ impl Core {
         let FoundSession { client_id, lasting, subscriptions, queue } = found;
         let expiry_s = lasting.expiry_s.min(self.session_expiry_s_max);
         let Some(saving) = &self.saving else { return 0 };
-        let away = if lasting.away_since_us == 0 { Duration::ZERO } else { saving.since(lasting.away_since_us) };
-        let left = Duration::from_secs(u64::from(expiry_s)).saturating_sub(away);
+        let left = lasting.left(expiry_s, saving.now_us());
         if left.is_zero() {
             Self::save_end(&mut self.saving, number);
             return 0;

@@ -306,14 +306,14 @@ fn contents_are_counted_without_a_broker() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
     core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
-    for (number, client_id) in ["a", "b"].into_iter().enumerate() {
-        let (key, outbox, _) = connect_from(&mut core, number as u8, client_id, false, 60).unwrap();
+    for (number, (client_id, expiry_s)) in [("a", 60), ("b", 90)].into_iter().enumerate() {
+        let (key, outbox, _) = connect_from(&mut core, number as u8, client_id, false, expiry_s).unwrap();
         subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
         core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     }
     publish_to(&mut core, "t", b"x", Qos::AtLeastOnce, true);
     publish_to(&mut core, "t", b"y", Qos::AtLeastOnce, false);
-    let summary = |skipped: Option<usize>| {
+    let summary = |skipped: Option<usize>, now_us: i64| {
         let (mut contents, mut index) = (JournalContents::default(), 0);
         let take = &mut |_, record: &[u8]| {
             if Some(index) != skipped {
@@ -322,15 +322,19 @@ fn contents_are_counted_without_a_broker() {
             index += 1;
         };
         journal.read(take).unwrap();
-        (contents.finish(), index)
+        (contents.finish(now_us), index)
     };
-    let (whole, records) = summary(None);
+    const BEGIN_US: i64 = 1_000_000;
+    let (whole, records) = summary(None, BEGIN_US);
     assert_eq!(whole, JournalSummary { sessions: 2, waiting: 4, retained: 1, missing: 0, unreadable: 0 });
     // Of a message that is not there nothing is known; that a session waits for one is known from the session alone.
-    assert_eq!(summary(Some(records - 1)).0, JournalSummary { waiting: 2, ..whole });
+    assert_eq!(summary(Some(records - 1), BEGIN_US).0, JournalSummary { waiting: 2, ..whole });
+    // A session whose time is over ends with the next start, and so does what waits for it.
+    assert_eq!(summary(None, BEGIN_US + 59_000_000).0, whole);
+    assert_eq!(summary(None, BEGIN_US + 60_000_000).0, JournalSummary { sessions: 1, waiting: 2, ..whole });
     let mut contents = JournalContents::default();
     contents.take(b"\xffno record");
-    assert_eq!(contents.finish(), JournalSummary { unreadable: 1, ..JournalSummary::default() });
+    assert_eq!(contents.finish(0), JournalSummary { unreadable: 1, ..JournalSummary::default() });
 }
 
 #[test]
@@ -346,7 +350,7 @@ fn messages_of_an_older_session_of_a_client_are_not_missing() {
     let summary = |records: &[Vec<u8>]| {
         let mut contents = JournalContents::default();
         records.iter().for_each(|record| contents.take(record));
-        contents.finish()
+        contents.finish(2)
     };
     // The end of the first one found no room, and its messages were forgotten since.
     let found = summary(&[session(1, &[7, 8]), session(2, &[])]);

@@ -168,9 +168,9 @@ impl Saving {
         Duration::from_micros(at_us.saturating_sub(self.clock.now_us()).try_into().unwrap_or(0))
     }
 
-    /// How long a moment on the wall clock is over.
-    pub(super) fn since(&self, at_us: i64) -> Duration {
-        Duration::from_micros(self.clock.now_us().saturating_sub(at_us).try_into().unwrap_or(0))
+    /// The wall clock.
+    pub(super) fn now_us(&self) -> i64 {
+        self.clock.now_us()
     }
 }
 
