@@ -60,6 +60,8 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
                 return Err(error.hint("write CAST('...' AS type)"));
             }
         },
+        // The planner below knows no plus for a null without a type, and a plus does nothing.
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } if is_null(expr) => *expression = taken(expr),
         // The planner below puts the minus in front of the text, where it is that of the first number alone.
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } if matches!(**expr, Expr::Interval(_)) => {
             **expr = Expr::Nested(Box::new(taken(expr)));
@@ -117,6 +119,15 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
         _ => {}
     }
     Ok(())
+}
+
+/// Whether an expression is the word NULL, in whichever parentheses.
+fn is_null(expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_null(inner),
+        Expr::Value(value) => matches!(value.value, Value::Null),
+        _ => false,
+    }
 }
 
 /// The expression, out of its place.

@@ -14,7 +14,7 @@ pub(super) type Case = (&'static str, &'static [&'static str], &'static str, &'s
 const NULL: &str = "NULL";
 
 /// What does not take a null without a type.
-const UNTYPED: [&str; 4] = ["+$1", "EXTRACT", "date_part(", "datepart("];
+const UNTYPED: [&str; 3] = ["EXTRACT", "date_part(", "datepart("];
 
 const OPERATORS: &[Case] = &[
     ("$1 = $2", &["1", "1"], "true", &[]),
