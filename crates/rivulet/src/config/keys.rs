@@ -134,7 +134,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "checkpoint.s3.container_token_file", kind: Kind::Path, default: None, help: "file that holds the token that is shown at this URL; AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE by default" },
     Key { name: "checkpoint.s3.instance_role", kind: Kind::Switch, default: Some("false"), help: "whether the keys of the role of this machine (Amazon's EC2) are used, and renewed" },
     Key { name: "checkpoint.s3.allow_http", kind: Kind::Switch, default: Some("false"), help: "whether the endpoint may be http://, where everybody on the way can read and change what is saved" },
-    Key { name: "checkpoint.s3.ca_file", kind: Kind::Path, default: None, help: "certificate authorities in PEM of the endpoint, and of sts_endpoint and container_credentials if they are set; the usual public ones by default, and always for Amazon's own STS" },
+    Key { name: "checkpoint.s3.ca_file", kind: Kind::Path, default: None, help: "certificate authorities in PEM of the endpoint and other servers named here; the usual public ones by default" },
     Key { name: "checkpoint.s3.timeout_s", kind: Kind::Count(1, 600), default: Some("10"), help: "how long the object store may be silent before a request is given up" },
     Key { name: "checkpoint.retained", kind: Kind::Count(1, 100), default: Some("3"), help: "checkpoints that are kept: those before the newest are for the case that it is damaged" },
     Key { name: "durability.default", kind: Kind::Choice(&["none", "checkpoint", "log"]), default: Some("checkpoint"), help: "what of inputs that do not say it survives the end of the server: none, checkpoint (state as last saved), log (also every event that was acknowledged)" },
