@@ -289,10 +289,12 @@ impl Applications {
         self.known.lock().not_running.values().map(NotRunning::status).collect()
     }
 
-    /// Drops a table that nothing uses, while nobody begins to. For who holds the lock of the queries.
-    pub(super) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+    /// Drops a table that nothing uses, neither these nor an application, while nobody begins to. For who holds the lock
+    /// of the queries.
+    pub(super) fn drop_table(&self, name: &str, mut users: Vec<String>) -> Result<(), ServiceError> {
         let known = self.known.lock();
-        self.tables.remove(name, &known.users_of_table(name, self.languages()))
+        users.extend(known.users_of_table(name, self.languages()));
+        self.tables.remove(name, &users)
     }
 
     /// The reference tables, with the applications that look events up in them, whether they run or not.

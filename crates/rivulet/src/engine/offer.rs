@@ -11,7 +11,7 @@ use super::queries::why::{ServerFacts, why_big};
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryFilter, QueryInfo, QueryRequest,
+    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, QueryFilter, QueryInfo, QueryRequest,
     Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
@@ -74,12 +74,7 @@ impl Service for Engine {
     }
 
     fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        let big_users = self.big_queries_with_table(name);
-        if !big_users.is_empty() {
-            let message = format!("the table '{name}' is used by {}", big_users.join(", "));
-            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("drop these queries first"));
-        }
-        self.queries.drop_table(name)
+        self.drop_reference_table(name)
     }
 
     fn tables(&self) -> Vec<TableInfo> {

@@ -163,7 +163,7 @@ impl ReferenceTables {
         Ok((count, was_absent))
     }
 
-    /// Forgets a table; a conflict if there are applications that use it.
+    /// Forgets a table; a conflict if there are users of it.
     pub(super) fn remove(&self, name: &str, users: &[String]) -> Result<(), ServiceError> {
         let mut known = self.known.lock();
         // One whose statement is not understood any more can be dropped as well.
@@ -173,7 +173,7 @@ impl ReferenceTables {
         if !users.is_empty() {
             let users = users.join(", ");
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
-                .with_hint("drop these applications first, or load other rows with REFRESH TABLE"));
+                .with_hint("drop them first, or load other rows with REFRESH TABLE"));
         }
         self.catalog.remove_table(name)?;
         known.loaded.remove(name);
@@ -199,10 +199,11 @@ impl ReferenceTables {
         }
     }
 
-    /// Adds the tables to the names that a big query may use. A source or view of the same name was there first.
-    pub(super) fn add_to(&self, scope: &mut Scope) {
+    /// Adds the tables, but for one, to the names that a big query may use. A source or view of the same name was there
+    /// first.
+    pub(super) fn add_to(&self, scope: &mut Scope, but_for: Option<&str>) {
         let known = self.known.lock();
-        for create in known.declared.values() {
+        for create in known.declared.values().filter(|create| Some(create.name.text.as_str()) != but_for) {
             if let Some(Ok(table)) = known.loaded.get(&create.name.text) {
                 let _ = scope.add_table(&create.name, table.clone());
             }

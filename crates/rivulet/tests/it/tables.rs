@@ -138,6 +138,36 @@ fn a_table_is_shown_and_dropped_when_nobody_uses_it() {
 }
 
 #[test]
+fn a_table_that_a_view_or_a_query_reads_or_is_about_to_read_is_not_dropped() {
+    let folder = TempDir::new().expect("a folder");
+    write(folder.path(), "id,floor\nkitchen,0\n");
+    std::fs::write(folder.path().join("in.jsonl"), "{\"room\":\"kitchen\"}\n").expect("a file");
+    let engine = open(folder.path());
+    let source = format!("CREATE SOURCE readings (room TEXT) FROM 'file:{}/in.jsonl'", folder.path().display());
+    let declared = format!("{source}; CREATE SINK nowhere TO 'blackhole:'; {}", create_table(folder.path()));
+    said(&engine, &declared);
+    const SELECT: &str = "SELECT r.floor FROM readings JOIN rooms AS r ON r.id = readings.room";
+    said(&engine, &format!("CREATE VIEW floors AS {SELECT}"));
+    let error = refused(&engine, "DROP TABLE rooms");
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Conflict, "the table 'rooms' is used by floors"));
+    said(&engine, "DROP VIEW floors");
+    // Whichever comes first, there is no query without its table.
+    for round in 0..30 {
+        std::thread::scope(|scope| {
+            let created = scope.spawn(|| run(&engine, &format!("CREATE QUERY q AS {SELECT} INTO nowhere")).is_ok());
+            std::thread::sleep(std::time::Duration::from_micros(500 * round));
+            let dropped = run(&engine, "DROP TABLE rooms").is_ok();
+            let created = created.join().expect("no panic");
+            assert!(created != dropped, "round {round}: created {created}, dropped {dropped}");
+            match created {
+                true => said(&engine, "DROP QUERY q"),
+                false => said(&engine, &create_table(folder.path())),
+            };
+        });
+    }
+}
+
+#[test]
 fn tables_that_cannot_be_loaded_are_refused() {
     let folder = TempDir::new().expect("a folder");
     write(folder.path(), "id,floor\nkitchen,0\n");

@@ -189,13 +189,20 @@ impl Declarations {
     }
 
     /// The names of what could not be carried out without the statement with this number. `scope` has the reference
-    /// tables, `whole` all names. What cannot be carried out with the statement either needs it if its text names it.
-    fn need(&self, number: u64, mut scope: Scope, whole: &Scope) -> Vec<String> {
+    /// tables, `whole` all names.
+    fn need(&self, number: u64, scope: Scope, whole: &Scope) -> Vec<String> {
+        let name = self.remembered.get(&number).and_then(Declaration::of).map_or("", |one| &one.name.text);
+        self.need_name(name, Some(number), scope, whole)
+    }
+
+    /// The names of what could not be carried out without this name, declared by the statement with this number or a
+    /// reference table. `scope` has the other tables, `whole` all names. What cannot be carried out with it either needs
+    /// it if its text names it.
+    fn need_name(&self, name: &str, number: Option<u64>, mut scope: Scope, whole: &Scope) -> Vec<String> {
         let mut needing = Vec::new();
         let mut queries = Vec::new();
-        let name = self.remembered.get(&number).and_then(Declaration::of).map_or("", |one| &one.name.text);
         let names_it = |text: &str| names(text, name);
-        for (other, statement) in self.remembered.iter().filter(|(other, _)| **other != number) {
+        for (other, statement) in self.remembered.iter().filter(|(other, _)| Some(**other) != number) {
             match (statement, Declaration::of(statement)) {
                 // They may use what was declared after them.
                 (Statement::CreateBigQuery(create), _) => queries.push(create),
@@ -336,7 +343,7 @@ impl Engine {
     pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
         let _changing = self.big_queries.changing.lock();
         let mut tables = Scope::new();
-        self.tables.add_to(&mut tables);
+        self.tables.add_to(&mut tables, None);
         let declared = self.big_queries.known.lock().declarations();
         let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
         declared.check_without(number, tables, &self.scope()).map_err(|error| ServiceError {
@@ -357,13 +364,25 @@ impl Engine {
         Ok(true)
     }
 
+    /// Drops a reference table that nothing uses. A query that is planned with it meanwhile is planned anew.
+    pub(in crate::engine) fn drop_reference_table(&self, name: &str) -> Result<(), ServiceError> {
+        let _changing = self.big_queries.changing.lock();
+        let mut others = Scope::new();
+        self.tables.add_to(&mut others, Some(name));
+        let declared = self.big_queries.known.lock().declarations();
+        let users = declared.need_name(name, None, others, &self.scope());
+        self.queries.drop_table(name, users)?;
+        self.big_queries.known.lock().changes += 1;
+        Ok(())
+    }
+
     /// What there is to know of a source, sink or view; `None` if there is no such thing.
     pub(in crate::engine) fn describe_declared(&self, what: Declared, name: &str) -> Option<Description> {
         let columns_of = |schema: &SchemaRef| -> Vec<(String, DataType)> {
             schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
         };
         let mut tables = Scope::new();
-        self.tables.add_to(&mut tables);
+        self.tables.add_to(&mut tables, None);
         let declared = self.big_queries.known.lock().declarations();
         let number = declared.number(what, name)?;
         let problem = declared.absent.get(&number).map(|absence| absence.problem.clone());

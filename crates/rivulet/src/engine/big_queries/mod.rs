@@ -94,7 +94,7 @@ struct Known {
     /// Those of them, by number, that no query can use.
     absent: BTreeMap<u64, Absence>,
     queries: BTreeMap<String, OneQuery>,
-    /// How often sources, sinks and views have changed.
+    /// How often what queries may read or write has changed.
     changes: u64,
 }
 
@@ -218,7 +218,7 @@ impl Engine {
     /// The names that big queries may use: those that were declared, and reference tables.
     fn scope(&self) -> Scope {
         let mut scope = self.big_queries.known.lock().scope.clone();
-        self.tables.add_to(&mut scope);
+        self.tables.add_to(&mut scope, None);
         scope
     }
 
@@ -298,7 +298,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A number that is another one when sources, sinks or views have changed.
+    /// A number that is another one when what queries may read or write has changed.
     fn declarations(&self) -> u64 {
         self.big_queries.known.lock().changes
     }
@@ -594,14 +594,6 @@ impl Engine {
     /// How a query would be computed that is not there.
     pub(super) fn explain_query_text(&self, query: &BigQuery) -> Result<String, ServiceError> {
         Ok(explain_query(&plan_query(query, &self.scope())?))
-    }
-
-    /// The big queries that look rows up in a reference table.
-    pub(super) fn big_queries_with_table(&self, table: &str) -> Vec<String> {
-        let known = self.big_queries.known.lock();
-        let uses =
-            |one: &OneQuery| one.plan.as_ref().is_some_and(|plan| plan.tables.iter().any(|used| used.name() == table));
-        known.queries.iter().filter(|(_, one)| uses(one)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Carries out what the catalog remembers. What cannot be carried out any more is said, and the rest runs.

@@ -118,10 +118,10 @@ impl Queries {
         Ok(rows)
     }
 
-    /// Drops a table that nothing uses. No application is replaced meanwhile.
-    pub(super) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+    /// Drops a table that nothing uses, neither these nor an application. No application is replaced meanwhile.
+    pub(super) fn drop_table(&self, name: &str, users: Vec<String>) -> Result<(), ServiceError> {
         let _state = self.state.lock();
-        self.applications.drop_table(name)
+        self.applications.drop_table(name, users)
     }
 
     /// The results of a query from now on.
