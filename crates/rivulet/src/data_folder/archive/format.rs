@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The manifest comes last: checksums are made while the files are written. Headers are ustar, so a name has at most
-//! 255 bytes, without any extension that other programs would have to know.
+//! 255 bytes. The size of a file of 8 GiB or more has no place in the digits of such a header: it is written in base
+//! 256, an extension of GNU tar that the other programs in use read as well.
 //!
 //! What must hold: a reader takes exactly the bytes that a writer makes of the same files. So every byte that was
 //! changed, is missing or was added is found, in headers and padding too, and no link, device or folder is made.
@@ -234,5 +235,33 @@ fn read_manifest(from: &mut Unpacking<'_>, bytes: u64, ours: &Manifest) -> Resul
     match from.take(ZEROS.len())? == ZEROS {
         true => Ok(()),
         false => Err(from.damaged("it does not end as one does")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_file_is_in_its_header_however_large_it_is() {
+        const DIGITS_MAX: u64 = (8 << 30) - 1;
+        for (bytes, is_in_digits) in [(0, true), (DIGITS_MAX, true), (DIGITS_MAX + 1, false), (1 << 45, false)] {
+            let header = header("log/1", bytes, 7).unwrap();
+            assert_eq!(header.entry_size().unwrap(), bytes);
+            assert_eq!(header.as_bytes()[124] < 0x80, is_in_digits, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_large_file_is_listed_by_tar() {
+        let place = tempfile::tempdir().unwrap();
+        let (file, bytes) = (place.path().join("backup"), 8_u64 << 30);
+        // A hole in place of what is in it.
+        let mut tar = File::create(&file).unwrap();
+        tar.write_all(header("log/1", bytes, 7).unwrap().as_bytes()).unwrap();
+        tar.set_len(BLOCK_BYTES as u64 + bytes + ZEROS.len() as u64).unwrap();
+        let listed = std::process::Command::new("tar").arg("-tvf").arg(&file).output().unwrap();
+        let text = String::from_utf8_lossy(&listed.stdout);
+        assert!(listed.status.success() && text.contains(&bytes.to_string()), "{listed:?}");
     }
 }
