@@ -692,6 +692,22 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_with_a_file_twice_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));
+        data(&folder);
+        let source = |name: &str| file_source(name.to_owned(), folder.join(catalog::FILE_NAME)).unwrap();
+        let sources = [source(catalog::FILE_NAME), source("log/1"), source("log/1")];
+        put(&file, |out| format::write(&sources, out)).unwrap();
+        let restored = restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).map(drop);
+        for refused in [format::read(&file, None).map(drop), restored] {
+            let Err(ArchiveError::Damaged { detail, .. }) = refused else { panic!("{refused:?}") };
+            assert_eq!(detail, "it has log/1 twice");
+        }
+        assert!(!copy.exists());
+    }
+
+    #[test]
     fn what_is_received_is_whole_or_not_there() {
         let place = tempfile::tempdir().unwrap();
         let (folder, file, copy) = (place.path().join("data"), place.path().join("backup"), place.path().join("copy"));

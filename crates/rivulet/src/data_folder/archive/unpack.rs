@@ -23,6 +23,8 @@ pub(super) struct Unpacking<'a> {
     /// Where files are made, if they are.
     to: Option<&'a Path>,
     folders: BTreeSet<PathBuf>,
+    /// The files so far, as paths: a name has several spellings.
+    files: BTreeSet<PathBuf>,
     contents: Contents,
 }
 
@@ -37,7 +39,7 @@ impl<'a> Unpacking<'a> {
             fs::create_dir_all(to).map_err(failed("cannot make", to))?;
             folders.insert(to.to_path_buf());
         }
-        Ok(Self { file, from, size, to, folders, contents: Contents::default() })
+        Ok(Self { file, from, size, to, folders, files: BTreeSet::new(), contents: Contents::default() })
     }
 
     pub(super) fn damaged(&self, detail: &str) -> ArchiveError {
@@ -71,6 +73,9 @@ impl<'a> Unpacking<'a> {
         }
         if bytes > self.size {
             return Err(self.damaged("it ends early"));
+        }
+        if !self.files.insert(Path::new(name).components().collect()) {
+            return Err(self.damaged(&format!("it has {name} twice")));
         }
         match self.to.map(|to| to.join(name)) {
             Some(path) => {
