@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
 use rivulet_runtime::Absences;
 
-use super::Queries;
+use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, Change, LifecycleEntry};
 use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
@@ -194,14 +194,21 @@ impl Queries {
 
     /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.
     pub(in crate::engine) fn end_absences(&self) {
-        let mut state = self.state.lock();
+        // Waits without the lock. Nobody pauses or resumes a query before the replay is over, but one may be dropped.
+        let paused = |state: &State, query: QueryId| {
+            let is_paused = state.registry.get(query).is_some_and(|entry| entry.life.is_paused());
+            is_paused.then(|| self.place(state, query).ok()).flatten()
+        };
+        let applications: BTreeMap<ApplicationNumber, Arc<Running>> = {
+            let state = self.state.lock();
+            let running = state.replayed_paused.iter().filter_map(|&query| paused(&state, query));
+            running.map(|(running, _)| (running.number, running)).collect()
+        };
         let until = Instant::now() + PASS_WAIT_MAX;
+        applications.values().for_each(|running| self.routing.let_pass(running, until));
+        let mut state = self.state.lock();
         for query in std::mem::take(&mut state.replayed_paused) {
-            // It may have been dropped.
-            if state.registry.get(query).is_some_and(|entry| entry.life.is_paused())
-                && let Ok((running, slot)) = self.place(&state, query)
-            {
-                self.routing.let_pass(&running, until);
+            if let Some((running, slot)) = paused(&state, query) {
                 self.routing.remove_routes(&running, &[slot]);
             }
         }
