@@ -2,13 +2,14 @@
 //! storage that is slow to come.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rivulet::catalog::{Catalog, NewApplication, NewQuery};
 use rivulet::service::{Parameter, ParameterValue};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::server::{Publisher, Server, rivulet, wait};
+use super::server::{Publisher, Server, rivulet, wait, wait_for};
 
 /// What the server has written to its log.
 fn log(folder: &Path) -> String {
@@ -152,7 +153,9 @@ fn a_source_whose_columns_cannot_be_read_at_the_start_is_tried_again() {
 
     std::fs::rename(&away, &file).unwrap();
     let out = folder.path().join("out.json");
-    wait("the query to run", || !json_lines(&out).is_empty());
+    // The longer it was away the longer is the pause before it is tried again, up to a minute. On a busy machine that
+    // may be long.
+    wait_for(Duration::from_secs(120), "the query to run", || !json_lines(&out).is_empty());
     assert_eq!(json_lines(&out), [json!({"device": "b"})]);
     assert_eq!(property(&server, "SOURCE readings", "problem"), None);
     assert_eq!(property(&server, "SOURCE readings", "column device").as_deref(), Some("TEXT"));
