@@ -52,11 +52,10 @@ pub(crate) fn rewrite(plan: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Lo
 
 fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transformed<LogicalPlan>> {
     let node = match node {
-        LogicalPlan::Filter(filter) if split_conjunction(&filter.predicate).into_iter().any(equals_itself) => {
-            let conjuncts = split_conjunction(&filter.predicate).into_iter().map(without_self_equality);
-            let predicate = conjunction(conjuncts).unwrap_or_else(|| lit(true));
-            LogicalPlan::Filter(Filter::try_new(predicate, filter.input)?)
-        }
+        LogicalPlan::Filter(filter) => match without_self_equality(&filter.predicate) {
+            Some(predicate) => LogicalPlan::Filter(Filter::try_new(predicate, filter.input)?),
+            None => LogicalPlan::Filter(filter),
+        },
         other => other,
     };
     match node {
@@ -109,12 +108,15 @@ fn equals_itself(condition: &Expr) -> bool {
         if left == right && condition.contains_outer())
 }
 
-/// A condition that says the same under AND without comparing a value with itself.
-fn without_self_equality(condition: &Expr) -> Expr {
-    match condition {
-        Expr::BinaryExpr(compared) if equals_itself(condition) => compared.left.as_ref().clone().is_not_null(),
+/// The condition of a filter without comparing a value with itself; `None` if it does not.
+fn without_self_equality(condition: &Expr) -> Option<Expr> {
+    let conjuncts = split_conjunction(condition);
+    let has_one = conjuncts.iter().any(|one| equals_itself(one));
+    let spelled = conjuncts.into_iter().map(|one| match one {
+        Expr::BinaryExpr(compared) if equals_itself(one) => compared.left.as_ref().clone().is_not_null(),
         other => other.clone(),
-    }
+    });
+    if has_one { conjunction(spelled) } else { None }
 }
 
 /// Rows under a name, as a projection.
