@@ -11,16 +11,23 @@ pub struct StateSignature {
     pub kind: String,
     /// What it does for all queries, in the language of its code.
     pub step: Vec<String>,
+    /// The same, written in one way however the code says it.
+    pub meaning: Vec<String>,
     /// Its state when it has none yet, which has the form of all that will come.
     pub empty: StateFrame,
 }
 
 impl StateSignature {
-    /// That of an operator which does what `step` says; none if it has no state. `nothing` selects no state of a new
-    /// one.
-    pub fn of(factory: &dyn OperatorFactory, step: Vec<String>, nothing: &StateSelection) -> Option<Self> {
+    /// That of an operator which does what `step` and `meaning` say; none if it has no state. `nothing` selects no
+    /// state of a new one.
+    pub fn of(
+        factory: &dyn OperatorFactory,
+        step: Vec<String>,
+        meaning: Vec<String>,
+        nothing: &StateSelection,
+    ) -> Option<Self> {
         let empty = factory.create().export_state(nothing).ok().flatten()?;
-        Some(Self { kind: factory.describe().operator, step, empty })
+        Some(Self { kind: factory.describe().operator, step, meaning, empty })
     }
 
     /// The operator in words.
@@ -42,7 +49,7 @@ impl StateSignature {
         if self.kind != other.kind || self.empty.operator != other.empty.operator {
             return Some(format!("in its place is {}", other.text()));
         }
-        if self.step != other.step {
+        if self.step != other.step && self.meaning != other.meaning {
             let changed = |one: &[String], other: &[String]| {
                 one.iter().filter(|part| !other.contains(part)).cloned().collect::<Vec<_>>().join("; ")
             };

@@ -38,6 +38,12 @@ pub trait ApplicationCode: Send + Sync {
     /// state and the parameters that stand there as `$name`, that is the signature of its state: an operator of the
     /// next version with the same signature takes the state over.
     fn steps(&self, place: usize) -> &[String];
+
+    /// The same, written in one way however the code says it: state stays where the words have changed and this has
+    /// not.
+    fn meaning(&self, place: usize) -> &[String] {
+        self.steps(place)
+    }
 }
 
 /// Makes applications of code of one kind.

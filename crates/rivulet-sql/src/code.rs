@@ -62,6 +62,8 @@ pub(crate) struct SqlCode {
     pub(crate) bound_checks: Vec<BoundCheck>,
     /// What each operator of the dataflow does for all queries, in SQL.
     pub(crate) steps: Vec<Vec<String>>,
+    /// The same of what was planned, where the text is one of several that mean the same.
+    pub(crate) meanings: Vec<Vec<String>>,
 }
 
 impl ApplicationCode for SqlCode {
@@ -83,5 +85,9 @@ impl ApplicationCode for SqlCode {
 
     fn steps(&self, place: usize) -> &[String] {
         &self.steps[place]
+    }
+
+    fn meaning(&self, place: usize) -> &[String] {
+        &self.meanings[place]
     }
 }

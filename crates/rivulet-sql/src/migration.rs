@@ -73,6 +73,36 @@ mod tests {
     }
 
     #[test]
+    fn another_text_that_means_the_same_keeps_the_state() {
+        let windowed =
+            |select: &str, key: &str| format!("SELECT {select} AS x FROM t GROUP BY tumble(ts, $width), {key}");
+        for (before, after, is_same) in [
+            ("lag(CAST(v AS INT))", "LAG(CAST(t.v AS INTEGER), 1)", true),
+            ("lag(CAST(v AS INT))", "lag(CAST(v AS SMALLINT))", false),
+            ("lag(v != $most)", "lag(v <> $MOST)", true),
+            ("lag(replace(room, 'a', 'b'))", "lag(replace(room, 'a', 'c'))", false),
+            ("changed(v)", "changed(ts)", false),
+            ("hysteresis(v, 1, 2)", "HYSTERESIS((v), 1, 2)", true),
+            ("lag(v) OVER (PARTITION BY room)", "lag(v) OVER (PARTITION BY (t.room))", true),
+        ] {
+            let [one, other] = [before, after].map(|call| of(&format!("SELECT {call} AS x FROM t")));
+            assert_eq!(becomes(&one, &other).0 == 1, is_same, "{before} and {after}");
+        }
+        for (before, after, is_same) in [
+            (windowed("avg(CAST(v AS INT))", "room"), windowed("AVG(CAST((v) AS INTEGER))", "t.room"), true),
+            (windowed("avg(v)", "lower(room)"), windowed("avg(v)", "LOWER(t.room)"), true),
+            (windowed("avg(v)", "lower(room)"), windowed("avg(v)", "upper(room)"), false),
+            (windowed("count(v)", "room"), windowed("count(DISTINCT v)", "room"), false),
+            (windowed("sum(v) FILTER (WHERE v > 1)", "room"), windowed("sum(v) FILTER (WHERE v > 2)", "room"), false),
+        ] {
+            assert_eq!(becomes(&of(&before), &of(&after)).0 == 1, is_same, "{before} and {after}");
+        }
+        // Behind a window there are the columns that it makes.
+        let nested = |cast: &str| of(&windowed(&format!("lag(avg(CAST(v AS {cast})))"), "room"));
+        assert_eq!(becomes(&nested("INT"), &nested("INTEGER")), (2, Vec::new()));
+    }
+
+    #[test]
     fn each_operator_finds_its_own_in_order() {
         let both = of("SELECT v - lag(v) AS step FROM t EMIT ON CHANGE");
         assert_eq!(becomes(&both, &both), (2, Vec::new()));

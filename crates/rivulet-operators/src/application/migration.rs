@@ -2,7 +2,7 @@
 //! state nobody can use any more.
 //!
 //! An operator takes over the state of one that does the same: of the same kind, with the same form of state, and the
-//! same in the words of `EXPLAIN`, so with the same window, keys and aggregates. Conditions, projections, output topics
+//! same in the words of `EXPLAIN` or in their meaning, so with the same window, keys and aggregates. Conditions, projections, output topics
 //! and all else that has no state may change. A parameter in those words must have the same type and default, or a
 //! query might go on with a window of another length.
 //!
@@ -56,7 +56,8 @@ fn stateful(application: &Application) -> Vec<Stateful<'_>> {
     let factories = application.dataflow.operators().iter().enumerate();
     let stateful = factories.filter_map(|(place, factory)| {
         let step = application.code.steps(place);
-        let task = StateSignature::of(&**factory, step.to_vec(), &StateSelection::Slots(Vec::new()))?;
+        let meaning = application.code.meaning(place).to_vec();
+        let task = StateSignature::of(&**factory, step.to_vec(), meaning, &StateSelection::Slots(Vec::new()))?;
         let is_in = |parameter: &&Parameter| step.iter().any(|part| names_parameter(part, &parameter.name));
         let parameters = application.parameters.iter().filter(is_in).collect();
         Some(Stateful { place, task, parameters })

@@ -163,7 +163,8 @@ fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
         let behind: BTreeSet<NodeId> = edges.iter().flat_map(|edge| through[edge.from].iter().copied()).collect();
         through.push(behind.clone());
         let Some((factory, description)) = description.filter(|(factory, _)| factory.is_stateful()) else { continue };
-        let Some(task) = StateSignature::of(&**factory, description.shared, &StateSelection::All) else { continue };
+        let (step, meaning) = (description.shared.clone(), description.shared);
+        let Some(task) = StateSignature::of(&**factory, step, meaning, &StateSelection::All) else { continue };
         through[node].insert(node);
         let inputs = edges.iter().map(|edge| Input {
             rows: &nodes[edge.from].schema,

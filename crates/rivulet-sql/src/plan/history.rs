@@ -43,7 +43,7 @@ struct Call {
     data_type: DataType,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Function {
     Lag { rows: usize },
     Changed,
@@ -97,6 +97,19 @@ impl Histories {
             operators.push((history, partition.calls.iter().map(|call| call.column.clone()).collect()));
         }
         Ok(operators)
+    }
+
+    /// What each operator does, in order, written by what `meaning` gives of expressions.
+    pub(super) fn meanings(&self, meaning: impl Fn(&Expr) -> String) -> Vec<Vec<String>> {
+        let of_partition = |partition: &Partition| {
+            let keys = partition.keys.iter().map(|key| format!("by {}", meaning(key_expression(key))));
+            let calls = partition.calls.iter().map(|call| {
+                let arguments: Vec<String> = call.arguments.iter().map(|one| meaning(&one.expression)).collect();
+                format!("{:?}({})", call.function, arguments.join(", "))
+            });
+            keys.chain(calls).collect()
+        };
+        self.partitions.iter().map(of_partition).collect()
     }
 
     fn register(&mut self, call: &ast::Function, plan: &PlanExpression<'_>) -> Result<String, SqlError> {

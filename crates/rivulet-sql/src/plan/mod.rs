@@ -115,6 +115,7 @@ fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application,
             checks: planned.checks,
             bound_checks: planned.bound_checks,
             steps: planned.steps,
+            meanings: planned.meanings,
         }),
     })
 }

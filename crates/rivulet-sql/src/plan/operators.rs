@@ -1,10 +1,12 @@
 //! A planned SELECT as operators: assign time, bring inputs together, look up in tables, filter (WHERE); with a window:
 //! window aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; to which outputs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Column;
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_expr::Expr;
 use rivulet_dataflow::{Cut, Line, OperatorFactory};
 use rivulet_operators::{
@@ -33,6 +35,10 @@ use crate::{Position, SqlError};
 pub(super) struct Operators {
     factories: Vec<Arc<dyn OperatorFactory>>,
     steps: Vec<Vec<String>>,
+    /// The same as it was planned.
+    meanings: Vec<Vec<String>>,
+    /// What columns mean that operators have made.
+    columns: BTreeMap<String, String>,
     /// What of WHERE tells by an index which queries on one topic a row can concern.
     matching: Option<Match>,
     cut: PlannedCut,
@@ -57,16 +63,50 @@ impl Operators {
         if factory.is_stateful() {
             self.keep_whole(NO_KEY);
         }
-        self.factories.push(Arc::new(factory));
-        self.steps.push(step);
+        self.add(factory, (step.clone(), step));
     }
 
-    /// The same for an operator with state by these keys, as they are written over the columns behind it. Where `whole`
-    /// says why, it cannot be cut even so.
+    fn add(&mut self, factory: impl OperatorFactory + 'static, (step, meaning): (Vec<String>, Vec<String>)) {
+        self.factories.push(Arc::new(factory));
+        self.steps.push(step);
+        self.meanings.push(meaning);
+    }
+
+    /// What an expression means, whichever text it was planned from.
+    pub(super) fn meaning(&self, expression: &Expr) -> String {
+        let bare = expression.clone().transform(|node| match node {
+            // Without its place in the text.
+            Expr::Column(column) => {
+                Ok(Transformed::yes(Expr::Column(Column::new_unqualified(self.meaning_of_column(&column.name)))))
+            }
+            other => Ok(Transformed::no(other)),
+        });
+        // Other than the words for people, these tell any two expressions apart.
+        bare.data().map_or_else(|_| expression.to_string(), |bare| format!("{bare:?}"))
+    }
+
+    pub(super) fn meaning_of_column(&self, name: &str) -> String {
+        self.columns.get(name).map_or(name, String::as_str).to_owned()
+    }
+
+    /// Notes what the columns mean that a window makes.
+    pub(super) fn name_columns(&mut self, keys: &[Key], aggregates: &[Aggregate]) {
+        let keys = keys.iter().map(|key| (key.name.clone(), self.meaning(&key.expression)));
+        let aggregates = aggregates.iter().map(|one| {
+            let parts = one.arguments.iter().chain(&one.filter).map(|part| self.meaning(part));
+            let parts = parts.collect::<Vec<_>>().join(", ");
+            let filter = if one.filter.is_some() { "filtered " } else { "" };
+            (one.column.clone(), format!("{filter}{:?}({parts})", one.function))
+        });
+        self.columns = keys.chain(aggregates).collect();
+    }
+
+    /// The same for an operator with state by these keys, as they are written over the columns behind it, with what it
+    /// does in SQL and as planned. Where `whole` says why, it cannot be cut even so.
     fn push_keyed(
         &mut self,
         factory: impl OperatorFactory + 'static,
-        step: Vec<String>,
+        steps: (Vec<String>, Vec<String>),
         keys: Vec<Expr>,
         whole: Option<&'static str>,
     ) {
@@ -81,8 +121,7 @@ impl Operators {
         if let Some(whole) = whole {
             self.keep_whole(whole);
         }
-        self.factories.push(Arc::new(factory));
-        self.steps.push(step);
+        self.add(factory, steps);
     }
 
     /// The search for a pattern, in partitions if it has any.
@@ -91,17 +130,22 @@ impl Operators {
             (PlannedCut::Anywhere, true) => self.cut = PlannedCut::ByKey(self.factories.len(), Vec::new()),
             _ => self.keep_whole(NO_KEY),
         }
-        self.factories.push(Arc::new(find));
-        self.steps.push(step);
+        self.add(find, (step.clone(), step));
     }
 
     /// A window aggregate, by its keys. Behind it they are columns.
-    pub(super) fn push_window(&mut self, window: WindowAggregate, step: Vec<String>, keys: &[Key], spec: &WindowSpec) {
+    pub(super) fn push_window(
+        &mut self,
+        window: WindowAggregate,
+        steps: (Vec<String>, Vec<String>),
+        keys: &[Key],
+        spec: &WindowSpec,
+    ) {
         // Whether a row is late is told by the session that it would belong to, and so by its key.
         let whole =
             matches!(spec, WindowSpec::Session { .. }).then_some("a session tells by its key which rows are late");
         let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
-        self.push_keyed(window, step, keys, whole);
+        self.push_keyed(window, steps, keys, whole);
     }
 
     fn keep_whole(&mut self, why: &'static str) {
@@ -141,17 +185,18 @@ impl Operators {
                 PlannedCut::Never(why) => Cut::Never(why),
             },
             steps: self.steps,
+            meanings: self.meanings,
         })
     }
 }
 
 impl SelectPlanner<'_> {
-    pub(super) fn describe_window(&self, window: &Window, keys: &[Key], aggregates: &[Aggregate]) -> Vec<String> {
+    pub(super) fn describe_window(&self, window: &Window, keys: Vec<String>, aggregates: Vec<String>) -> Vec<String> {
         let mut step = vec![window.text.clone()];
         if !keys.is_empty() {
-            step.push(format!("by {}", list(keys.iter().map(|key| &key.name))));
+            step.push(format!("by {}", list(keys.iter())));
         }
-        step.extend(aggregates.iter().map(|aggregate| aggregate.column.clone()));
+        step.extend(aggregates);
         let source = self.source;
         if window.is_time() && source.event_time != EventTime::Arrival {
             let (lateness, timeout) = (format_us(source.lateness_us), format_us(source.idle_timeout_us));
@@ -321,11 +366,12 @@ impl SelectPlanner<'_> {
         operators: &mut Operators,
     ) -> Result<SchemaRef, SqlError> {
         let history_keys = histories.keys();
-        for ((history, step), keys) in
-            histories.operators(&columns, self.parameter_schema)?.into_iter().zip(history_keys)
+        let meanings = histories.meanings(|expression| operators.meaning(expression));
+        for (((history, step), keys), meaning) in
+            histories.operators(&columns, self.parameter_schema)?.into_iter().zip(history_keys).zip(meanings)
         {
             columns = history.output_schema().clone();
-            operators.push_keyed(history, step, keys, None);
+            operators.push_keyed(history, (step, meaning), keys, None);
         }
         if let (Some(qualify), Some(text)) = (results.qualify, &self.select.qualify) {
             operators.push(self.filter(&columns, qualify.expression, qualify.position)?, vec![text.to_string()]);
@@ -387,7 +433,7 @@ impl SelectPlanner<'_> {
             output = change_only.output_schema().clone();
             let keys = key_columns.iter().map(|&column| columns.field(column).name());
             let keys = keys.map(|name| Expr::Column(Column::new_unqualified(name))).collect();
-            operators.push_keyed(change_only, step, keys, None);
+            operators.push_keyed(change_only, (step.clone(), step), keys, None);
         }
         Ok(output)
     }

@@ -52,6 +52,8 @@ pub(super) struct Planned {
     pub(super) cut: Cut,
     /// What each operator does, in SQL.
     pub(super) steps: Vec<Vec<String>>,
+    /// The same as it was planned.
+    pub(super) meanings: Vec<Vec<String>>,
 }
 
 /// Plans a SELECT over the declared inputs.
@@ -282,8 +284,13 @@ impl SelectPlanner<'_> {
         let (mut operators, columns) = self.first_operators(used, condition.clone())?;
         let aggregate = self.window_operator(&window, &keys, &aggregates, columns)?;
         let columns = aggregate.output_schema().clone();
-        let step = self.describe_window(&window, &keys, &aggregates);
-        operators.push_window(aggregate, step, &keys, &window.spec);
+        operators.name_columns(&keys, &aggregates);
+        let describe = |name: &dyn Fn(&str) -> String| {
+            let aggregates = aggregates.iter().map(|one| name(&one.column)).collect();
+            self.describe_window(&window, keys.iter().map(|key| name(&key.name)).collect(), aggregates)
+        };
+        let steps = (describe(&str::to_owned), describe(&|name| operators.meaning_of_column(name)));
+        operators.push_window(aggregate, steps, &keys, &window.spec);
         if let (Some(having), Some(text)) = (having, &self.select.having) {
             operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);
         }
