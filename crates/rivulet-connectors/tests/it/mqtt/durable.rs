@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{Logged, MessageLog, Qos, Received, Route, Router};
+use rivulet_connectors::mqtt::{Journal, Logged, MessageLog, Qos, Received, Room, Route, Router};
 use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -60,6 +60,53 @@ impl MessageLog for HeldLog {
 
     fn committed(&self) -> &Notify {
         &self.committed
+    }
+}
+
+/// The same for what the embedded broker keeps, of which it forgets what it is told.
+impl Journal for HeldLog {
+    fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition> {
+        let message = Received { payload: record, ..Received::default() };
+        match MessageLog::append(self, &message, may_exceed, &mut |_| true) {
+            Logged::At(position) => Some(position),
+            Logged::NotTaken | Logged::Full => None,
+        }
+    }
+
+    fn room(&self) -> Room {
+        Room::Free
+    }
+
+    fn can_rewrite(&self) -> bool {
+        true
+    }
+
+    fn next(&self) -> LogPosition {
+        MessageLog::next(self)
+    }
+
+    fn durable(&self) -> LogPosition {
+        MessageLog::durable(self)
+    }
+
+    fn committed(&self) -> &Notify {
+        MessageLog::committed(self)
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        0
+    }
+
+    fn bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn forget_before(&self, _: LogPosition) -> bool {
+        true
+    }
+
+    fn read(&self, _: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
+        Ok(())
     }
 }
 

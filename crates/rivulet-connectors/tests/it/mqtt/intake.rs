@@ -3,18 +3,15 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rivulet_connectors::mqtt::codec::Publish;
-use rivulet_connectors::mqtt::{
-    ClientAuthorizer, ClientRights, Journal, NotAdmitted, Qos, Room, Route, RouterStats, Version,
-};
+use rivulet_connectors::mqtt::{ClientAuthorizer, ClientRights, NotAdmitted, Qos, Route, RouterStats, Version};
 use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 
-use super::durable::logged_router;
+use super::durable::{HeldLog, logged_router};
 use super::probe::Probe;
 use super::support::*;
 
@@ -157,61 +154,11 @@ impl ClientRights for Changing {
     }
 }
 
-/// A journal that forgets what it is told, and is on disk as far as the test says.
-#[derive(Default)]
-struct HeldJournal {
-    next: AtomicU64,
-    durable: AtomicU64,
-    committed: Notify,
-}
-
-impl Journal for HeldJournal {
-    fn append(&self, _: &[u8], _: bool) -> Option<LogPosition> {
-        Some(self.next.fetch_add(1, Ordering::AcqRel) + 1)
-    }
-
-    fn room(&self) -> Room {
-        Room::Free
-    }
-
-    fn can_rewrite(&self) -> bool {
-        true
-    }
-
-    fn next(&self) -> LogPosition {
-        self.next.load(Ordering::Acquire) + 1
-    }
-
-    fn durable(&self) -> LogPosition {
-        self.durable.load(Ordering::Acquire)
-    }
-
-    fn committed(&self) -> &Notify {
-        &self.committed
-    }
-
-    fn disk_bytes(&self) -> u64 {
-        0
-    }
-
-    fn bytes_max(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn forget_before(&self, _: LogPosition) -> bool {
-        true
-    }
-
-    fn read(&self, _: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 #[test]
 fn the_answer_to_a_refused_message_does_not_let_the_next_one_overtake_the_journal() {
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(Authorizer::default())));
-    let journal = Arc::<HeldJournal>::default();
+    let journal = Arc::<HeldLog>::default();
     broker.broker().keep_in(journal.clone()).unwrap();
     let mut probe = Probe::connect(broker.port(), Version::V5, "kim", |_| {});
     assert_eq!(probe.publish("forbidden", "no", 1, false), "acknowledged 0x87");
@@ -222,8 +169,7 @@ fn the_answer_to_a_refused_message_does_not_let_the_next_one_overtake_the_journa
         .unwrap();
     probe.send(&bytes);
     assert_eq!(probe.take(), Vec::<String>::new(), "it is not on disk yet");
-    journal.durable.store(u64::MAX, Ordering::Release);
-    journal.committed.notify_waiters();
+    journal.commit(LogPosition::MAX);
     assert!(probe.next().unwrap().starts_with("acknowledged"));
 }
 
