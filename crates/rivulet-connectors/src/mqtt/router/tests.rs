@@ -53,6 +53,22 @@ fn routes<'a>(inbox: InboxId, routes: &[(&'a str, Slot)]) -> Vec<Route<'a>> {
     routes.iter().map(|&(filter, slot)| Route { filter, inbox, slot }).collect()
 }
 
+/// An inbox with room for so many events, to which these filters lead.
+fn inbox(router: &Router, room: usize, of: &[(&str, Slot)]) -> (Arc<Limited>, InboxId) {
+    let inbox = Limited::new(room);
+    let id = router.register_inbox(inbox.clone());
+    router.add(&routes(id, of)).unwrap();
+    (inbox, id)
+}
+
+/// The same for a durable input.
+fn logged_inbox(router: &Router, room: usize, of: &[(&str, Slot)]) -> (Arc<Limited>, InboxId) {
+    let inbox = Limited::new(room);
+    let id = router.register_logged_inbox(inbox.clone());
+    router.add(&routes(id, of)).unwrap();
+    (inbox, id)
+}
+
 fn message(topic: &str) -> Received<'_> {
     Received { arrival_us: 7, topic: topic.as_bytes(), payload: b"payload", ..Received::default() }
 }
@@ -64,12 +80,11 @@ fn push(router: &Router, topic: &str, pending: &mut Pending) -> Push {
 #[test]
 fn a_message_under_way_goes_to_the_inbox_that_has_replaced_the_one_it_waited_for() {
     let router = Router::new();
-    let (full, empty) = (Limited::new(0), Limited::new(10));
-    let inbox = router.register_inbox(full.clone());
-    router.add(&[Route { filter: "a", inbox, slot: 7 }]).expect("a route");
+    let empty = Limited::new(10);
+    let (full, id) = inbox(&router, 0, &[("a", 7)]);
     let mut pending = Pending::default();
     assert_eq!(push(&router, "a", &mut pending), Push::Full);
-    router.replace_inbox(inbox, empty.clone());
+    router.replace_inbox(id, empty.clone());
     router.await_routing();
     assert_eq!(push(&router, "a", &mut pending), Push::Taken);
     assert_eq!(push(&router, "a", &mut pending), Push::Taken);
@@ -79,10 +94,8 @@ fn a_message_under_way_goes_to_the_inbox_that_has_replaced_the_one_it_waited_for
 #[test]
 fn messages_reach_exact_and_wildcard_routes_of_several_inboxes() {
     let router = Router::new();
-    let (a, b) = (Limited::new(9), Limited::new(9));
-    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
-    router.add(&routes(a_id, &[("home/1/t", 1), ("home/2/t", 2), ("home/+/t", 3)])).unwrap();
-    router.add(&routes(b_id, &[("home/1/t", 1), ("home/#", 5)])).unwrap();
+    let (a, _) = inbox(&router, 9, &[("home/1/t", 1), ("home/2/t", 2), ("home/+/t", 3)]);
+    let (b, _) = inbox(&router, 9, &[("home/1/t", 1), ("home/#", 5)]);
     let pending = &mut Pending::default();
     assert_eq!(push(&router, "home/1/t", pending), Push::Taken);
     assert_eq!(push(&router, "garden", pending), Push::Taken);
@@ -95,10 +108,8 @@ fn messages_reach_exact_and_wildcard_routes_of_several_inboxes() {
 #[test]
 fn a_full_inbox_holds_the_message_back_and_nobody_gets_it_twice() {
     let router = Router::new();
-    let (a, b) = (Limited::new(1), Limited::new(1));
-    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
-    router.add(&routes(a_id, &[("t", 1), ("t", 2), ("+", 3)])).unwrap();
-    router.add(&routes(b_id, &[("#", 1)])).unwrap();
+    let (a, _) = inbox(&router, 1, &[("t", 1), ("t", 2), ("+", 3)]);
+    let (b, _) = inbox(&router, 1, &[("#", 1)]);
     let pending = &mut Pending::default();
     assert_eq!(push(&router, "t", pending), Push::Full);
     assert_eq!(push(&router, "t", pending), Push::Full);
@@ -115,9 +126,7 @@ fn a_full_inbox_holds_the_message_back_and_nobody_gets_it_twice() {
 #[test]
 fn a_closed_router_takes_results_only() {
     let router = Router::new();
-    let a = Limited::new(1);
-    let id = router.register_inbox(a.clone());
-    router.add(&routes(id, &[("t", 1), ("t", 2)])).unwrap();
+    let (a, _) = inbox(&router, 1, &[("t", 1), ("t", 2)]);
     let pending = &mut Pending::default();
     assert_eq!(push(&router, "t", pending), Push::Full);
     router.close();
@@ -133,9 +142,7 @@ fn a_closed_router_takes_results_only() {
 #[test]
 fn what_is_pending_follows_changes_of_the_routes() {
     let router = Router::new();
-    let a = Limited::new(0);
-    let id = router.register_inbox(a.clone());
-    router.add(&routes(id, &[("t", 1), ("t", 2), ("t", 3)])).unwrap();
+    let (a, id) = inbox(&router, 0, &[("t", 1), ("t", 2), ("t", 3)]);
     let pending = &mut Pending::default();
     assert_eq!(push(&router, "t", pending), Push::Full);
     router.remove(&routes(id, &[("t", 2)]));
@@ -148,11 +155,9 @@ fn what_is_pending_follows_changes_of_the_routes() {
 #[test]
 fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
     let router = Router::new();
-    let (a, b, shared) = (Limited::new(1), Limited::new(9), Limited::new(9));
-    let (a_id, b_id) = (router.register_inbox(a.clone()), router.register_inbox(b.clone()));
-    let shared_id = router.register_inbox(shared.clone());
-    router.add(&routes(a_id, &[("t", 1), ("t", 2), ("+", 3)])).unwrap();
-    router.add(&routes(b_id, &[("t", 1)])).unwrap();
+    let (a, a_id) = inbox(&router, 1, &[("t", 1), ("t", 2), ("+", 3)]);
+    let (b, b_id) = inbox(&router, 9, &[("t", 1)]);
+    let (shared, shared_id) = inbox(&router, 9, &[]);
     assert_eq!((router.crowded(["t", "+", "u"], 2), router.crowded(["t", "+"], 4)), (vec!["t"], vec![]));
     let mut of_t = router.routes_of("t");
     of_t.sort_unstable();
@@ -183,11 +188,9 @@ fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
 #[test]
 fn a_number_is_not_used_again_while_routes_name_it() {
     let router = Router::new();
-    let (a, b) = (Limited::new(9), Limited::new(9));
-    let a_id = router.register_inbox(a.clone());
-    router.add(&routes(a_id, &[("t", 1)])).unwrap();
+    let (a, a_id) = inbox(&router, 9, &[("t", 1)]);
     router.unregister_inbox(a_id);
-    let b_id = router.register_inbox(b.clone());
+    let (b, b_id) = inbox(&router, 9, &[]);
     assert_ne!(a_id, b_id);
     assert_eq!(push(&router, "t", &mut Pending::default()), Push::Taken);
     assert_eq!((a.slots(), b.slots()), (vec![], vec![]));
@@ -199,8 +202,7 @@ fn a_number_is_not_used_again_while_routes_name_it() {
 #[test]
 fn either_all_routes_are_added_or_none() {
     let router = Router::new();
-    let id = router.register_inbox(Limited::new(9));
-    let gone = router.register_inbox(Limited::new(9));
+    let ((_, id), (_, gone)) = (inbox(&router, 9, &[]), inbox(&router, 9, &[]));
     router.unregister_inbox(gone);
     let error = router.add(&routes(id, &[("fine", 1), ("a/#/b", 2)])).unwrap_err();
     assert!(matches!(error, RouteError::Filter(TopicError::HashNotLast { .. })));
@@ -261,10 +263,8 @@ impl MessageLog for Memory {
 #[test]
 fn a_message_of_the_log_goes_to_all_inboxes_or_to_none() {
     let router = Router::new();
-    let (durable, other) = (Limited::new(9), Limited::new(1));
-    let (durable_id, other_id) = (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
-    router.add(&routes(durable_id, &[("both", 1), ("mine", 2)])).unwrap();
-    router.add(&routes(other_id, &[("both", 3), ("its", 4)])).unwrap();
+    let (durable, durable_id) = logged_inbox(&router, 9, &[("both", 1), ("mine", 2)]);
+    let (other, _) = inbox(&router, 1, &[("both", 3), ("its", 4)]);
     let log = Memory::new(3);
     router.log_to(log.clone());
     let pending = &mut Pending::default();
@@ -317,10 +317,8 @@ fn a_message_of_the_log_goes_to_all_inboxes_or_to_none() {
 #[test]
 fn a_result_that_the_log_has_goes_to_no_durable_input_once_more() {
     let router = Router::new();
-    let (durable, other) = (Limited::new(9), Limited::new(9));
-    let (durable_id, other_id) = (router.register_logged_inbox(durable.clone()), router.register_inbox(other.clone()));
-    router.add(&routes(durable_id, &[("t", 1)])).unwrap();
-    router.add(&routes(other_id, &[("t", 2)])).unwrap();
+    let (durable, _) = logged_inbox(&router, 9, &[("t", 1)]);
+    let (other, _) = inbox(&router, 9, &[("t", 2)]);
     let log = Memory::new(9);
     router.log_to(log.clone());
     assert!(router.end_replay(|_| true));
