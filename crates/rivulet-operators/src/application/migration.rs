@@ -2,9 +2,9 @@
 //! state nobody can use any more.
 //!
 //! An operator takes over the state of one that does the same: of the same kind, with the same form of state, and the
-//! same in the words of `EXPLAIN` or in their meaning, so with the same window, keys and aggregates. Conditions, projections, output topics
-//! and all else that has no state may change. A parameter in those words must have the same type and default, or a
-//! query might go on with a window of another length.
+//! same in the words of `EXPLAIN` or in their meaning, so with the same window, keys and aggregates. Conditions,
+//! projections, output topics and all else that has no state may change. A parameter in those words must have the same
+//! type and default, or a query might go on with a window of another length.
 //!
 //! What must hold: state is never given to an operator that would take it for something else.
 

@@ -289,8 +289,8 @@ impl Applications {
         self.known.lock().not_running.values().map(NotRunning::status).collect()
     }
 
-    /// Drops a table that nothing uses, neither these nor an application, while nobody begins to. For who holds the lock
-    /// of the queries.
+    /// Drops a table that nothing uses, neither these nor an application, while nobody begins to. For who holds the
+    /// lock of the queries.
     pub(super) fn drop_table(&self, name: &str, mut users: Vec<String>) -> Result<(), ServiceError> {
         let known = self.known.lock();
         users.extend(known.users_of_table(name, self.languages()));

@@ -126,8 +126,8 @@ pub struct S3Settings {
     pub credentials: Credentials,
     /// Whether an endpoint may be `http://`: everybody on the way can read and change what is saved then.
     pub allows_http: bool,
-    /// Certificate authorities in PEM of the servers that are named here: the endpoint, and where given what gives keys.
-    /// The usual public ones without, and always of Amazon's service that gives keys for a token.
+    /// Certificate authorities in PEM of the servers that are named here: the endpoint, and what gives keys where it is
+    /// given. The usual public ones without, and always of Amazon's service that gives keys for a token.
     pub ca_file: Option<PathBuf>,
     /// How long the object store may be silent before a request is given up.
     pub timeout: Duration,

@@ -196,8 +196,8 @@ impl Declarations {
     }
 
     /// The names of what could not be carried out without this name, declared by the statement with this number or a
-    /// reference table. `scope` has the other tables, `whole` all names. What cannot be carried out with it either needs
-    /// it if its text names it.
+    /// reference table. `scope` has the other tables, `whole` all names. What cannot be carried out with it either
+    /// needs it if its text names it.
     fn need_name(&self, name: &str, number: Option<u64>, mut scope: Scope, whole: &Scope) -> Vec<String> {
         let mut needing = Vec::new();
         let mut queries = Vec::new();
