@@ -60,7 +60,7 @@ pub use operator::{Chain, Context, Cut, Fault, Holding, Operator, OperatorError,
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
-pub use snapshot::{PartitionState, Snapshot, StageSnapshot};
+pub use snapshot::{CollectedState, PartitionState, Snapshot, StageSnapshot, StatePart, StateSink};
 pub use source::{Polled, Source, SourceError};
 pub use state::{StateError, StateFrame, StateSelection};
 pub use state_by_key::StateByKey;

@@ -15,9 +15,8 @@ pub use holding::Holding;
 
 use failure::call;
 
-use crate::{
-    Batch, Element, KeyGroup, KeyGroups, Refusals, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection,
-};
+use crate::state_by_key::parts;
+use crate::{Batch, Element, KeyGroups, Refusals, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -305,29 +304,30 @@ impl Chain {
         self.operators.iter().map(|operator| exported(&**operator)).collect()
     }
 
-    /// The state by key, operator by operator and key group by key group: `into` gets the operator's place, the key
-    /// group and its state. One key group is encoded at a time ([`Operator::state_by_key`]), or else the state of one
-    /// operator.
+    /// All state by key, operator by operator and part by part: `into` gets the operator's place, the part and its
+    /// state. A part is a range of key groups with about `rows_max` rows, or one key group. One part is encoded at a
+    /// time ([`Operator::state_by_key`]), or else the state of one operator.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
-    pub fn export_key_groups(
+    pub fn export_parts(
         &self,
-        into: &mut dyn FnMut(usize, KeyGroup, StateFrame) -> Result<(), StateError>,
+        rows_max: usize,
+        into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
+        let key_groups = self.key_groups;
         for (place, operator) in self.operators.iter().enumerate() {
             if let Some(state) = operator.state_by_key()? {
-                state.each_key_group(self.key_groups, &mut |key_group, frame| into(place, key_group, frame))?;
+                state.each_part(key_groups, rows_max, &mut |part, frame| into(place, part, frame))?;
                 continue;
             }
             let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
-            let count = self.key_groups.count();
-            let all = all.grouped(self.key_groups)?;
-            let parts = all.split(count.into(), |key_group| key_group.index().into())?;
-            for (index, part) in (0..count).zip(parts) {
-                let part = part?;
-                if part.rows.num_rows() > 0 {
-                    into(place, KeyGroup::from_index(index), part)?;
+            let all = all.grouped(key_groups)?;
+            let count = parts(all.rows.num_rows(), rows_max, key_groups);
+            for (part, frame) in all.split(count, |key_group| key_groups.instance(key_group, count))?.enumerate() {
+                let frame = frame?;
+                if frame.rows.num_rows() > 0 {
+                    into(place, part, frame)?;
                 }
             }
         }

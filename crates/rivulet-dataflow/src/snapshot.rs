@@ -8,6 +8,7 @@
 mod migration;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 pub use migration::HasEnded;
 
@@ -24,7 +25,8 @@ pub struct Snapshot {
     pub begins: BTreeSet<usize>,
     /// For each sink of the dataflow what each of its instances says that it needs to make final what was written.
     pub sinks: Vec<Vec<String>>,
-    /// The state of operators, by their nodes in the dataflow, in one or several frames each.
+    /// The state of operators, by their nodes in the dataflow, in one or several frames each. A snapshot that was made
+    /// just now has none: a [`StateSink`] has taken it.
     pub state: BTreeMap<NodeId, Vec<StateFrame>>,
     /// The watermark of each stage, by its first node.
     pub reached_us: BTreeMap<NodeId, i64>,
@@ -41,15 +43,58 @@ pub struct PartitionState {
     pub newest_us: Option<i64>,
 }
 
-/// What one instance of a stage holds at a barrier.
+/// Which part of the state of a dataflow a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// The operator.
+    pub node: NodeId,
+    /// The instance of its stage.
+    pub instance: usize,
+    /// Which range of key groups of what this instance holds.
+    pub part: usize,
+}
+
+/// Takes the state of a dataflow at a barrier, from all tasks at the same time. A task holds one part of it at a time.
+pub trait StateSink: Send + Sync {
+    /// State of an operator with more rows comes in several parts.
+    fn rows_max(&self) -> usize;
+
+    /// Takes a part; none comes twice.
+    ///
+    /// # Errors
+    /// It cannot be kept, and there is no snapshot.
+    fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError>;
+}
+
+/// State that stays in memory, key group by key group: for tests and simulations, which have little of it.
+#[derive(Debug, Default)]
+pub struct CollectedState(Mutex<BTreeMap<NodeId, Vec<StateFrame>>>);
+
+impl CollectedState {
+    /// All that was taken, for [`Snapshot::state`].
+    pub fn take_all(&self) -> BTreeMap<NodeId, Vec<StateFrame>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl StateSink for CollectedState {
+    fn rows_max(&self) -> usize {
+        0
+    }
+
+    fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(part.node).or_default().push(frame);
+        Ok(())
+    }
+}
+
+/// What one instance of a stage holds at a barrier, but for the state of its operators.
 #[derive(Debug, Default)]
 pub struct StageSnapshot {
     /// Where its partitions stand, if it reads a source.
     pub partitions: Option<Vec<PartitionState>>,
     /// What its sink needs to make final what was written, if it has one.
     pub sink: Option<String>,
-    /// The state of each operator.
-    pub frames: Vec<Option<StateFrame>>,
     /// Its watermark, microseconds since the epoch; `None` before the first.
     pub reached_us: Option<i64>,
     /// It has come to its end before.
@@ -57,7 +102,7 @@ pub struct StageSnapshot {
 }
 
 impl Snapshot {
-    /// What all instances hold, by stage and instance, put together. `None` if some instances of a stage have come to
+    /// What all instances hold, by stage and instance, put together, but for the state of operators. `None` if some instances of a stage have come to
     /// their end and others have yet to.
     pub fn of(parts: BTreeMap<(usize, usize), StageSnapshot>, stages: &[Stage], dataflow: &Dataflow) -> Option<Self> {
         let count = |of: fn(&Stage, &Dataflow) -> Option<usize>| {
@@ -78,16 +123,12 @@ impl Snapshot {
             if let (Some(sink), Some(prepared)) = (stage.sink(dataflow), part.sink) {
                 snapshot.sinks[sink].push(prepared);
             }
-            for (node, frame) in stage.operator_nodes(dataflow).zip(part.frames) {
-                snapshot.state.entry(node).or_default().extend(frame.filter(|frame| frame.rows.num_rows() > 0));
-            }
             if !part.has_ended {
                 let reached_us = part.reached_us.unwrap_or(i64::MIN);
                 let lowest = snapshot.reached_us.entry(stage.nodes[0]).or_insert(reached_us);
                 *lowest = reached_us.min(*lowest);
             }
         }
-        snapshot.state.retain(|_, frames| !frames.is_empty());
         snapshot.reached_us.retain(|_, reached_us| *reached_us != i64::MIN);
         for (stage, ended) in stages.iter().zip(ended).filter(|(_, ended)| *ended > 0) {
             if ended == stage.instances {

@@ -1,6 +1,6 @@
 //! State by key that is not encoded yet: which rows it has is said once, and then any part of them is encoded.
 
-use crate::{KeyGroup, KeyGroups, KeyHash, StateError, StateFrame, StateSelection};
+use crate::{KeyGroups, KeyHash, StateError, StateFrame, StateSelection};
 
 /// The rows of an operator's state, each of a key.
 pub trait StateByKey {
@@ -28,22 +28,50 @@ pub trait StateByKey {
         self.frame(&selected.map(|(row, _)| row).collect::<Vec<_>>())
     }
 
-    /// All rows, a frame for each key group that has any, ascending; one is held at a time.
+    /// All rows, a frame for each [part](parts) that has any, ascending; one is encoded at a time.
     ///
     /// # Errors
     /// As [`StateByKey::frame`], or an error of `into`.
-    fn each_key_group(
+    fn each_part(
         &self,
         key_groups: KeyGroups,
-        into: &mut dyn FnMut(KeyGroup, StateFrame) -> Result<(), StateError>,
+        rows_max: usize,
+        into: &mut dyn FnMut(usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); key_groups.count().into()];
+        let parts = parts(self.hashes().len(), rows_max, key_groups);
+        let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); parts];
         for (row, &hash) in (0u32..).zip(self.hashes()) {
-            rows_of[usize::from(key_groups.of(KeyHash::from_bits(hash)).index())].push(row);
+            rows_of[key_groups.instance(key_groups.of(KeyHash::from_bits(hash)), parts)].push(row);
         }
-        for (index, rows) in (0..).zip(rows_of).filter(|(_, rows)| !rows.is_empty()) {
-            into(KeyGroup::from_index(index), self.frame(&rows)?.grouped(key_groups)?)?;
+        for (part, rows) in rows_of.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+            into(part, self.frame(&rows)?.grouped(key_groups)?)?;
         }
         Ok(())
+    }
+}
+
+/// How many parts so many rows of state are cut into, each a range of key groups with about `rows_max` rows: one,
+/// sixteen, or one for each key group. The steps are few, because state that is cut into another number of parts is
+/// written anew, all of it.
+pub(crate) fn parts(rows: usize, rows_max: usize, key_groups: KeyGroups) -> usize {
+    const SOME: usize = 16;
+    let all = usize::from(key_groups.count());
+    match rows {
+        rows if rows <= rows_max => 1,
+        rows if rows <= rows_max.saturating_mul(SOME) => SOME.min(all),
+        _ => all,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_parts_seldom_changes_and_a_part_has_whole_key_groups() {
+        let of_rows = |rows| parts(rows, 4_096, KeyGroups::default());
+        assert_eq!([0, 4_096, 4_097, 65_536, 65_537, 1 << 30].map(of_rows), [1, 1, 16, 16, 256, 256]);
+        let few = KeyGroups::new(8);
+        assert_eq!([parts(2, 1, few), parts(17, 1, few), parts(1, 0, few), parts(9, usize::MAX, few)], [8, 8, 8, 1]);
     }
 }

@@ -114,13 +114,39 @@ fn measure(name: &str, factory: &dyn OperatorFactory, batches: &[Batch], inputs:
     );
     // Only what is large tells anything.
     if memory > 1 << 24 {
-        export(operator);
+        let chain = Chain::new(vec![operator]);
+        export(&chain);
+        save(&chain);
     }
 }
 
+/// What it costs to have all state as a checkpoint has it until it is written: in pieces, as bytes.
+fn save(chain: &Chain) {
+    /// As many as the server has in a piece.
+    const ROWS_OF_ONE_PIECE: usize = 4_096;
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let before = status_mb("VmRSS:");
+    let start = CpuClock::start();
+    let mut pieces: Vec<Vec<u8>> = Vec::new();
+    let mut into = |_, _, frame: StateFrame| {
+        let mut bytes = frame.to_bytes()?;
+        bytes.shrink_to_fit();
+        pieces.push(bytes);
+        Ok(())
+    };
+    chain.export_parts(ROWS_OF_ONE_PIECE, &mut into).unwrap();
+    println!(
+        "{:44} {:6.0} ms for {} pieces with {:.1} MB, at most {:.1} MB more in memory",
+        "    checkpoint",
+        start.elapsed().as_secs_f64() * 1e3,
+        pieces.len(),
+        pieces.iter().map(Vec::len).sum::<usize>() as f64 / 1e6,
+        status_mb("VmHWM:") - before
+    );
+}
+
 /// What it costs to export all state key group by key group.
-fn export(operator: Box<dyn Operator>) {
-    let chain = Chain::new(vec![operator]);
+fn export(chain: &Chain) {
     // Has the system forget the peak until now.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let before = status_mb("VmRSS:");
@@ -131,7 +157,7 @@ fn export(operator: Box<dyn Operator>) {
         largest = largest.max(frame.rows.get_array_memory_size());
         Ok(())
     };
-    chain.export_key_groups(&mut into).unwrap();
+    chain.export_parts(0, &mut into).unwrap();
     println!(
         "{:44} {:6.0} ms for {frames} key groups, the largest {:.1} MB, at most {:.1} MB more in memory",
         "    export",

@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, StateFrame,
+    Batch, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, StateFrame,
     TransactionalSink,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
@@ -261,7 +261,7 @@ struct Running {
     /// The names of its own files.
     files: Vec<String>,
     /// The number of the checkpoint that is being made.
-    under_way: Option<u64>,
+    under_way: Option<(u64, Arc<CollectedState>)>,
 }
 
 struct FlowWorld {
@@ -509,8 +509,9 @@ impl FlowWorld {
             FlowStep::Checkpoint if running.under_way.is_none() => {
                 let number = self.next_checkpoint;
                 self.next_checkpoint += 1;
-                if running.flow.begin_checkpoint(number).is_ok() {
-                    running.under_way = Some(number);
+                let state = Arc::new(CollectedState::default());
+                if running.flow.begin_checkpoint(number, state.clone()).is_ok() {
+                    running.under_way = Some((number, state));
                     self.note(&format!("checkpoint {number} begins"));
                 }
             }
@@ -528,7 +529,7 @@ impl FlowWorld {
     /// more.
     fn finish(&mut self) -> Result<bool, String> {
         let Some(running) = &mut self.running else { return Ok(true) };
-        let Some(number) = running.under_way else { return Ok(true) };
+        let Some((number, state)) = running.under_way.clone() else { return Ok(true) };
         let line = match running.flow.look_at_checkpoint() {
             None => return Ok(false),
             Some(Err(CheckpointError::Ending)) => {
@@ -540,8 +541,9 @@ impl FlowWorld {
                 format!("no checkpoint: {error}")
             }
             Some(Err(error)) => return Err(format!("no checkpoint: {error}")),
-            Some(Ok(snapshot)) => {
+            Some(Ok(mut snapshot)) => {
                 running.under_way = None;
+                snapshot.state = state.take_all();
                 match running.epochs.commit(epoch_of(&snapshot, &running.final_before)?) {
                     Ok(committed) => {
                         running.flow.committed(number);

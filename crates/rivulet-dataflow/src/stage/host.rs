@@ -17,9 +17,7 @@ use std::collections::VecDeque;
 use arrow::error::ArrowError;
 
 use super::Watermarks;
-use crate::{
-    Batch, Chain, Element, KeyGroup, OperatorError, StageSnapshot, StateError, StateFrame, StateSelection, Surroundings,
-};
+use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, StateFrame, Surroundings};
 
 /// One instance of a stage.
 #[derive(Debug)]
@@ -89,13 +87,14 @@ impl StageHost {
         }
     }
 
-    /// Goes on from a snapshot, of which it has the own key groups. Once, before the first step.
+    /// Goes on from a snapshot and the state of each operator, of which it has the own key groups; without any it
+    /// begins with none. Once, before the first step.
     ///
     /// # Errors
     /// State of other operators.
-    pub fn restore(&mut self, snapshot: &StageSnapshot) -> Result<(), StateError> {
-        if !snapshot.frames.is_empty() {
-            self.chain.import_state(&snapshot.frames)?;
+    pub fn restore(&mut self, snapshot: &StageSnapshot, state: &[Option<StateFrame>]) -> Result<(), StateError> {
+        if !state.is_empty() {
+            self.chain.import_state(state)?;
         }
         self.begins_at_us = snapshot.reached_us;
         self.channels.watermarks.begin_at(snapshot.reached_us);
@@ -281,32 +280,22 @@ impl StageHost {
         self.at_barrier
     }
 
-    /// What it holds. Partitions and sink are known to the driver.
-    ///
-    /// # Errors
-    /// State that cannot be exported.
-    ///
-    /// # Panics
-    /// If it does not stand at a barrier: operators may hold rows that are in no state.
-    pub fn snapshot(&self) -> Result<StageSnapshot, StateError> {
-        assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
-        let frames = self.chain.export_state(&StateSelection::All)?;
-        Ok(StageSnapshot { frames, reached_us: self.reached_us(), ..StageSnapshot::default() })
-    }
-
-    /// The state at the barrier by key, key group by key group, as [`Chain::export_key_groups`].
+    /// What it holds: state goes to `into`, as [`Chain::export_parts`] says. Partitions and sink are known to the
+    /// driver.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
     ///
     /// # Panics
-    /// As [`StageHost::snapshot`].
-    pub fn export_key_groups(
+    /// If it does not stand at a barrier: operators may hold rows that are in no state.
+    pub fn snapshot(
         &self,
-        into: &mut dyn FnMut(usize, KeyGroup, StateFrame) -> Result<(), StateError>,
-    ) -> Result<(), StateError> {
-        assert!(self.at_barrier.is_some(), "state is exported at a barrier");
-        self.chain.export_key_groups(into)
+        rows_max: usize,
+        into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
+    ) -> Result<StageSnapshot, StateError> {
+        assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
+        self.chain.export_parts(rows_max, into)?;
+        Ok(StageSnapshot { reached_us: self.reached_us(), ..StageSnapshot::default() })
     }
 
     /// Sends the barrier on and goes on behind it.
@@ -431,7 +420,7 @@ mod tests {
         assert_eq!(stage.0.barrier(), None);
         assert_eq!(stage.give([(1, Element::Idle), (0, Element::Idle), (1, Element::Barrier(1))]), ["Idle"]);
         assert_eq!((stage.0.barrier(), stage.0.has_work()), (Some(1), false));
-        assert!(stage.0.snapshot().unwrap().frames.is_empty());
+        stage.0.snapshot(1, &mut |_, _, _| panic!("it has no state")).unwrap();
         assert_eq!(stage.pass(), ["Barrier(1)"], "and silence need not be told again");
         stage.give([(0, Element::Barrier(2)), (1, Element::Barrier(2))]);
         stage.0.give_up_barrier();
@@ -471,10 +460,10 @@ mod tests {
     #[test]
     fn one_that_goes_on_tells_how_far_it_was_and_one_that_had_ended_ends() {
         let mut stage = Stage::new(1);
-        stage.0.restore(&StageSnapshot { reached_us: Some(7), ..StageSnapshot::default() }).unwrap();
+        stage.0.restore(&StageSnapshot { reached_us: Some(7), ..StageSnapshot::default() }, &[]).unwrap();
         assert_eq!(stage.give([(0, rows(1)), (0, Element::Watermark(7))]), ["Watermark(7)", "1 rows"]);
         let mut stage = Stage::new(1);
-        stage.0.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }).unwrap();
+        stage.0.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }, &[]).unwrap();
         assert_eq!((stage.give([]), stage.0.has_ended()), (vec!["End".into()], true));
     }
 }

@@ -12,11 +12,12 @@
 //! and no row behind them is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_dataflow::{StageSnapshot, StateError};
+use rivulet_dataflow::{StageSnapshot, StateError, StateSink};
 
 /// Why there was no checkpoint. The flow goes on as if none had been asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +38,7 @@ pub enum CheckpointError {
 
 /// The barriers of a flow. Each has a number that no other has: a checkpoint may be tried again, and what comes late to
 /// the barrier of an attempt that was given up must not count for the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Barrier {
     /// The barrier of the checkpoint that is being made; 0 without one.
     wanted: AtomicU64,
@@ -51,7 +52,7 @@ pub(super) struct Barrier {
 pub(super) type Gathered = Result<BTreeMap<(usize, usize), StageSnapshot>, CheckpointError>;
 
 /// What tasks have captured.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Gathering {
     /// The barrier that is gathered; 0 without one.
     number: u64,
@@ -62,6 +63,8 @@ struct Gathering {
     committed: u64,
     /// By stage and instance.
     parts: BTreeMap<(usize, usize), StageSnapshot>,
+    /// Where their state goes, as long as sources rest.
+    into: Option<Arc<dyn StateSink>>,
     /// Tasks that have ended. They never come to a barrier.
     ended: Vec<(usize, usize)>,
     failed: Option<String>,
@@ -93,8 +96,9 @@ impl Barrier {
         }
     }
 
-    /// Has sources rest for this checkpoint, which may be another attempt. Those who wake them do so then.
-    pub(super) fn raise(&self, checkpoint: u64) -> Result<(), CheckpointError> {
+    /// Has sources rest for this checkpoint, which may be another attempt, and state go `into` this. Those who wake
+    /// sources do so then.
+    pub(super) fn raise(&self, checkpoint: u64, into: Arc<dyn StateSink>) -> Result<(), CheckpointError> {
         let mut gathering = self.gathering.lock();
         if gathering.number != 0 || self.wanted() != 0 {
             return Err(CheckpointError::Busy);
@@ -104,13 +108,22 @@ impl Barrier {
         gathering.checkpoint = checkpoint;
         gathering.parts.clear();
         gathering.failed = None;
+        gathering.into = Some(into);
         self.wanted.store(gathering.newest, Ordering::Release);
         Ok(())
     }
 
     /// Lets sources go on.
     pub(super) fn lower(&self) {
+        let mut gathering = self.gathering.lock();
+        gathering.into = None;
         self.wanted.store(0, Ordering::Release);
+    }
+
+    /// Where a task has its state go that stands at this barrier; `None` if sources go on.
+    pub(super) fn state_sink(&self, number: u64) -> Option<Arc<dyn StateSink>> {
+        let gathering = self.gathering.lock();
+        gathering.into.clone().filter(|_| self.wanted() == number)
     }
 
     /// A task has come to a barrier, which may have been given up.
@@ -193,18 +206,20 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
+    use rivulet_dataflow::CollectedState;
+
     use super::*;
 
     #[test]
     fn who_comes_late_to_an_attempt_does_not_count_for_the_next() {
         let (barrier, tasks) = (Barrier::default(), [(0, 0), (1, 0)]);
-        barrier.raise(5).unwrap();
+        barrier.raise(5, Arc::<CollectedState>::default()).unwrap();
         let first = barrier.wanted();
         barrier.capture(first, (0, 0), Ok(StageSnapshot::default()));
         let slow = barrier.gather(&tasks, Duration::ZERO, || false).unwrap_err();
         assert!(matches!(slow, CheckpointError::Slow(..)));
         barrier.lower();
-        barrier.raise(5).unwrap();
+        barrier.raise(5, Arc::<CollectedState>::default()).unwrap();
         barrier.capture(first, (1, 0), Ok(StageSnapshot::default()));
         barrier.capture(barrier.wanted(), (0, 0), Ok(StageSnapshot::default()));
         let slow = barrier.gather(&tasks, Duration::ZERO, || false).unwrap_err();

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError};
+use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink};
 
 use crate::Histogram;
 use crate::host::Host;
@@ -267,7 +267,6 @@ impl Flow {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes, dataflow.key_groups());
                 let restored = StageSnapshot {
-                    frames: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
                     has_ended: restored.ended.contains(&stage.nodes[0]),
                     ..StageSnapshot::default()
@@ -281,12 +280,14 @@ impl Flow {
                         partitions: of_source.get_mut(instance).map(std::mem::take),
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
+                        nodes: stage.operator_nodes(&dataflow).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
                         measures,
                         key_groups: dataflow.key_groups(),
                         restored,
+                        state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     },
                     state.clone(),
                     host.clone(),
@@ -305,14 +306,20 @@ impl Flow {
         Ok(Self { state, tasks, stages, dataflow })
     }
 
-    /// What all tasks hold at one moment. Sources rest until then, at most for `timeout`; the rest of the flow works
-    /// on. Where a sink waits for it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with
-    /// this number may have been tried before.
+    /// What all tasks hold at one moment; the state of operators goes to `into`, from each task when it comes to the
+    /// barrier. Sources rest until then, at most for `timeout`; the rest of the flow works on. Where a sink waits for
+    /// it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with this number may have been
+    /// tried before.
     ///
     /// # Errors
     /// There is none, and why; the flow goes on.
-    pub fn checkpoint(&self, number: u64, timeout: Duration) -> Result<Snapshot, CheckpointError> {
-        self.begin_checkpoint(number)?;
+    pub fn checkpoint(
+        &self,
+        number: u64,
+        timeout: Duration,
+        into: Arc<dyn StateSink>,
+    ) -> Result<Snapshot, CheckpointError> {
+        self.begin_checkpoint(number, into)?;
         self.snapshot(self.state.barrier.gather(&self.places(), timeout, || self.ended().is_some()))
     }
 
@@ -321,11 +328,11 @@ impl Flow {
     ///
     /// # Errors
     /// The flow has ended, or makes one already.
-    pub fn begin_checkpoint(&self, number: u64) -> Result<(), CheckpointError> {
+    pub fn begin_checkpoint(&self, number: u64, into: Arc<dyn StateSink>) -> Result<(), CheckpointError> {
         if self.ended().is_some() {
             return Err(CheckpointError::Ending);
         }
-        self.state.barrier.raise(number)?;
+        self.state.barrier.raise(number, into)?;
         self.state.wake_sources();
         Ok(())
     }

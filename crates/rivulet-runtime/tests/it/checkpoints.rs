@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
-    Work,
+    Batch, CollectedState, Dataflow, EdgeKind, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError,
+    TransactionalSink, Work,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowParts, Partition, Workers};
@@ -72,6 +72,11 @@ impl TransactionalSink for Growing {
     fn waits_for_commit(&self) -> bool {
         self.waits
     }
+}
+
+/// For who does not go on from there.
+fn nowhere() -> Arc<CollectedState> {
+    Arc::default()
 }
 
 /// The row of each number comes once, later ones later; those of partition 0 come to an end early.
@@ -149,7 +154,8 @@ proptest! {
             for pause_us in pauses {
                 std::thread::sleep(Duration::from_micros(pause_us));
                 number += 1;
-                let taken = match flow.checkpoint(number, PATIENCE) {
+                let state = Arc::new(CollectedState::default());
+                let mut taken = match flow.checkpoint(number, PATIENCE, state.clone()) {
                     Ok(taken) => taken,
                     Err(CheckpointError::Ending) => {
                         was_given_up = true;
@@ -157,6 +163,7 @@ proptest! {
                     }
                     Err(error) => return Err(TestCaseError::fail(error.to_string())),
                 };
+                taken.state = state.take_all();
                 flow.committed(number);
                 kept.clone_from(&before);
                 for (at, file) in files.iter().enumerate() {
@@ -184,11 +191,11 @@ proptest! {
 fn sources_rest_until_a_sink_that_waits_has_committed() {
     let workers = workers(2);
     let (flow, files) = start(&workers, vec![numbers(0..100_000_000, Then::End)], 2, true, None);
-    flow.checkpoint(1, PATIENCE).unwrap();
+    flow.checkpoint(1, PATIENCE, nowhere()).unwrap();
     let read = flow.report().rows_in;
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(flow.report().rows_in, read, "sources rest");
-    assert_eq!(flow.checkpoint(2, PATIENCE), Err(CheckpointError::Busy));
+    assert_eq!(flow.checkpoint(2, PATIENCE, nowhere()), Err(CheckpointError::Busy));
     flow.committed(1);
     assert!(flow.wait_committed(PATIENCE));
     let deadline = Instant::now() + PATIENCE;
@@ -264,7 +271,7 @@ fn a_sink_that_takes_its_time_is_asked_once_a_run() {
         }
     };
     run_until(&|| flow.report().rows_in == 1_000);
-    flow.begin_checkpoint(1).unwrap();
+    flow.begin_checkpoint(1, nowhere()).unwrap();
     run_until(&|| flow.look_at_checkpoint().inspect(|taken| assert!(taken.is_ok())).is_some());
     flow.committed(1);
     run_until(&|| flow.is_committed());
@@ -301,12 +308,12 @@ fn who_does_not_come_to_the_barrier_is_named_and_holds_up_nobody_for_ever() {
         std::thread::sleep(Duration::from_millis(1));
     }
     // What is to panic must not leave it stuck.
-    let outcome = flow.checkpoint(1, Duration::from_millis(50));
+    let outcome = flow.checkpoint(1, Duration::from_millis(50), nowhere());
     goes_on.store(true, Ordering::Release);
     let error = outcome.unwrap_err();
     assert!(error.to_string().contains("task 0 of stage 0"), "{error}");
     // Another attempt at the same one: who has captured its state for the first has to do so again.
-    let snapshot = flow.checkpoint(1, PATIENCE).unwrap();
+    let snapshot = flow.checkpoint(1, PATIENCE, nowhere()).unwrap();
     assert_eq!(snapshot.sources[0].len(), 2);
     flow.committed(1);
     assert!(flow.wait_committed(PATIENCE));
@@ -319,7 +326,7 @@ fn only_the_checkpoint_that_was_made_last_is_committed() {
     let workers = workers(2);
     let (flow, files) = start(&workers, vec![numbers(0..100_000_000, Then::End)], 2, false, None);
     let all_have = |commits: &[u64]| files.iter().all(|file| *file.commits.lock() == commits);
-    flow.checkpoint(7, PATIENCE).unwrap();
+    flow.checkpoint(7, PATIENCE, nowhere()).unwrap();
     flow.committed(6);
     assert!(flow.wait_committed(PATIENCE));
     assert!(all_have(&[]));

@@ -22,8 +22,8 @@ use datafusion_physical_expr::expressions::{Column, binary, lit};
 use proptest::prelude::*;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Batch, Chain, Context, Element, KeyGroup, KeyGroups, KeyHash, Operator, OperatorFactory, Reason, Refusals,
-    SlotTable, StageSnapshot, StateFrame, Surroundings,
+    Batch, Chain, Context, Element, KeyGroups, KeyHash, Operator, OperatorFactory, Reason, Refusals, SlotTable,
+    StageSnapshot, StateFrame, Surroundings,
 };
 use rivulet_operators::parallel::key_hashes;
 use rivulet_operators::{AggregateFunction, AggregateSpec};
@@ -263,23 +263,32 @@ impl Stage {
         assert_eq!(self.host.barrier(), Some(1));
         let mut frames = [Vec::new(), Vec::new()];
         // What is encoded key group by key group is what is encoded at once and then divided.
-        let whole = self.host.snapshot().unwrap().frames.remove(0).unwrap();
-        let parts = whole.split(key_groups.count().into(), |key_group| key_group.index().into());
-        let mut parts: Vec<StateFrame> = parts.unwrap().collect::<Result<_, _>>().unwrap();
-        let into = &mut |_, key_group: KeyGroup, frame: StateFrame| {
-            let part = &mut parts[usize::from(key_group.index())];
-            assert_eq!(frame, *part);
-            part.rows = part.rows.slice(0, 0);
-            frames[key_groups.instance(key_group, 2)].push(StateFrame::from_bytes(&frame.to_bytes()?)?);
+        let mut whole = Vec::new();
+        let into = &mut |_, _, frame: StateFrame| {
+            whole.push(frame);
             Ok(())
         };
-        self.host.export_key_groups(into).unwrap();
+        self.host.snapshot(usize::MAX, into).unwrap();
+        assert!(whole.len() <= 1, "all rows are in one part");
+        let divide = |whole: &StateFrame| {
+            let parts = whole.split(key_groups.count().into(), |key_group| key_group.index().into()).unwrap();
+            parts.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        let mut parts: Vec<StateFrame> = whole.iter().flat_map(divide).collect();
+        let into = &mut |_, key_group: usize, frame: StateFrame| {
+            let part = &mut parts[key_group];
+            assert_eq!(frame, *part);
+            part.rows = part.rows.slice(0, 0);
+            frames[key_group * 2 / usize::from(key_groups.count())].push(StateFrame::from_bytes(&frame.to_bytes()?)?);
+            Ok(())
+        };
+        self.host.snapshot(0, into).unwrap();
         assert!(parts.iter().all(|part| part.rows.num_rows() == 0), "each key group was given");
         frames.map(|frames| {
             let mut half = Self::new(factory, &self.inputs, key_groups);
-            let frames = vec![StateFrame::concat(&frames).unwrap()];
+            let state = [StateFrame::concat(&frames).unwrap()];
             let reached_us = self.host.reached_us();
-            half.host.restore(&StageSnapshot { frames, reached_us, ..StageSnapshot::default() }).unwrap();
+            half.host.restore(&StageSnapshot { reached_us, ..StageSnapshot::default() }, &state).unwrap();
             half
         })
     }

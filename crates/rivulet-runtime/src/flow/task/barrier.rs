@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::StageSnapshot;
+use rivulet_dataflow::{StageSnapshot, StatePart};
 
 use super::{Core, FlowTask, transactional};
 use crate::flow::feed::Feed;
@@ -63,11 +63,11 @@ impl FlowTask {
     /// Has the sink prepare, and then captures what there is; whether that was done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
         let Some(number) = core.stage.barrier() else { return Ok(true) };
-        if self.flow.barrier.wanted() != number {
+        let Some(into) = self.flow.barrier.state_sink(number) else {
             // The checkpoint was given up, and sources go on.
             core.stage.give_up_barrier();
             return Ok(true);
-        }
+        };
         let mut prepared = None;
         if let Some(sink) = &mut core.sink {
             let outcome = match sink.transactional() {
@@ -83,7 +83,10 @@ impl FlowTask {
             }
         }
         core.checkpoints.captured = number;
-        let captured = core.stage.snapshot().map(|snapshot| StageSnapshot {
+        let take = &mut |operator: usize, part, frame| {
+            into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
+        };
+        let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
             partitions: core.feed.as_mut().map(Feed::positions),
             sink: prepared,
             ..snapshot

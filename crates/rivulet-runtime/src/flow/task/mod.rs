@@ -12,8 +12,8 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, Fault, KeyGroups, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink, SlotTable,
-    StageSnapshot, StateError, Surroundings, TransactionalSink, panic_text,
+    Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink,
+    SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, panic_text,
 };
 
 use super::FlowState;
@@ -50,14 +50,17 @@ pub(super) struct FlowParts {
     /// Its place in the alignment of sources, if it reads any.
     pub(super) aligned: Option<usize>,
     pub(super) operators: Vec<Box<dyn Operator>>,
+    /// The operators in the dataflow.
+    pub(super) nodes: Vec<NodeId>,
     /// What the operators are called.
     pub(super) names: Vec<String>,
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) measures: bool,
     pub(super) key_groups: KeyGroups,
-    /// What it goes on from.
+    /// What it goes on from, and the state of each operator.
     pub(super) restored: StageSnapshot,
+    pub(super) state: Vec<Option<StateFrame>>,
 }
 
 /// An instance of a stage, with the queue in front of it.
@@ -84,6 +87,7 @@ pub(crate) struct FlowTask {
     /// Rows that its stage had in hand when it was run last.
     in_stage: AtomicUsize,
     counters: Counters,
+    nodes: Vec<NodeId>,
     names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
@@ -151,7 +155,7 @@ impl FlowTask {
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let chain = Chain::new(operators).with_key_groups(parts.key_groups);
         let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
-        stage.restore(&parts.restored)?;
+        stage.restore(&parts.restored, &parts.state)?;
         if let Some(load) = host.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -172,6 +176,7 @@ impl FlowTask {
             sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
+            nodes: parts.nodes,
             names: parts.names,
             measured,
             figures: Mutex::default(),

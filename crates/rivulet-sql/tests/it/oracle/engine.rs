@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
+    Batch, CollectedState, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
@@ -105,13 +105,15 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
         for _ in 0..steps {
             step();
         }
-        if flow.begin_checkpoint(1).is_ok() {
+        let state = Arc::new(CollectedState::default());
+        if flow.begin_checkpoint(1, state.clone()).is_ok() {
             let snapshot = (0..STEPS_MAX).find_map(|_| {
                 step();
                 flow.look_at_checkpoint()
             });
             // One that is coming to its end has no checkpoint.
-            if let Some(Ok(snapshot)) = snapshot {
+            if let Some(Ok(mut snapshot)) = snapshot {
+                snapshot.state = state.take_all();
                 refused = refusal(&flow);
                 for (at, sink) in kept.iter().enumerate() {
                     let written = sink.rows.lock();

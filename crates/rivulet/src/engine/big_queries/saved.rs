@@ -1,8 +1,8 @@
 //! What outlives the process of a big query: a line of epochs for each, with where its sources stand, what its
 //! operators hold, and what its sinks need to make final what was written.
 //!
-//! State is cut by key groups into pieces, and a piece that is what it was is not written again. So a checkpoint costs
-//! what has changed.
+//! State is cut by key groups into pieces, and a piece that is what it was is neither kept nor written again. So a
+//! checkpoint costs what has changed, in time, memory and bytes.
 //!
 //! What must hold: a query goes on from an epoch whole, or not at all. Whatever is wrong with it is said, and the query
 //! waits for somebody to decide.
@@ -11,8 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
-use rivulet_dataflow::{Clock, KeyGroups, NodeId, PartitionState, Snapshot, StateError, StateFrame, Work};
+use rivulet_dataflow::{
+    Clock, KeyGroups, NodeId, PartitionState, Snapshot, StateError, StateFrame, StatePart, StateSink, Work,
+};
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
@@ -36,8 +39,7 @@ const SLOW_REST: Duration = Duration::from_secs(60);
 /// The end of a query that could not be saved is tried again after this: it is asked for all the time.
 const END_REST: Duration = Duration::from_secs(1);
 
-/// The state of an operator is cut into so many pieces, if it has many rows.
-const PIECES: usize = 16;
+/// A piece of the state of an operator has about so many rows.
 const ROWS_OF_ONE_PIECE: usize = 4_096;
 
 /// Where the lines of queries are.
@@ -350,12 +352,16 @@ impl Saved {
         epoch: u64,
         snapshot: &Snapshot,
     ) -> Result<Committed, ServiceError> {
-        let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
-        let pieces = pieces_of(plan, &snapshot.state).map_err(|error| failed(error.to_string()))?;
+        let failed = |error: StateError| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string());
+        let mut state = Differences::new(&self.line.epochs);
+        for (node, frames) in &snapshot.state {
+            for (place, frame) in frames.iter().enumerate() {
+                state.add(Piece::whole(format!("node-{node}/{place}"), frame.to_bytes().map_err(failed)?));
+            }
+        }
         let query = checksum(text);
         let note = Note { takes_over: Some(self.first_of(epoch)), ..Note::of(query, plan, snapshot.clone()) };
-        let epoch = note.epoch(&self.line.epochs, pieces);
-        let committed = self.line.commit(epoch);
+        let committed = self.line.commit(note.epoch(state));
         let committed =
             committed.map_err(|error| refused("its checkpoint for the new version cannot be written", &error))?;
         self.query = query;
@@ -378,8 +384,7 @@ impl Saved {
 
     /// Notes that the query has come to the end of its input.
     pub(super) fn end(&mut self, plan: &QueryPlan) -> Result<(), ServiceError> {
-        let epoch = Note::end(self.query, plan).epoch(&self.line.epochs, Vec::new());
-        let ended = self.line.commit(epoch);
+        let ended = commit_end(&mut self.line, self.query, plan);
         ended.map_err(|error| refused("that it has come to its end cannot be written", &error))?;
         self.has_ended = true;
         Ok(())
@@ -406,8 +411,7 @@ impl Saved {
         line.save(is_asked, |line| {
             match flow.wait(Duration::ZERO) {
                 Some(Ok(())) if !*has_ended && !running.was_stopped() => {
-                    let ended = line.commit(Note::end(*query, plan).epoch(&line.epochs, Vec::new()));
-                    let ended = ended.map_err(|error| Failure { text: error.to_string(), rest: END_REST })?;
+                    let ended = commit_end(line, *query, plan).map_err(|error| Failure { text: error.to_string(), rest: END_REST })?;
                     *has_ended = true;
                     return Ok(Some(ended));
                 }
@@ -420,7 +424,8 @@ impl Saved {
                 None => {}
             }
             let number = line.epochs.next();
-            let snapshot = match flow.checkpoint(number, REST_MAX) {
+            let state = Arc::new(StatePieces::new(&line.epochs));
+            let snapshot = match flow.checkpoint(number, REST_MAX, state.clone()) {
                 Ok(snapshot) => snapshot,
                 Err(CheckpointError::Ending) => return Ok(None),
                 Err(error) => {
@@ -428,10 +433,7 @@ impl Saved {
                     return Err(Failure { text: error.to_string(), rest });
                 }
             };
-            let written = pieces_of(plan, &snapshot.state).map_err(|error| error.to_string()).and_then(|pieces| {
-                let epoch = Note::of(*query, plan, snapshot).epoch(&line.epochs, pieces);
-                line.commit(epoch).map_err(|error| error.to_string())
-            });
+            let written = line.commit(Note::of(*query, plan, snapshot).epoch(state.take_all()));
             match &written {
                 Ok(_) => flow.committed(number),
                 Err(_) => flow.give_up(),
@@ -447,11 +449,9 @@ impl Note {
         Self { has_ended: true, ..Self::of(query, plan, Snapshot::default()) }
     }
 
-    /// The next epoch of a line, which says this and has these pieces.
-    fn epoch(&self, epochs: &Epochs, pieces: Vec<Piece>) -> Epoch {
-        let mut differences = Differences::new(epochs);
-        pieces.into_iter().for_each(|piece| differences.add(piece));
-        differences.epoch(serde_json::to_value(self).expect("numbers and texts are always JSON"))
+    /// The next epoch of a line, which says this and has this state.
+    fn epoch(&self, state: Differences) -> Epoch {
+        state.epoch(serde_json::to_value(self).expect("numbers and texts are always JSON"))
     }
 
     fn of(query: u64, plan: &QueryPlan, snapshot: Snapshot) -> Self {
@@ -503,24 +503,42 @@ fn operators(plan: &QueryPlan) -> Vec<String> {
         .collect()
 }
 
-/// State as pieces by name.
-fn pieces_of(plan: &QueryPlan, state: &BTreeMap<NodeId, Vec<StateFrame>>) -> Result<Vec<Piece>, StateError> {
-    let mut pieces = Vec::new();
-    for (node, frames) in state {
-        let Some(all) = StateFrame::concat(frames)? else { continue };
-        if all.rows.num_rows() <= ROWS_OF_ONE_PIECE {
-            pieces.push(Piece::whole(format!("node-{node}"), all.to_bytes()?));
-            continue;
-        }
-        let piece_of = |key_group| plan.dataflow.key_groups().instance(key_group, PIECES);
-        for (piece, part) in all.split(PIECES, piece_of)?.enumerate() {
-            let part = part?;
-            if part.rows.num_rows() > 0 {
-                pieces.push(Piece::whole(format!("node-{node}/{piece}"), part.to_bytes()?));
-            }
-        }
+/// Writes that a query has come to the end of its input.
+fn commit_end(line: &mut Line, query: u64, plan: &QueryPlan) -> Result<Committed, StorageError> {
+    let state = Differences::new(&line.epochs);
+    line.commit(Note::end(query, plan).epoch(state))
+}
+
+/// The pieces of the state of a query, as its tasks give it.
+struct StatePieces(Mutex<Option<Differences>>);
+
+impl StatePieces {
+    fn new(epochs: &Epochs) -> Self {
+        Self(Mutex::new(Some(Differences::new(epochs))))
     }
-    Ok(pieces)
+
+    /// What was taken up to now; later nothing is.
+    fn take_all(&self) -> Differences {
+        self.0.lock().take().expect("it is taken once")
+    }
+}
+
+impl StateSink for StatePieces {
+    fn rows_max(&self) -> usize {
+        ROWS_OF_ONE_PIECE
+    }
+
+    fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError> {
+        let StatePart { node, instance, part } = part;
+        let mut bytes = frame.to_bytes()?;
+        // It may be kept until everything is written.
+        bytes.shrink_to_fit();
+        let piece = Piece::whole(format!("node-{node}/{instance}/{part}"), bytes);
+        if let Some(pieces) = &mut *self.0.lock() {
+            pieces.add(piece);
+        }
+        Ok(())
+    }
 }
 
 /// The node whose state stands under a name.
@@ -561,7 +579,7 @@ mod tests {
     }
 
     fn commit(saved: &mut Saved, note: &Note) {
-        let epoch = note.epoch(&saved.line.epochs, Vec::new());
+        let epoch = note.epoch(Differences::new(&saved.line.epochs));
         saved.line.commit(epoch).unwrap();
     }
 

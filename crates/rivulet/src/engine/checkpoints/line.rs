@@ -154,15 +154,16 @@ impl Line {
 
 /// An epoch of which every piece is given whole: one that is as it was is not written again, and one that is not given
 /// is gone.
-pub(in crate::engine) struct Differences<'e> {
-    written: BTreeMap<&'e str, u64>,
+pub(in crate::engine) struct Differences {
+    written: BTreeMap<String, u64>,
     names: BTreeSet<String>,
     pieces: Vec<Piece>,
 }
 
-impl<'e> Differences<'e> {
-    pub(in crate::engine) fn new(epochs: &'e Epochs) -> Self {
-        Self { written: epochs.checksums(), names: BTreeSet::new(), pieces: Vec::new() }
+impl Differences {
+    pub(in crate::engine) fn new(epochs: &Epochs) -> Self {
+        let written = epochs.checksums().into_iter().map(|(name, checksum)| (name.to_owned(), checksum));
+        Self { written: written.collect(), names: BTreeSet::new(), pieces: Vec::new() }
     }
 
     /// Adds a piece.
@@ -175,8 +176,8 @@ impl<'e> Differences<'e> {
 
     /// The epoch with all that was added.
     pub(in crate::engine) fn epoch(self, note: serde_json::Value) -> Epoch {
-        let gone = self.written.keys().filter(|name| !self.names.contains(**name));
-        Epoch { note, dropped: gone.map(|&name| name.to_owned()).collect(), pieces: self.pieces }
+        let gone = self.written.into_keys().filter(|name| !self.names.contains(name));
+        Epoch { note, dropped: gone.collect(), pieces: self.pieces }
     }
 }
 
