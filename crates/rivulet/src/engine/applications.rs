@@ -29,7 +29,7 @@ const ID_CHARACTERS_MIN: usize = 8;
 /// The applications of a server.
 pub(super) struct Applications {
     preparation: Preparation,
-    workers: Arc<Workers>,
+    pub(super) workers: Arc<Workers>,
     tables: Arc<ReferenceTables>,
     routing: Arc<Routing>,
     known: Mutex<Known>,

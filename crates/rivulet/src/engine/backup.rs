@@ -7,10 +7,16 @@
 //! read while the server goes on. It deletes no checkpoint meanwhile, and shortens its logs: the backup has names of
 //! its own for their files.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Engine;
+use parking_lot::Mutex;
+
+use super::checkpoints::coordinator::Coordinator;
+use super::event_log::EventLog;
+use super::messaging::Messaging;
+use crate::catalog::Catalog;
 use crate::data_folder::archive::{ArchiveError, Backup, Copies};
 use crate::data_folder::{LOG, MQTT};
 use crate::service::{ErrorKind, ServiceError};
@@ -18,11 +24,22 @@ use crate::service::{ErrorKind, ServiceError};
 /// How long a backup waits for a log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 
-impl Engine {
+/// What makes backups of a server.
+pub(super) struct Backups {
+    pub(super) data_dir: PathBuf,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) messaging: Arc<Messaging>,
+    pub(super) event_log: Arc<EventLog>,
+    pub(super) coordinator: Arc<Coordinator>,
+    /// Held by the one that is being made.
+    pub(super) current: Mutex<Weak<()>>,
+}
+
+impl Backups {
     /// Everything as it is now.
-    pub(super) fn begin_backup(&self) -> Result<Backup, ServiceError> {
+    pub(super) fn begin(&self) -> Result<Backup, ServiceError> {
         let token = {
-            let mut current = self.backup.lock();
+            let mut current = self.current.lock();
             if current.strong_count() > 0 {
                 return Err(ServiceError::new(ErrorKind::Conflict, "a backup is being made already")
                     .with_hint("wait until it is there: one at a time is enough for disk and network"));
@@ -33,15 +50,16 @@ impl Engine {
         };
         // From here on nothing is deleted, so that what the checkpoint needs is there when it is listed.
         let _kept = self.event_log.hold();
-        let store = self.checkpoints.as_ref().map(|checkpoints| checkpoints.store().0);
+        let checkpoints = self.coordinator.checkpoints.as_ref();
+        let store = checkpoints.map(|checkpoints| checkpoints.store().0);
         let held = store.map(|store| (store, store.hold()));
         let notices = self.checkpoint_for_backup();
         notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         // No epoch is half there while the store is listed.
-        let _no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
+        let _no_checkpoint = checkpoints.map(|checkpoints| checkpoints.pause());
         let refused =
             |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
-        let copies = Copies::new(&self.config.data_dir).map_err(refused)?;
+        let copies = Copies::new(&self.data_dir).map_err(refused)?;
         self.catalog.copy_to(&copies.catalog())?;
         let journal = self.messaging.journal();
         let not_on_disk = if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
@@ -64,10 +82,10 @@ impl Engine {
     /// Makes a checkpoint for a backup to have little to replay; says of what none can be made now. The last one will
     /// do then: the log is kept from there on, so that what is in both is what a crash would leave.
     fn checkpoint_for_backup(&self) -> Vec<String> {
-        if self.checkpoints.is_none() {
+        if self.coordinator.checkpoints.is_none() {
             return Vec::new();
         }
-        match self.checkpoint_of_most() {
+        match self.coordinator.make_of_most() {
             Ok((_, failures)) => failures
                 .iter()
                 .map(|failure| format!("the backup has an older checkpoint of a big query: {failure}"))

@@ -4,12 +4,13 @@
 //! given the parts that it needs, never the engine. Arrows point one way:
 //!
 //! ```text
-//! queries -> applications -> tables -> outside
-//!                         -> routing -> shared_input, messaging, event_log
+//! backup -> coordinator -> big_queries -> queries -> applications -> tables -> outside
+//!                                                                 -> routing -> shared_input, messaging, event_log
+//!                          big_queries, queries   -> checkpoints
 //! ```
 //!
-//! Above them, with the engine: `offer` and `statements`, `replace`, `backup`, `big_queries`, and `checkpoints`, of
-//! which queries use what was saved.
+//! `replace` belongs to the queries, and the coordinator, which makes checkpoints, is in `checkpoints`, of which the
+//! others use what was saved. Above all parts, with the engine: `offer` and `statements`.
 //!
 //! What must hold:
 //! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it
@@ -24,12 +25,13 @@
 //! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read),
 //! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
 //! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
-//! `memory` (how much there may be), `checkpoints` and `event_log` (what outlives the process), `reserve` (a start on a
-//! full disk), `status` and `exposition` (what is counted), `warnings` (what an owner should know), [`stepped`] (for
-//! simulations and trials).
+//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and
+//! `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
+//! counted), `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
 
 mod answers;
 mod applications;
+mod attempts;
 mod backup;
 mod big_queries;
 mod broker_journal;
@@ -58,12 +60,14 @@ mod status;
 mod tables;
 mod taps;
 mod texts;
+mod threads;
 mod topics;
 mod upgrade;
 mod warnings;
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -78,8 +82,10 @@ use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
 use crate::service::{Access, ErrorKind, ServiceError};
 use applications::Applications;
-use big_queries::BigQueries;
-use checkpoints::{Checkpoints, SavedStates};
+use backup::Backups;
+use big_queries::{BigQueries, Opener, Starts};
+use checkpoints::coordinator::Coordinator;
+use checkpoints::{Checkpoints, SavedStates, WayOut};
 use event_log::EventLog;
 pub use languages::Languages;
 use memory::MemoryBound;
@@ -93,6 +99,7 @@ use routing::Routing;
 use tables::ReferenceTables;
 use taps::Taps;
 pub(crate) use taps::Waiting;
+use threads::Threads;
 
 pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
@@ -106,30 +113,21 @@ pub(crate) use texts::{format_error, literal_text};
 pub struct Engine {
     config: Arc<Config>,
     access: Arc<Access>,
-    memory: MemoryBound,
     started: Instant,
     catalog: Arc<Catalog>,
-    /// What tells this server from others.
-    server_id: String,
     workers: Arc<Workers>,
     messaging: Arc<Messaging>,
-    /// Those that statements may name.
-    files: Files,
-    /// Calls that wait for the world outside.
-    outside: Arc<Outside>,
-    /// Until when big queries may be opened while the server starts, and whether that is over.
-    start_ends: OnceLock<Instant>,
-    has_started: AtomicBool,
     big_queries: Arc<BigQueries>,
     /// None if state is not saved.
     checkpoints: Option<Arc<Checkpoints>>,
-    /// Held by the backup that is being made.
-    backup: Mutex<Weak<()>>,
+    coordinator: Arc<Coordinator>,
+    backups: Backups,
     event_log: Arc<EventLog>,
-    queries: Queries,
+    queries: Arc<Queries>,
     applications: Arc<Applications>,
     tables: Arc<ReferenceTables>,
     routing: Arc<Routing>,
+    threads: Arc<Threads>,
     /// Whether it was said that it will be stopped.
     stops_soon: AtomicBool,
     is_stopped: Arc<AtomicBool>,
@@ -173,7 +171,7 @@ struct Parts {
     memory: MemoryBound,
     checkpoints: Option<Arc<Checkpoints>>,
     event_log: EventLog,
-    big_queries: BigQueries,
+    starts: Starts,
 }
 
 impl Engine {
@@ -235,20 +233,21 @@ impl Engine {
         }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
-        let big_queries = BigQueries::open(&config.data_dir);
-        let parts = Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, big_queries };
+        let starts = Starts::open(&config.data_dir, Path::new("/"));
+        let parts = Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts };
         let engine = Self::assemble(config, parts)?;
-        if let Some(checkpoints) = &engine.checkpoints {
-            checkpoints.start(Arc::downgrade(&engine))?;
-        }
-        big_queries::watch(&engine)
+        engine.coordinator.start(&engine.threads)?;
+        let watched = engine.big_queries.watch(&engine.threads);
+        watched
+            .and_then(|()| reserve::watch(&engine.config.data_dir, &engine.catalog, &engine.threads))
+            .and_then(|()| warnings::watch(&engine.applications, &engine.threads))
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
 
     /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
-        let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, big_queries } = parts;
+        let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
         let Extensions { languages, access, companion, network: _ } = extensions;
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
@@ -279,7 +278,9 @@ impl Engine {
         };
         let applications = Applications::new(preparation, workers.clone(), tables.clone(), routing.clone());
         let applications = Arc::new(applications);
-        let queries = Queries {
+        let way_out = WayOut::new(messaging.clone(), event_log.clone(), is_stopped.clone());
+        let way_out = Arc::new(way_out);
+        let queries = Arc::new(Queries {
             applications: applications.clone(),
             tables: tables.clone(),
             routing: routing.clone(),
@@ -288,38 +289,72 @@ impl Engine {
             taps,
             memory,
             checkpoints: checkpoints.clone(),
+            way_out: way_out.clone(),
             companion,
             state: Mutex::default(),
+        });
+        let opener = Opener::new(
+            config.clone(),
+            files,
+            messaging.clone(),
+            workers.clone(),
+            outside,
+            server_id,
+            is_stopped.clone(),
+        );
+        let big_queries = Arc::new(BigQueries::new(
+            opener,
+            catalog.clone(),
+            queries.clone(),
+            tables.clone(),
+            checkpoints.clone(),
+            memory,
+            starts,
+        ));
+        let coordinator = Arc::new(Coordinator {
+            checkpoints: checkpoints.clone(),
+            way_out,
+            catalog: catalog.clone(),
+            event_log: event_log.clone(),
+            messaging: messaging.clone(),
+            routing: routing.clone(),
+            applications: applications.clone(),
+            queries: queries.clone(),
+            big_queries: big_queries.clone(),
+        });
+        let backups = Backups {
+            data_dir: config.data_dir.clone(),
+            catalog: catalog.clone(),
+            messaging: messaging.clone(),
+            event_log: event_log.clone(),
+            coordinator: coordinator.clone(),
+            current: Mutex::default(),
         };
         let engine = Arc::new(Self {
             config,
             access,
-            memory,
             started: Instant::now(),
             catalog,
-            server_id,
             workers,
             messaging,
-            files,
-            outside,
-            start_ends: OnceLock::new(),
-            has_started: AtomicBool::new(false),
-            big_queries: Arc::new(big_queries),
+            big_queries,
             checkpoints,
-            backup: Mutex::default(),
+            coordinator,
+            backups,
             event_log,
             queries,
             applications,
             tables,
             routing,
+            threads: Arc::default(),
             stops_soon: AtomicBool::new(false),
             is_stopped,
         });
         let replayed_from = engine.load()?;
-        engine.load_big_queries()?;
+        engine.big_queries.load()?;
         engine.event_log.attach(&engine.messaging)?;
-        let of_engine = Arc::downgrade(&engine);
-        let over = move || of_engine.upgrade().iter().for_each(|engine| engine.queries.end_absences());
+        let queries = Arc::downgrade(&engine.queries);
+        let over = move || queries.upgrade().iter().for_each(|queries| queries.end_absences());
         let router = engine.messaging.router().clone();
         // Without checkpoints nobody has asked for what the log had.
         let asks_for_all = engine.checkpoints.is_some();
@@ -342,7 +377,8 @@ impl Engine {
     /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the
     /// log from which on events may be missing in that.
     fn load(&self) -> Result<LogPosition, ServiceError> {
-        let (unrestored, mut found, position) = self.read_checkpoint()?;
+        let read = self.checkpoints.as_ref().map(|checkpoints| checkpoints.read(&self.event_log)).transpose()?;
+        let (unrestored, mut found, position) = read.unwrap_or_default();
         self.tables.load()?;
         self.applications.load()?;
         let begun = Instant::now();
@@ -362,9 +398,15 @@ impl Engine {
                 "queries run again"
             );
         }
-        self.restore_all(&saved, &mut found);
+        if let Some(checkpoints) = &self.checkpoints {
+            let (threads, state) = (self.config.workers.threads, self.queries.state.lock());
+            let slot_of = |query: QueryId| state.registry.get(query).and_then(|entry| entry.life.slot());
+            checkpoints.restore_all(&saved, &self.applications, &slot_of, threads, &mut found);
+        }
         self.queries.expect_replayed(&saved, lifecycle_log);
-        self.report_recovery(found);
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.report_recovery(found);
+        }
         self.applications.keep_unrestored(unrestored);
         Ok(position)
     }
@@ -377,7 +419,7 @@ impl Engine {
         self.big_queries.begin_to_stop();
         self.messaging.close_input();
         self.event_log.end_replay();
-        self.stop_big_queries();
+        self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
         let waiting = self.workers.stop();
         if waiting > 0 {
             tracing::error!(
@@ -387,7 +429,8 @@ impl Engine {
         }
         self.messaging.stop();
         // What was sent is sent: now nothing changes any more, and nothing of it is done again.
-        self.end_checkpoints();
+        self.threads.end();
+        self.coordinator.end();
         self.event_log.close();
     }
 }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::StateWish;
+use rivulet_operators::application::Application;
+use rivulet_sql::{CreateBigQuery, StateWish};
 use tokio::sync::broadcast;
 
 use super::queries::why::{ServerFacts, why_big};
+use super::running::Running;
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, QueryFilter, QueryInfo, QueryRequest,
-    Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, QueryFilter, QueryInfo, QueryReplacement,
+    QueryRequest, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -74,7 +76,7 @@ impl Service for Engine {
     }
 
     fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.drop_reference_table(name)
+        self.big_queries.drop_table(name)
     }
 
     fn tables(&self) -> Vec<TableInfo> {
@@ -106,14 +108,14 @@ impl Service for Engine {
     }
 
     fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_query(name) {
+        if let Some(big) = self.big_queries.info(name) {
             return Ok(big.into());
         }
         self.queries.info(name)
     }
 
     fn describe_query(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_query(name) {
+        if let Some(big) = self.big_queries.info(name) {
             let why = why_big(&big);
             return Ok(QueryInfo { why, ..big.into() });
         }
@@ -126,7 +128,7 @@ impl Service for Engine {
 
     fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
         let mut all = self.queries.infos(filter);
-        let big = self.big_queries_of(filter);
+        let big = self.big_queries.infos_of(filter);
         if !big.is_empty() {
             all.extend(big);
             all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -136,7 +138,7 @@ impl Service for Engine {
     }
 
     fn big_queries(&self) -> Vec<BigQueryInfo> {
-        self.big_query_infos()
+        self.big_queries.infos()
     }
 
     fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
@@ -144,24 +146,24 @@ impl Service for Engine {
     }
 
     fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        if self.pause_big_query(query)? {
+        if self.big_queries.pause(query)? {
             return Ok(());
         }
         self.queries.set_paused(query, true)
     }
 
     fn resume(&self, query: &str) -> Result<(), ServiceError> {
-        if self.resume_big_query(query)?.is_some() {
+        if self.big_queries.resume(query)?.is_some() {
             return Ok(());
         }
         self.queries.set_paused(query, false)
     }
 
     fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        if self.drop_big_query(query)? {
+        if self.big_queries.drop_query(query)? {
             return Ok(());
         }
-        self.queries.drop(query)
+        self.queries.drop_query(query)
     }
 
     fn status(&self) -> Status {
@@ -177,16 +179,16 @@ impl Service for Engine {
     }
 
     fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
-        self.checkpoint_now()
+        self.coordinator.make_whole()
     }
 
     fn back_up(&self) -> Result<Backup, ServiceError> {
-        self.begin_backup()
+        self.backups.begin()
     }
 
     fn problems(&self) -> Vec<String> {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
-        of_checkpoints.chain(self.event_log.loss()).chain(self.failed_big_queries()).collect()
+        of_checkpoints.chain(self.event_log.loss()).chain(self.big_queries.problems()).collect()
     }
 
     fn announce_stop(&self) {
@@ -199,5 +201,34 @@ impl Service for Engine {
 
     fn shutdown(&self) {
         self.stop();
+    }
+}
+
+impl Engine {
+    /// Registers an application, or lets it take over the queries of the one of its name. What it has taken over is
+    /// saved.
+    pub(super) fn replace(
+        &self,
+        application: Application,
+        wish: StateWish,
+    ) -> Result<(Arc<Running>, Replacement), ServiceError> {
+        let (running, replacement) = self.queries.replace(application, wish)?;
+        if replacement.is_changed && running.group.is_checkpointed() {
+            self.coordinator.make_behind_upgrade();
+        }
+        Ok((running, replacement))
+    }
+
+    /// Creates a big query, or lets it take over from the one of its name. What it has taken over is saved.
+    pub(super) fn replace_big_query(
+        &self,
+        create: CreateBigQuery,
+        wish: StateWish,
+    ) -> Result<QueryReplacement, ServiceError> {
+        let replaced = self.big_queries.replace(create, wish)?;
+        if replaced.is_changed {
+            self.coordinator.make_behind_upgrade();
+        }
+        Ok(replaced)
     }
 }

@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{self, Application, Durability, Input, migration};
+use rivulet_operators::application::{self, Application, Input, migration};
 use rivulet_runtime::{Group, StateMigration};
 use rivulet_sql::StateWish;
 
-use super::Engine;
 use super::checkpoints::Paused;
 use super::lifecycle::Lifecycle;
-use super::queries::State;
 use super::queries::submit::LOAD_BATCH;
+use super::queries::{Queries, State};
 use super::registry::Entry;
-use super::running::{Prepared, Running, topics_of};
-use super::upgrade::{Upgrade, stays};
+use super::running::{InputShape, Prepared, Running, topics_of};
+use super::topics::Topics;
+use super::upgrade::{Upgrade, stays, upgrade};
 use super::warnings::Warned;
 use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError};
@@ -63,8 +63,8 @@ impl Drop for Resting {
 }
 
 /// A version of an application that is to take over from the one that runs.
-struct Version<'e> {
-    engine: &'e Engine,
+struct Version<'a> {
+    queries: &'a Queries,
     before: Arc<Running>,
     prepared: Option<Prepared>,
     wish: StateWish,
@@ -78,11 +78,11 @@ struct Version<'e> {
     // In the order in which they are let go of.
     resting: Resting,
     /// The state of the engine; let go of while results leave.
-    state: Option<MutexGuard<'e, State>>,
-    paused: Option<Paused<'e>>,
+    state: Option<MutexGuard<'a, State>>,
+    paused: Option<Paused<'a>>,
 }
 
-impl Engine {
+impl Queries {
     /// Registers an application, or lets it take over the queries of the one of its name.
     ///
     /// # Errors
@@ -103,10 +103,10 @@ impl Engine {
             known
         };
         if let Some(before) = known {
-            self.wait_for_results_of(&before)?;
+            self.way_out.wait_for_results_of(&before)?;
         }
         let paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let state = self.queries.state.lock();
+        let state = self.state.lock();
         let before = match self.applications.named(&name) {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before, Replacement::default()));
@@ -122,10 +122,9 @@ impl Engine {
         self.check_replaceable(&prepared.application)?;
         let migration = migration(&before.application, &prepared.application);
         let bound = self.bind_again(&state, &before, &prepared, wish, &migration)?;
-        let inputs_stay = self.inputs_stay(&before.application, &prepared.application)
-            && shape_of(&before) == prepared.shape.as_ref().map(|shape| &*shape.signature);
-        let (told, after) = self.upgrade(Version {
-            engine: self,
+        let inputs_stay = inputs_stay(&before, &prepared);
+        let (told, after) = upgrade(Version {
+            queries: self,
             resting: Resting(vec![before.group.clone()]),
             before,
             prepared: Some(prepared),
@@ -168,27 +167,13 @@ impl Engine {
         }
     }
 
-    /// Whether queries go on reading the same topics, by the same inboxes.
-    fn inputs_stay(&self, before: &Application, after: &Application) -> bool {
-        let is_logged = |input: &Input| self.config.durability.of(input) == Durability::Log;
-        let is_same = |(one, other): (&Input, &Input)| {
-            // A value that was not given may be another one now.
-            let parameters = one.address.parameters().zip(other.address.parameters());
-            let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
-            (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)
-                && is_logged(one) == is_logged(other)
-                && parameters.all(|(one, other)| one == other)
-        };
-        before.inputs.len() == after.inputs.len() && before.inputs.iter().zip(&after.inputs).all(is_same)
-    }
-
     /// Has everything that waits for the queries of an application processed, while nothing new comes.
     fn let_rest(&self, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
         let shared = self.routing.shared_group_of(before);
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&before.group]) {
             group.close_intake();
-            self.messaging.router().await_routing();
+            self.routing.await_routing();
             let until = Instant::now() + REST_WAIT_MAX;
             while !group.is_idle() {
                 if Instant::now() >= until {
@@ -258,7 +243,7 @@ impl Version<'_> {
     /// What came until now is not for queries that read something else from now on.
     fn pass(&self, group: &Group) {
         if !self.inputs_stay {
-            group.pass(self.engine.event_log.next().saturating_sub(1));
+            group.pass(self.queries.event_log.next().saturating_sub(1));
         }
     }
 
@@ -271,13 +256,13 @@ impl Upgrade for Version<'_> {
     type Told = (Replacement, Arc<Running>);
 
     fn quiesce(&mut self) -> Result<(), ServiceError> {
-        let (engine, before) = (self.engine, self.before.clone());
+        let (queries, before) = (self.queries, self.before.clone());
         let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
         let unequal = self.bound.unequal(state, &before, &prepared.application);
         if !self.inputs_stay || !unequal.is_empty() {
-            engine.let_rest(&before, &mut self.resting)?;
+            queries.let_rest(&before, &mut self.resting)?;
         }
-        engine.part(state, &before, &unequal)?;
+        queries.part(state, &before, &unequal)?;
         if self.paused.is_some() && before.group.is_checkpointed() {
             // Nothing may come in between what has passed and what waits.
             before.group.quiesce();
@@ -287,23 +272,23 @@ impl Upgrade for Version<'_> {
             before.group.suspend();
             self.resting.let_shared_go_on();
             self.state = None;
-            self.paused.as_mut().map_or(Ok(()), |paused| paused.save(engine, &before))?;
-            let state = self.state.insert(engine.queries.state.lock());
+            self.paused.as_mut().map_or(Ok(()), |paused| paused.save(&queries.way_out, &before))?;
+            let state = self.state.insert(queries.state.lock());
             let prepared = self.prepared.as_ref().expect(IS_NEW);
-            engine.check_unchanged(&before, &prepared.application)?;
-            self.bound = engine.bind_again(state, &before, prepared, self.wish, &self.migration)?;
+            queries.check_unchanged(&before, &prepared.application)?;
+            self.bound = queries.bind_again(state, &before, prepared, self.wish, &self.migration)?;
             if !self.bound.unequal(state, &before, &prepared.application).is_empty() {
                 return Err(changed_meanwhile(self.name()));
             }
         }
         before.group.quiesce();
-        engine.routing.await_shared_rows(&before);
+        queries.routing.await_shared_rows(&before);
         Ok(())
     }
 
     fn start(&mut self) -> Result<(), ServiceError> {
         let Prepared { application, topics, outputs, shape, parts, warnings } = self.prepared.take().expect(IS_NEW);
-        let group = self.engine.workers.create_group(parts);
+        let group = self.queries.applications.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
         group.quiesce();
         let after = self.after.insert(Running {
@@ -331,20 +316,20 @@ impl Upgrade for Version<'_> {
         let dropped: Vec<&str> = self.bound.dropped.iter().map(String::as_str).collect();
         let queries = self.bound.places.iter().map(|(query, ..)| *query);
         let application = &self.after.as_ref().expect(IS_STARTED).application;
-        Ok(self.engine.catalog.replace_application(NewApplication::of(application), &dropped, queries)?)
+        Ok(self.queries.catalog.replace_application(NewApplication::of(application), &dropped, queries)?)
     }
 
-    fn switch(mut self) -> (Self::Told, bool) {
-        let (engine, before) = (self.engine, &self.before);
+    fn switch(mut self) -> Self::Told {
+        let (queries, before) = (self.queries, &self.before);
         let mut after = self.after.take().expect(IS_STARTED);
         if !self.inputs_stay {
-            after.inboxes = engine.routing.register_inboxes(&after.group, &after.topics);
+            after.inboxes = queries.routing.register_inboxes(&after.group, &after.topics);
         }
         let after = Arc::new(after);
         after.log_warnings();
-        engine.switch(self.state.as_mut().expect(IS_LOCKED), before, &after, self.inputs_stay);
+        queries.switch(self.state.as_mut().expect(IS_LOCKED), before, &after, self.inputs_stay);
         before.group.retire();
-        engine.workers.remove_group(before.group.id());
+        queries.applications.workers.remove_group(before.group.id());
         if let Some(paused) = &mut self.paused {
             paused.outdated(before.number);
         }
@@ -355,13 +340,12 @@ impl Upgrade for Version<'_> {
             parameters_dropped: std::mem::take(&mut self.bound.dropped).into_iter().collect(),
             state_discarded: std::mem::take(&mut self.migration.lost),
         };
-        let is_saved = after.group.is_checkpointed();
-        ((replaced, after), is_saved)
+        (replaced, after)
     }
 
     fn roll_back(self, error: ServiceError) -> ServiceError {
         if let Some(after) = &self.after {
-            self.engine.workers.remove_group(after.group.id());
+            self.queries.applications.workers.remove_group(after.group.id());
         }
         error
     }
@@ -382,8 +366,24 @@ impl State {
     }
 }
 
-fn shape_of(running: &Running) -> Option<&str> {
-    running.shape.as_ref().map(|shape| &*shape.signature)
+/// Whether queries go on reading the same topics, by the same inboxes.
+fn inputs_stay(running: &Running, prepared: &Prepared) -> bool {
+    fn signature(shape: &Option<Arc<InputShape>>) -> Option<&str> {
+        shape.as_ref().map(|shape| &*shape.signature)
+    }
+    let (before, after) = (&running.application, &prepared.application);
+    let is_same = |(one, other): (&Input, &Input)| {
+        // A value that was not given may be another one now.
+        let parameters = one.address.parameters().zip(other.address.parameters());
+        let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
+        (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)
+            && parameters.all(|(one, other)| one == other)
+    };
+    let are_logged = |topics: &Topics| topics.inputs.iter().map(|input| input.is_logged).collect::<Vec<_>>();
+    before.inputs.len() == after.inputs.len()
+        && before.inputs.iter().zip(&after.inputs).all(is_same)
+        && are_logged(&running.topics) == are_logged(&prepared.topics)
+        && signature(&running.shape) == signature(&prepared.shape)
 }
 
 fn changed_meanwhile(name: &str) -> ServiceError {

@@ -8,6 +8,12 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::attempts::Attempts;
+use super::threads::Threads;
+use crate::catalog::Catalog;
 
 /// How large it is.
 const BYTES: u64 = 16 << 20;
@@ -19,6 +25,13 @@ const BYTES_MIN: u64 = 1 << 20;
 const ROOM: u64 = 4;
 
 const FILE: &str = "reserve";
+
+/// How often it is looked whether the catalog can be written, and whether there is room for the reserve.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+const KEEP_PERIOD: Duration = Duration::from_secs(10);
+
+/// The pause before the catalog is written the second time.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Before anything in the folder is opened: gives back half of the reserve if the disk is full.
 pub(super) fn give_back(folder: &Path) {
@@ -54,6 +67,29 @@ pub(super) fn keep(folder: &Path) {
             _ => OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(before)),
         };
     }
+}
+
+/// Has a thread look after the disk: room for a start is kept, and a catalog that could not be written because the disk
+/// was full is written again, for whoever waits for this server to be ready makes no changes that would.
+pub(super) fn watch(folder: &Path, catalog: &Arc<Catalog>, threads: &Arc<Threads>) -> io::Result<()> {
+    let (folder, catalog) = (folder.to_owned(), catalog.clone());
+    let (mut kept, mut attempts) = (Instant::now(), None);
+    threads.start("rivulet-disk", LOOK_PERIOD, move || {
+        if kept.elapsed() >= KEEP_PERIOD {
+            kept = Instant::now();
+            keep(&folder);
+        }
+        if catalog.check_writable().is_ok() {
+            attempts = None;
+            return;
+        }
+        let attempts = attempts.get_or_insert_with(|| Attempts::after(PAUSE_MIN));
+        if attempts.is_due()
+            && let Err(error) = catalog.try_to_write()
+        {
+            attempts.fail(&error.to_string(), PAUSE_MIN);
+        }
+    })
 }
 
 fn make(path: &Path) -> io::Result<()> {

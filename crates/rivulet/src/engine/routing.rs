@@ -161,6 +161,11 @@ impl Routing {
         self.shared.lock().group_of(running)
     }
 
+    /// Waits until no message is being routed: from now on everybody knows which routes there are.
+    pub(super) fn await_routing(&self) {
+        self.messaging.router().await_routing();
+    }
+
     /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
     pub(super) fn await_shared_rows(&self, running: &Running) {
         self.shared.lock().await_rows(running);

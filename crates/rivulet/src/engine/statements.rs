@@ -119,7 +119,7 @@ impl Engine {
         let name = create.name.text.clone();
         let done = self.execute_statement(Statement::CreateBigQuery(create))?;
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
-        Ok((self.big_query(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
+        Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
     pub(super) fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
@@ -281,7 +281,7 @@ impl Engine {
                 Ok(lines("plan", &application.explain()))
             }
             Statement::ExplainQuery(name) => {
-                if let Some(plan) = self.explain_big_query(&name.text) {
+                if let Some(plan) = self.big_queries.explain(&name.text) {
                     return Ok(lines("plan", &plan.map_err(|error| at(error, &name))?));
                 }
                 let query = self.query(&name.text).map_err(|error| at(error, &name))?;
@@ -300,7 +300,7 @@ impl Engine {
                 Ok(said(format!("query {name} is paused")))
             }
             Statement::ResumeQuery(name) => {
-                let resumed = self.resume_big_query(&name.text).map_err(|error| at(error, &name))?;
+                let resumed = self.big_queries.resume(&name.text).map_err(|error| at(error, &name))?;
                 if resumed.is_none() {
                     self.resume(&name.text).map_err(|error| at(error, &name))?;
                 }
@@ -329,7 +329,7 @@ impl Engine {
                 }
             }
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
-                self.declare(statement).map(said)
+                self.big_queries.declare(statement).map(said)
             }
             Statement::CreateBigQuery(create) => {
                 let name = create.name.clone();
@@ -342,14 +342,14 @@ impl Engine {
                     };
                     return Ok(StatementResult { message: Some(replaced.text(&name.text)), ..shown });
                 }
-                let is_new = self.create_big_query(*create).map_err(|error| at(error, &name))?;
+                let is_new = self.big_queries.create(*create).map_err(|error| at(error, &name))?;
                 Ok(said(match is_new {
                     true => format!("query {name} created"),
                     false => format!("query {name} exists, nothing was done"),
                 }))
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
-                Ok(lines("plan", &self.explain_query_text(&query)?))
+                Ok(lines("plan", &self.big_queries.explain_text(&query)?))
             }
             Statement::RunQuery(query) => Err(match query.sink {
                 Some(_) => ServiceError::invalid("a query that goes on needs a name on a server")
@@ -372,7 +372,7 @@ impl Engine {
 
     fn drop_statement(&self, what: Declared, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
         let word = what.word();
-        match self.drop_declared(what, name).map_err(|error| at(error, name))? {
+        match self.big_queries.drop_declared(what, name).map_err(|error| at(error, name))? {
             true => Ok(said(format!("{word} {name} dropped"))),
             false if if_exists => Ok(said(format!("there is no {word} {name}, nothing was done"))),
             false => Err(not_declared(what, name)),
@@ -380,7 +380,7 @@ impl Engine {
     }
 
     fn describe_declared_statement(&self, what: Declared, name: &Name) -> Result<StatementResult, ServiceError> {
-        let one = self.describe_declared(what, &name.text).ok_or_else(|| not_declared(what, name))?;
+        let one = self.big_queries.describe_declared(what, &name.text).ok_or_else(|| not_declared(what, name))?;
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
         rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
@@ -395,7 +395,7 @@ impl Engine {
 
     fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
         let limit = rows_max(limit);
-        let rows = self.declared(what).into_iter();
+        let rows = self.big_queries.declared(what).into_iter();
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| registry::like(name, pattern)));
         first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]))
     }

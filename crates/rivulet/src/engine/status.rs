@@ -47,7 +47,7 @@ impl Engine {
             messages_unrouted: self.messaging.messages_unrouted(),
             total,
             applications,
-            big_queries: self.big_query_infos(),
+            big_queries: self.big_queries.infos(),
             workers: self.workers.status().into_iter().map(worker_info).collect(),
             connections: self.messaging.connections(),
             checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()),
@@ -167,7 +167,7 @@ impl Engine {
         ];
         Snapshot {
             applications,
-            big_queries: self.big_query_snapshots(),
+            big_queries: self.big_queries.snapshots(),
             connections: self.messaging.connections(),
             workers: self.workers.status(),
             log,

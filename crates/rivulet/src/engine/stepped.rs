@@ -16,7 +16,7 @@ use rivulet_sql::Statement;
 use rivulet_storage::log::LogSettings;
 use rivulet_storage::{Disk, Store};
 
-use super::big_queries::BigQueries;
+use super::big_queries::Starts;
 use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
@@ -64,7 +64,7 @@ impl Engine {
                 .map(|settings| Checkpoints::open_in(store, settings))
                 .transpose()?,
             event_log: EventLog::stepped(disk, Path::new("log"), log, clock)?,
-            big_queries: BigQueries::default(),
+            starts: Starts::default(),
         };
         Self::assemble(config, parts)
     }

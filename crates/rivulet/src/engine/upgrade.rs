@@ -13,7 +13,6 @@
 //!
 //! What must hold: each event or row is processed by one of the two versions, first by the one and then by the other.
 
-use super::Engine;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How many losses an error names.
@@ -42,30 +41,21 @@ pub(super) trait Upgrade {
     /// It does not have it.
     fn store(&mut self) -> Result<(), ServiceError>;
 
-    /// Input goes to the new version. Lets go of all that was held, and tells also whether there is state to be saved.
-    fn switch(self) -> (Self::Told, bool);
+    /// Input goes to the new version. Lets go of all that was held.
+    fn switch(self) -> Self::Told;
 
     /// The version before goes on, however far this has come. Returns what is told of the error.
     fn roll_back(self, error: ServiceError) -> ServiceError;
 }
 
-impl Engine {
-    /// Lets a new version take over.
-    ///
-    /// # Errors
-    /// It could not, and the version before goes on.
-    pub(super) fn upgrade<U: Upgrade>(&self, mut upgrade: U) -> Result<U::Told, ServiceError> {
-        let taken_over = upgrade.quiesce().and_then(|()| upgrade.start()).and_then(|()| upgrade.store());
-        if let Err(error) = taken_over {
-            return Err(upgrade.roll_back(error));
-        }
-        let (told, is_saved) = upgrade.switch();
-        if is_saved && self.checkpoints.is_some() {
-            // If that fails it is in the log and the status, and what was saved of the version before can be read all
-            // the same.
-            let _ = self.checkpoint_of_most();
-        }
-        Ok(told)
+/// Lets a new version take over.
+///
+/// # Errors
+/// It could not, and the version before goes on.
+pub(super) fn upgrade<U: Upgrade>(mut upgrade: U) -> Result<U::Told, ServiceError> {
+    match upgrade.quiesce().and_then(|()| upgrade.start()).and_then(|()| upgrade.store()) {
+        Ok(()) => Ok(upgrade.switch()),
+        Err(error) => Err(upgrade.roll_back(error)),
     }
 }
 

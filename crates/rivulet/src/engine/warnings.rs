@@ -3,6 +3,8 @@
 //! What must hold: there is one of each kind at most, or one of each input, however many queries there are; and the log
 //! says each once.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,12 +12,25 @@ use rivulet_dataflow::{Reason, Seconds};
 use rivulet_operators::application::Application;
 use rivulet_runtime::GroupMetrics;
 
+use super::applications::Applications;
 use super::running::Running;
+use super::threads::Threads;
 use crate::counted::counted;
 use crate::times::span;
 
 /// Nothing is said of silence before that: devices may be slow.
 const SILENCE_MIN: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether the log has anything to say.
+const LOOK_PERIOD: Duration = Duration::from_secs(10);
+
+/// Has a thread tell the log of warnings that are new.
+pub(super) fn watch(applications: &Arc<Applications>, threads: &Arc<Threads>) -> io::Result<()> {
+    let applications = applications.clone();
+    threads.start("rivulet-warnings", LOOK_PERIOD, move || {
+        applications.running().iter().for_each(|running| running.log_new_warnings());
+    })
+}
 
 /// What the log has said of an application, and since when that runs.
 pub(super) struct Warned {

@@ -1,15 +1,21 @@
-//! Where a query goes on whose sink makes results final by itself, as in a transaction: at its newest checkpoint whose
-//! results are. A crash between a checkpoint and the transaction that belongs to it leaves one whose results are not,
-//! and never came.
+//! Where a query goes on: at its newest checkpoint or, if its sink makes results final by itself as in a transaction,
+//! at the newest one whose results are. A crash between a checkpoint and the transaction that belongs to it leaves one
+//! whose results are not, and never came.
 //!
 //! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on,
 //! and what to do is said.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use rivulet_connectors::connector::FinalUpTo;
 use rivulet_dataflow::Snapshot;
 use rivulet_sql::QueryPlan;
 
+use super::life::Life;
 use super::saved::Saved;
+use super::{BigQueries, Resumed};
+use crate::run;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How a query begins.
@@ -20,53 +26,131 @@ pub(super) enum Begin {
     HasEnded,
 }
 
-/// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
-/// `final_up_to` asks the sink up to where results are final.
-pub(super) fn begin_where_final(
-    plan: &QueryPlan,
-    query: &str,
-    saved: &mut Saved,
-    found: Option<(u64, Snapshot)>,
-    final_up_to: &dyn Fn(&Snapshot) -> Result<FinalUpTo, ServiceError>,
-) -> Result<Begin, ServiceError> {
-    let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
-    let final_up_to = match final_up_to(&snapshot)? {
-        // What is final up to the end of the version before is so up to where this one begins.
-        FinalUpTo::Epoch { number, set_by } => {
-            FinalUpTo::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
+/// What starting a query came to.
+pub(super) enum Started {
+    Runs(Resumed, Arc<run::Running>),
+    /// It has come to the end of its input, which was not known.
+    HasEnded,
+}
+
+impl Started {
+    /// Notes it of the query that was started.
+    pub(super) fn enter(self, life: &mut Life) {
+        match self {
+            Self::Runs(_, running) => life.start(running),
+            Self::HasEnded => life.end(),
         }
-        final_up_to => final_up_to,
-    };
-    let to = match final_up_to {
-        FinalUpTo::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
-        FinalUpTo::Epoch { number, .. } if number == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
-        FinalUpTo::Ended => {
-            saved.end(plan)?;
-            return Ok(Begin::HasEnded);
+    }
+}
+
+impl BigQueries {
+    /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned;
+    /// another version may have taken over since.
+    pub(super) fn start_saved(
+        &self,
+        name: &str,
+        text: &str,
+        plan: &Arc<QueryPlan>,
+        saved: Option<&Arc<Mutex<Saved>>>,
+    ) -> Result<Started, ServiceError> {
+        let mut found = None;
+        if let Some(saved) = saved {
+            let mut saved = saved.lock();
+            if !saved.is_of(text) {
+                let message = format!("another version of '{name}' has taken over");
+                return Err(ServiceError::new(ErrorKind::Conflict, message));
+            }
+            let (newest, problems) = saved.restore(plan)?;
+            let begin = self.begin_where_final(plan, name, &mut saved, newest);
+            self.note_damage(name, &problems, &begin);
+            found = match begin? {
+                Begin::At(found) => found,
+                Begin::HasEnded => return Ok(Started::HasEnded),
+            };
         }
-        FinalUpTo::Epoch { number: final_up_to, set_by } if final_up_to > epoch => {
+        let (resumed, snapshot) = match found {
+            Some((epoch, snapshot)) => (Resumed::FromCheckpoint(epoch), Some(snapshot)),
+            None => (Resumed::FromTheStart, None),
+        };
+        let running = Arc::new(self.opener.start(plan, name, snapshot)?);
+        if let Resumed::FromCheckpoint(epoch) = resumed {
+            tracing::info!(query = name, epoch, "goes on from its checkpoint");
+        }
+        Ok(Started::Runs(resumed, running))
+    }
+
+    /// Says that checkpoints of a query are damaged, if any are, and what that means for how it begins.
+    pub(super) fn note_damage(&self, name: &str, problems: &[String], begin: &Result<Begin, ServiceError>) {
+        if problems.is_empty() {
+            return;
+        }
+        let goes_on = match begin {
+            Ok(Begin::At(Some((epoch, _)))) => {
+                format!("it goes on from checkpoint {epoch}, and what was written since then may come twice")
+            }
+            Ok(Begin::At(None)) => "it begins anew, and what was written before may come twice".to_owned(),
+            Ok(Begin::HasEnded) => "it has come to the end of its input all the same".to_owned(),
+            Err(_) => "it does not run".to_owned(),
+        };
+        let problem = format!("checkpoints of the query '{name}' are damaged: {}; {goes_on}", problems.join("; "));
+        tracing::error!("{problem}");
+        self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_damage(problem.clone()));
+    }
+
+    /// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
+    pub(super) fn begin_where_final(
+        &self,
+        plan: &Arc<QueryPlan>,
+        query: &str,
+        saved: &mut Saved,
+        found: Option<(u64, Snapshot)>,
+    ) -> Result<Begin, ServiceError> {
+        let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
+        let ask = {
+            let (plan, host, snapshot) = (plan.clone(), self.opener.host_of(query), snapshot.clone());
+            move || run::final_up_to(&plan, &host, &snapshot)
+        };
+        let what = format!("asking the sink of '{query}' where it is");
+        let final_up_to = match self.opener.call(&what, self.opener.limit(), ask)? {
+            // What is final up to the end of the version before is so up to where this one begins.
+            FinalUpTo::Epoch { number, set_by } => {
+                FinalUpTo::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
+            }
+            final_up_to => final_up_to,
+        };
+        let to = match final_up_to {
+            FinalUpTo::Any => return Ok(Begin::At(Some((epoch, snapshot)))),
+            FinalUpTo::Epoch { number, .. } if number == epoch => return Ok(Begin::At(Some((epoch, snapshot)))),
+            FinalUpTo::Ended => {
+                saved.end(plan)?;
+                return Ok(Begin::HasEnded);
+            }
+            FinalUpTo::Epoch { number: final_up_to, set_by } if final_up_to > epoch => {
+                let message = format!(
+                    "its results are final up to checkpoint {final_up_to}, and the newest that can be used is {epoch}: what came between would come twice"
+                );
+                return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
+                    "restore checkpoint {final_up_to}; or, to go on all the same, {set_by} to {epoch}"
+                )));
+            }
+            FinalUpTo::Epoch { number, .. } => Some(number),
+            // Of a query that wrote elsewhere before, all that it has written here.
+            FinalUpTo::Nothing => saved.begin_of_sink(),
+        };
+        if !saved.go_back(to)? {
             let message = format!(
-                "its results are final up to checkpoint {final_up_to}, and the newest that can be used is {epoch}: what came between would come twice"
+                "its results are final up to checkpoint {}, which is not there, or of another version",
+                to.unwrap_or_default()
             );
-            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
-                "restore checkpoint {final_up_to}; or, to go on all the same, {set_by} to {epoch}"
-            )));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message)
+                .with_hint("drop the query and create it again to begin anew"));
         }
-        FinalUpTo::Epoch { number, .. } => Some(number),
-        // Of a query that wrote elsewhere before, all that it has written here.
-        FinalUpTo::Nothing => saved.begin_of_sink(),
-    };
-    if !saved.go_back(to)? {
-        let message = format!(
-            "its results are final up to checkpoint {}, which is not there, or of another version",
-            to.unwrap_or_default()
-        );
-        return Err(ServiceError::new(ErrorKind::Unavailable, message)
-            .with_hint("drop the query and create it again to begin anew"));
+        match to {
+            Some(to) => {
+                tracing::warn!(query, "results behind checkpoint {to} were not final, and are computed once more")
+            }
+            None => tracing::warn!(query, "its first results were not final, and are computed once more"),
+        }
+        Ok(Begin::At(saved.restore(plan)?.0))
     }
-    match to {
-        Some(to) => tracing::warn!(query, "results behind checkpoint {to} were not final, and are computed once more"),
-        None => tracing::warn!(query, "its first results were not final, and are computed once more"),
-    }
-    Ok(Begin::At(saved.restore(plan)?.0))
 }

@@ -1,7 +1,6 @@
 //! Whoever changes a query claims its name, for as long as it takes to open a source: others change other queries
 //! meanwhile.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::BigQueries;
@@ -11,12 +10,12 @@ use crate::service::{ErrorKind, ServiceError};
 const CLAIM_MAX: Duration = Duration::from_secs(10);
 
 /// The name of a query that nobody else changes meanwhile.
-pub(super) struct Claim {
-    of: Arc<BigQueries>,
+pub(super) struct Claim<'a> {
+    of: &'a BigQueries,
     name: String,
 }
 
-impl Drop for Claim {
+impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.of.claimed.lock().remove(&self.name);
         self.of.released.notify_all();
@@ -25,7 +24,7 @@ impl Drop for Claim {
 
 impl BigQueries {
     /// Claims a name; waits for others at most for `limit`.
-    pub(super) fn claim_within(self: &Arc<Self>, name: &str, limit: Duration) -> Option<Claim> {
+    pub(super) fn claim_within(&self, name: &str, limit: Duration) -> Option<Claim<'_>> {
         let deadline = Instant::now() + limit;
         let mut claimed = self.claimed.lock();
         while claimed.contains(name) {
@@ -34,11 +33,11 @@ impl BigQueries {
             }
         }
         claimed.insert(name.to_owned());
-        Some(Claim { of: self.clone(), name: name.to_owned() })
+        Some(Claim { of: self, name: name.to_owned() })
     }
 
     /// The same for a statement.
-    pub(super) fn claim(self: &Arc<Self>, name: &str) -> Result<Claim, ServiceError> {
+    pub(super) fn claim(&self, name: &str) -> Result<Claim<'_>, ServiceError> {
         self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
             let message = format!("another statement that changes the query '{name}' has not ended");
             ServiceError::new(ErrorKind::Conflict, message).with_hint(

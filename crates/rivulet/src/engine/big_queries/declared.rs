@@ -16,12 +16,11 @@ use rivulet_sql::{
     shown_statement, type_name,
 };
 
-use crate::engine::Engine;
 use crate::engine::outside::OPEN_MAX;
 use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, ServiceError};
 
-use super::Known;
+use super::{BigQueries, Known};
 
 /// What is declared for big queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,7 +251,7 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
     }
 }
 
-impl Engine {
+impl BigQueries {
     /// Declares a source, sink or view and remembers it; what was done, in words.
     pub(in crate::engine) fn declare(&self, statement: Statement) -> Result<String, ServiceError> {
         let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
@@ -260,7 +259,7 @@ impl Engine {
         };
         let is_there = format!("{} {name} exists, nothing was done", what.word());
         let exists = || {
-            let known = self.big_queries.known.lock();
+            let known = self.known.lock();
             match known.absence(what, &name.text) {
                 Some(problem) if if_not_exists => Ok(Some(format!("{is_there}; it is not in use: {problem}"))),
                 Some(problem) => Err(is_absent(what, name, problem)),
@@ -271,7 +270,7 @@ impl Engine {
             return Ok(is_there);
         }
         let ready = self.ready(&statement, true, OPEN_MAX)?;
-        let _changing = self.big_queries.changing.lock();
+        let _changing = self.changing.lock();
         if let Some(is_there) = exists()? {
             return Ok(is_there);
         }
@@ -280,18 +279,18 @@ impl Engine {
         let done = format!("{} {name} created", what.word());
         let number = self.catalog.insert_statement(text)?;
         self.enter(ready)?;
-        self.big_queries.known.lock().remembered.insert(number, statement);
+        self.known.lock().remembered.insert(number, statement);
         Ok(done)
     }
 
     /// What a statement declares, checked if it is new.
     pub(super) fn ready(&self, statement: &Statement, is_new: bool, limit: Duration) -> Result<Ready, ServiceError> {
         if !is_new && !matches!(statement, Statement::CreateSource(_)) {
-            return Ready::of(statement, &self.files);
+            return Ready::of(statement, &self.opener.files);
         }
-        let host = Host { files: self.files.clone(), ..Host::default() };
+        let host = Host { files: self.opener.files.clone(), ..Host::default() };
         let statement = statement.clone();
-        self.outside.call("looking at what is declared", limit, &self.is_stopped, move || {
+        self.opener.call("looking at what is declared", limit, move || {
             let ready = Ready::of(&statement, &host.files)?;
             if is_new {
                 ready.check(&host)?;
@@ -305,7 +304,7 @@ impl Engine {
         let mut full = self.scope();
         ready.clone().add(&mut full)?;
         // A plan that was made does not change with another name: this is no change of what queries read.
-        let mut known = self.big_queries.known.lock();
+        let mut known = self.known.lock();
         match ready {
             Ready::View(create) => {
                 let view = full.view(&create.name.text).expect("it was just added").clone();
@@ -326,12 +325,12 @@ impl Engine {
         limit: Duration,
     ) -> Result<bool, ServiceError> {
         let ready = self.ready(statement, false, limit);
-        let _changing = self.big_queries.changing.lock();
-        if !self.big_queries.known.lock().remembered.contains_key(&number) {
+        let _changing = self.changing.lock();
+        if !self.known.lock().remembered.contains_key(&number) {
             return Ok(false);
         }
         let entered = ready.and_then(|ready| self.enter(ready));
-        let mut known = self.big_queries.known.lock();
+        let mut known = self.known.lock();
         match &entered {
             Ok(()) => known.absent.remove(&number),
             Err(error) => known.absent.insert(number, Absence { problem: error.message.clone(), is_tried_again }),
@@ -341,17 +340,17 @@ impl Engine {
 
     /// Forgets a source, sink or view that nothing needs; whether there was one.
     pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+        let _changing = self.changing.lock();
         let mut tables = Scope::new();
         self.tables.add_to(&mut tables, None);
-        let declared = self.big_queries.known.lock().declarations();
+        let declared = self.known.lock().declarations();
         let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
         declared.check_without(number, tables, &self.scope()).map_err(|error| ServiceError {
             message: format!("the {} '{name}' cannot be dropped: {}", what.word(), error.message),
             ..error
         })?;
         self.catalog.remove_statement(number)?;
-        let mut known = self.big_queries.known.lock();
+        let mut known = self.known.lock();
         known.changes += 1;
         known.remembered.remove(&number);
         if known.absent.remove(&number).is_none() {
@@ -365,14 +364,14 @@ impl Engine {
     }
 
     /// Drops a reference table that nothing uses. A query that is planned with it meanwhile is planned anew.
-    pub(in crate::engine) fn drop_reference_table(&self, name: &str) -> Result<(), ServiceError> {
-        let _changing = self.big_queries.changing.lock();
+    pub(in crate::engine) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+        let _changing = self.changing.lock();
         let mut others = Scope::new();
         self.tables.add_to(&mut others, Some(name));
-        let declared = self.big_queries.known.lock().declarations();
+        let declared = self.known.lock().declarations();
         let users = declared.need_name(name, None, others, &self.scope());
         self.queries.drop_table(name, users)?;
-        self.big_queries.known.lock().changes += 1;
+        self.known.lock().changes += 1;
         Ok(())
     }
 
@@ -383,7 +382,7 @@ impl Engine {
         };
         let mut tables = Scope::new();
         self.tables.add_to(&mut tables, None);
-        let declared = self.big_queries.known.lock().declarations();
+        let declared = self.known.lock().declarations();
         let number = declared.number(what, name)?;
         let problem = declared.absent.get(&number).map(|absence| absence.problem.clone());
         let (address, columns, text) = match what {
@@ -414,7 +413,7 @@ impl Engine {
 
     /// Name and address, or text, of the sources, sinks or views.
     pub(in crate::engine) fn declared(&self, what: Declared) -> Vec<(String, String)> {
-        let known = self.big_queries.known.lock();
+        let known = self.known.lock();
         let scope = &known.scope;
         let mut declared: Vec<(String, String)> = match what {
             Declared::Source => scope.sources().map(|one| (one.name.text.clone(), one.address.clone())).collect(),

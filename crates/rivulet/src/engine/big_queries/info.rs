@@ -8,9 +8,8 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Reason, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
-use super::OneQuery;
+use super::{BigQueries, OneQuery};
 use crate::counted::counted;
-use crate::engine::Engine;
 use crate::engine::registry::like;
 use crate::engine::running::{latency, named};
 use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
@@ -115,14 +114,14 @@ impl From<BigQueryInfo> for QueryInfo {
     }
 }
 
-impl Engine {
+impl BigQueries {
     /// Of each big query that reads this source, what is probably wrong with the times of its rows.
     pub(in crate::engine) fn warnings_of_source(&self, source: &str) -> Vec<String> {
         let reads = |one: &OneQuery| {
             let plan = one.plan.as_ref().filter(|_| one.life.flow().is_some());
             plan.is_some_and(|plan| plan.sources.iter().any(|read| read.declaration.name.text == source))
         };
-        let found = self.big_queries.that(reads).into_iter().flat_map(|(name, one)| {
+        let found = self.that(reads).into_iter().flat_map(|(name, one)| {
             let warned = one.seconds_by_source().into_iter().filter(|(of, _)| of == source);
             warned.map(move |(_, seconds)| format!("read by the query '{name}': {seconds}")).collect::<Vec<_>>()
         });
@@ -133,11 +132,11 @@ impl Engine {
 /// So many queries are named that do not run, of however many there are.
 const NAMED_MAX: usize = 16;
 
-impl Engine {
+impl BigQueries {
     /// Which big queries do not run though nobody has paused them, and why.
-    pub(in crate::engine) fn failed_big_queries(&self) -> Vec<String> {
+    pub(in crate::engine) fn problems(&self) -> Vec<String> {
         let does_not_run = |one: &OneQuery| !one.life.problem().is_empty();
-        let all = self.big_queries.that(does_not_run);
+        let all = self.that(does_not_run);
         let more = all.len().saturating_sub(NAMED_MAX);
         let say = |(name, one): &(String, OneQuery)| {
             format!("the query '{name}' is {}: {}", one.life.state().name(), one.life.reason().unwrap_or_default())
@@ -147,23 +146,23 @@ impl Engine {
     }
 
     /// Every big query, by name.
-    pub(in crate::engine) fn big_query_snapshots(&self) -> Vec<BigQuerySnapshot> {
-        self.big_queries.that(|_| true).iter().map(|(name, one)| one.snapshot(name)).collect()
+    pub(in crate::engine) fn snapshots(&self) -> Vec<BigQuerySnapshot> {
+        self.that(|_| true).iter().map(|(name, one)| one.snapshot(name)).collect()
     }
 
     /// Every big query, by name.
-    pub(in crate::engine) fn big_query_infos(&self) -> Vec<BigQueryInfo> {
-        self.big_query_snapshots().into_iter().map(|one| one.info).collect()
+    pub(in crate::engine) fn infos(&self) -> Vec<BigQueryInfo> {
+        self.snapshots().into_iter().map(|one| one.info).collect()
     }
 
     /// One big query.
-    pub(in crate::engine) fn big_query(&self, name: &str) -> Option<BigQueryInfo> {
-        let one = self.big_queries.known.lock().query(name)?;
+    pub(in crate::engine) fn info(&self, name: &str) -> Option<BigQueryInfo> {
+        let one = self.known.lock().query(name)?;
         Some(one.snapshot(name).info)
     }
 
     /// The first big queries by name that pass the filter. They belong to no application.
-    pub(in crate::engine) fn big_queries_of(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+    pub(in crate::engine) fn infos_of(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
         if filter.application.is_some() {
             return Vec::new();
         }
@@ -172,7 +171,7 @@ impl Engine {
                 && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
         };
         let wanted: Vec<(String, OneQuery)> = {
-            let mut known = self.big_queries.known.lock();
+            let mut known = self.known.lock();
             let names: Vec<String> =
                 known.queries.keys().filter(|name| is_wanted(name)).take(filter.limit).cloned().collect();
             names.into_iter().filter_map(|name| known.query(&name).map(|one| (name, one))).collect()

@@ -7,8 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{OneQuery, close};
-use crate::engine::Engine;
+use super::{BigQueries, OneQuery, close};
 use crate::service::QueryState;
 
 /// A query with less than this part of the bound is not what has used it up.
@@ -33,19 +32,19 @@ impl OneQuery {
     }
 }
 
-impl Engine {
+impl BigQueries {
     /// Ends the big query with the most state if memory is used up and that is what uses it.
     pub(super) fn keep_memory(&self, ended: &mut Ended) {
         let Some(bytes_max) = self.memory.exceeded() else { return };
         if ended.0.is_some_and(|at| at.elapsed() < GIVEN_BACK_MAX) {
             return;
         }
-        let queries = self.big_queries.that(|one| one.life.flow().is_some());
+        let queries = self.that(|one| one.life.flow().is_some());
         let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
         let Some((bytes, name, one)) = largest.filter(|(bytes, ..)| *bytes >= bytes_max / SHARE_MIN) else { return };
         // It may have been dropped meanwhile, or started anew.
-        let Some(_claim) = self.big_queries.claim_within(&name, CLAIM_MAX) else { return };
-        if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
+        let Some(_claim) = self.claim_within(&name, CLAIM_MAX) else { return };
+        if !self.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
             return;
         }
         let mib = |bytes: u64| bytes >> 20;
@@ -63,7 +62,7 @@ impl Engine {
         if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
             tracing::warn!(query = name, "after a restart the query will run again: {error}");
         }
-        self.big_queries.known.lock().change(&name, |now| now.life.fail(reason));
+        self.known.lock().change(&name, |now| now.life.fail(reason));
         if let Some(running) = one.life.into_flow() {
             running.cancel();
             close(running);

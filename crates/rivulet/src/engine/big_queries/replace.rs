@@ -10,7 +10,6 @@
 //! new one; or by the version before, if the new one cannot start.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,11 +22,10 @@ use rivulet_sql::{
 use super::begin::Begin;
 use super::claim::Claim;
 use super::saved::Saved;
-use super::{Life, OneQuery, STOP_MAX, close};
-use crate::engine::Engine;
+use super::{BigQueries, Life, OneQuery, Opener, STOP_MAX, close};
 use crate::engine::checkpoints::Paused;
 use crate::engine::outside::OPEN_MAX;
-use crate::engine::upgrade::{Upgrade, state_would_be_lost, stays};
+use crate::engine::upgrade::{Upgrade, state_would_be_lost, stays, upgrade};
 use crate::run;
 use crate::service::{ErrorKind, QueryReplacement, ServiceError};
 
@@ -35,12 +33,12 @@ use crate::service::{ErrorKind, QueryReplacement, ServiceError};
 const FINAL_MAX: Duration = Duration::from_secs(10);
 
 /// A version of a query that is to take over from the one that is known.
-struct Version<'e> {
-    engine: &'e Engine,
+struct Version<'a> {
+    all: &'a BigQueries,
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
     migration: QueryMigration,
-    /// What was declared when it was planned ([`Engine::declarations`]).
+    /// What was declared when it was planned ([`BigQueries::declarations`]).
     declarations: u64,
     /// The version before.
     before: OneQuery,
@@ -53,8 +51,8 @@ struct Version<'e> {
     is_closed: bool,
     /// What was started.
     running: Option<run::Running>,
-    _no_checkpoint: Option<Paused<'e>>,
-    _claim: Claim,
+    _no_checkpoint: Option<Paused<'a>>,
+    _claim: Claim<'a>,
 }
 
 /// Where the version before was, and where the new one begins.
@@ -69,23 +67,23 @@ struct Handed {
 /// A flow that makes its last checkpoint, and goes on if nothing comes of that.
 struct Closing<'r> {
     running: &'r run::Running,
-    /// Whether the server is stopping: then it stays closed.
-    is_stopped: &'r AtomicBool,
+    /// It says whether the server is stopping: then it stays closed.
+    opener: &'r Opener,
     was_paused: bool,
     is_final: bool,
 }
 
 impl<'r> Closing<'r> {
-    fn new(running: &'r run::Running, is_stopped: &'r AtomicBool) -> Self {
+    fn new(running: &'r run::Running, opener: &'r Opener) -> Self {
         let was_paused = running.flow().is_paused();
         running.flow().close();
-        Self { running, is_stopped, was_paused, is_final: false }
+        Self { running, opener, was_paused, is_final: false }
     }
 }
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        if self.is_final || self.is_stopped.load(Ordering::Acquire) {
+        if self.is_final || self.opener.is_stopped() {
             return;
         }
         self.running.flow().resume();
@@ -95,46 +93,46 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl Engine {
+impl BigQueries {
     /// Creates a big query, or lets it take over from the one of its name.
     ///
     /// # Errors
     /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of
     /// which no checkpoint can be made. The version before goes on then.
-    pub(in crate::engine) fn replace_big_query(
+    pub(in crate::engine) fn replace(
         &self,
         create: CreateBigQuery,
         wish: StateWish,
     ) -> Result<QueryReplacement, ServiceError> {
         let name = create.name.text.clone();
-        let claim = self.big_queries.claim(&name)?;
+        let claim = self.claim(&name)?;
         // No backup sees the catalog of the one version with the checkpoint of the other.
         let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        self.check_not_stopping()?;
-        let Some(before) = self.big_queries.known.lock().query(&name) else {
+        self.opener.check_not_stopping()?;
+        let Some(before) = self.known.lock().query(&name) else {
             drop(no_checkpoint);
             return Ok(QueryReplacement { is_new: self.create_one(create)?, ..QueryReplacement::default() });
         };
         let is_same =
             |statement: &Statement| matches!(statement, Statement::CreateBigQuery(one) if one.id == create.id);
-        if self.big_queries.known.lock().remembered.get(&before.number).is_some_and(is_same) {
+        if self.known.lock().remembered.get(&before.number).is_some_and(is_same) {
             return Ok(QueryReplacement::default());
         }
         let version = self.check_version(before, create, wish, claim, no_checkpoint)?;
-        let replaced = self.upgrade(version)?;
+        let replaced = upgrade(version)?;
         tracing::info!(query = name, "{}", replaced.text(&name));
         Ok(replaced)
     }
 
     /// Looks for what can be refused.
-    fn check_version<'e>(
-        &'e self,
+    fn check_version<'a>(
+        &'a self,
         before: OneQuery,
         create: CreateBigQuery,
         wish: StateWish,
-        claim: Claim,
-        no_checkpoint: Option<Paused<'e>>,
-    ) -> Result<Version<'e>, ServiceError> {
+        claim: Claim<'a>,
+        no_checkpoint: Option<Paused<'a>>,
+    ) -> Result<Version<'a>, ServiceError> {
         let name = &create.name.text;
         let declarations = self.declarations();
         let plan = Arc::new(plan_query(&create.query, &self.scope())?);
@@ -164,12 +162,12 @@ impl Engine {
             migration.discard_state();
         }
         if saved.is_some() && migration.keeps_sink() {
-            let (name, before, plan, host) = (name.clone(), of_before.clone(), plan.clone(), self.host_of(name));
+            let (name, before, plan, host) = (name.clone(), of_before.clone(), plan.clone(), self.opener.host_of(name));
             let check = move || check_file(&name, &before, &plan, &host);
-            self.outside.call("looking at the file of the result", OPEN_MAX, &self.is_stopped, check)?;
+            self.opener.call("looking at the file of the result", OPEN_MAX, check)?;
         }
         Ok(Version {
-            engine: self,
+            all: self,
             create,
             plan,
             migration,
@@ -193,13 +191,13 @@ impl Version<'_> {
 
     /// Changes what is known of the query.
     fn change(&self, change: impl FnOnce(&mut OneQuery)) {
-        self.engine.big_queries.known.lock().change(self.name(), change);
+        self.all.known.lock().change(self.name(), change);
     }
 
     /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with;
     /// nothing if there is none yet. The version before stands still then.
     fn hand_over(&mut self, saved: &mut Saved) -> Result<Option<Handed>, ServiceError> {
-        let engine = self.engine;
+        let all = self.all;
         // It may have come to its end since that was looked at. What it has written since its last checkpoint would
         // come twice.
         self.before.look();
@@ -209,12 +207,12 @@ impl Version<'_> {
         }
         // One that has failed has nothing left that could be saved.
         let running = self.before.life.flow().filter(|running| running.flow().ended().is_none());
-        let mut closing = running.map(|running| Closing::new(running, &engine.is_stopped));
+        let mut closing = running.map(|running| Closing::new(running, &all.opener));
         let unavailable = |why: &str| stays(name, ServiceError::from_text(ErrorKind::Unavailable, why));
         if let Some(running) = running {
             let made = saved.save(&self.of_before, running, true).map_err(|failure| unavailable(&failure.text))?;
             if saved.has_ended() {
-                engine.big_queries.known.lock().note_end(name, self.before.number);
+                all.known.lock().note_end(name, self.before.number);
                 return Err(has_ended(name));
             }
             if made.is_none() {
@@ -227,9 +225,9 @@ impl Version<'_> {
         let (found, problems) = saved.restore(&self.of_before).map_err(|error| stays(name, error))?;
         let begin = match running {
             Some(_) => Ok(Begin::At(found)),
-            None => engine.begin_where_final(&self.of_before, name, saved, found),
+            None => all.begin_where_final(&self.of_before, name, saved, found),
         };
-        engine.note_damage(name, &problems, &begin);
+        all.note_damage(name, &problems, &begin);
         let (epoch, snapshot) = match begin.map_err(|error| stays(name, error))? {
             Begin::At(Some(found)) => found,
             Begin::At(None) => {
@@ -252,6 +250,7 @@ impl Version<'_> {
         }
         Ok(Some(Handed { epoch, before: snapshot, after }))
     }
+
     /// Closes the version before. Whatever fails from here on has it started again, unless an error has ended it.
     fn close_before(&mut self) {
         self.before.look();
@@ -276,16 +275,16 @@ impl Version<'_> {
 
     /// Has the catalog have the new version, unless what that reads or writes was declared anew since it was planned.
     fn store_text(&self) -> Result<(), ServiceError> {
-        let (engine, number) = (self.engine, self.before.number);
-        let _changing = engine.big_queries.changing.lock();
-        if engine.declarations() != self.declarations {
+        let (all, number) = (self.all, self.before.number);
+        let _changing = all.changing.lock();
+        if all.declarations() != self.declarations {
             let message = "what it reads or writes was declared anew meanwhile";
             return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("replace it once more"));
         }
-        engine.catalog.replace_statement(number, &self.create.query.text)?;
+        all.catalog.replace_statement(number, &self.create.query.text)?;
         // At once, so that nothing is dropped that the new version needs.
         let statement = Statement::CreateBigQuery(Box::new(self.create.clone()));
-        engine.big_queries.known.lock().remembered.insert(number, statement);
+        all.known.lock().remembered.insert(number, statement);
         Ok(())
     }
 
@@ -327,16 +326,16 @@ impl Upgrade for Version<'_> {
     }
 
     fn start(&mut self) -> Result<(), ServiceError> {
-        let engine = self.engine;
+        let all = self.all;
         if let Some(handed) = self.handed.as_ref().filter(|_| !self.migration.keeps_sink()) {
-            let (before, host) = (self.of_before.clone(), engine.host_of(self.name()));
+            let (before, host) = (self.of_before.clone(), all.opener.host_of(self.name()));
             let (what, at) = (format!("making final what '{}' has written", self.name()), handed.before.clone());
             let finish = move || run::finish_sink(&before, &host, &at);
-            engine.outside.call(&what, OPEN_MAX, &engine.is_stopped, finish)?;
+            all.opener.call(&what, OPEN_MAX, finish)?;
         }
         if !self.before.life.is_paused() {
             let after = self.handed.as_ref().map(|handed| handed.after.clone());
-            self.running = Some(engine.start_flow(&self.plan, self.name(), after)?);
+            self.running = Some(all.opener.start(&self.plan, self.name(), after)?);
         }
         Ok(())
     }
@@ -344,17 +343,17 @@ impl Upgrade for Version<'_> {
     /// Of a version that begins anew what was saved of the one before is forgotten only when the catalog has it. A
     /// crash between the two leaves checkpoints of another version, and that is said ([`Saved::open`]).
     fn store(&mut self) -> Result<(), ServiceError> {
-        let (engine, number) = (self.engine, self.before.number);
-        let known_before = engine.big_queries.known.lock().remembered.get(&number).cloned();
+        let (all, number) = (self.all, self.before.number);
+        let known_before = all.known.lock().remembered.get(&number).cloned();
         self.store_text()?;
         if self.saved.is_some() {
             return Ok(());
         }
-        let line = engine.new_line(self.name(), number, &self.create.query.text).inspect_err(|_| {
+        let line = all.new_line(self.name(), number, &self.create.query.text).inspect_err(|_| {
             if let Some(statement) = known_before {
-                engine.big_queries.known.lock().remembered.insert(number, statement);
+                all.known.lock().remembered.insert(number, statement);
             }
-            if let Err(error) = engine.catalog.replace_statement(number, &self.before.query.text) {
+            if let Err(error) = all.catalog.replace_statement(number, &self.before.query.text) {
                 tracing::error!(number, "after a restart the version of a query counts that could not begin: {error}");
             }
         })?;
@@ -362,12 +361,12 @@ impl Upgrade for Version<'_> {
         Ok(())
     }
 
-    fn switch(mut self) -> (QueryReplacement, bool) {
+    fn switch(mut self) -> QueryReplacement {
         let told = self.told();
         let mut life = Life::stored(self.before.life.is_paused(), None);
         match self.running.take() {
             // Whoever stops the server may not have waited for this one: nothing is written after its last checkpoint.
-            Some(running) if self.engine.is_stopped.load(Ordering::Acquire) => give_up(running),
+            Some(running) if self.all.opener.is_stopped() => give_up(running),
             Some(running) => life.start(Arc::new(running)),
             None => {}
         }
@@ -375,7 +374,7 @@ impl Upgrade for Version<'_> {
             one.query = self.create.query.clone();
             (one.plan, one.life) = (Some(self.plan.clone()), life);
         });
-        (told, true)
+        told
     }
 
     /// The version before goes on from its last checkpoint, if it ran.
@@ -386,7 +385,7 @@ impl Upgrade for Version<'_> {
         if !self.is_closed {
             return error;
         }
-        let (engine, OneQuery { number, query, mut life, .. }) = (self.engine, self.before.clone());
+        let (all, OneQuery { number, query, mut life, .. }) = (self.all, self.before.clone());
         let name = self.name();
         match &self.saved {
             None => life.hinder(format!("it was stopped to be replaced, and begins anew: {}", error.message)),
@@ -394,12 +393,12 @@ impl Upgrade for Version<'_> {
         }
         // It may have failed so lately that nobody has said so.
         if matches!(life, Life::Failed { .. })
-            && let Err(error) = engine.catalog.set_statement_failure(number, Some(life.problem()))
+            && let Err(error) = all.catalog.set_statement_failure(number, Some(life.problem()))
         {
             tracing::warn!(query = name, "after a restart the query will run again: {error}");
         }
         if life.waits_to_start() && self.saved.is_some() {
-            match engine.start_saved(name, &query.text, &self.of_before, self.saved.as_ref()) {
+            match all.start_saved(name, &query.text, &self.of_before, self.saved.as_ref()) {
                 Ok(started) => started.enter(&mut life),
                 Err(error) => {
                     tracing::error!(

@@ -1,5 +1,4 @@
-//! What outlives the process of a big query: a line of epochs for each, with where its sources stand, what its
-//! operators hold, and what its sinks need to make final what was written.
+//! What outlives the process of a big query: a line of epochs for each, of which [`super::note`] has what one says.
 //!
 //! State is cut by key groups into pieces, and a piece that is what it was is neither kept nor written again. So a
 //! checkpoint costs what has changed, in time, memory and bytes.
@@ -7,24 +6,22 @@
 //! What must hold: a query goes on from an epoch whole, or not at all. Whatever is wrong with it is said, and the query
 //! waits for somebody to decide.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use rivulet_connectors::clock::SystemClock;
-use rivulet_dataflow::{
-    Clock, KeyGroups, NodeId, PartitionState, Snapshot, StateError, StateFrame, StatePart, StateSink, Work,
-};
+use rivulet_dataflow::{Snapshot, StateError, StateFrame};
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
-use rivulet_storage::{Committed, Epoch, EpochSettings, Epochs, Piece, Restored, StorageError, Store};
-use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use rivulet_storage::{Committed, EpochSettings, Epochs, Restored, StorageError, Store};
 
-use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
+use super::note::{Note, StatePieces, is_of, state_of};
+use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus, of_query};
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
+
+pub(crate) use super::note::checksum;
+pub(crate) use crate::engine::checkpoints::line::numbers;
 
 /// How long a query may take to come to rest. Until then its sources rest, and what it has in hand is processed.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -39,12 +36,6 @@ const SLOW_REST: Duration = Duration::from_secs(60);
 /// The end of a query that could not be saved is tried again after this: it is asked for all the time.
 const END_REST: Duration = Duration::from_secs(1);
 
-/// A piece of the state of an operator has about so many rows.
-const ROWS_OF_ONE_PIECE: usize = 4_096;
-
-/// Where the lines of queries are.
-const LINES: &str = "queries";
-
 /// The checkpoints of one big query.
 pub(super) struct Saved {
     line: Line,
@@ -57,57 +48,6 @@ pub(super) struct Saved {
 
 /// The number of an epoch and what it says, if there is one to go on from; and what was wrong with newer ones.
 pub(super) type Found = (Option<(u64, Snapshot)>, Vec<String>);
-
-/// Where a partition of a source stands, and the time of its newest row.
-type NotedPartition = (Option<String>, Option<i64>);
-
-/// What an epoch says beside its pieces.
-#[derive(Debug, Serialize, Deserialize)]
-struct Note {
-    /// The checksum of the query's text.
-    #[serde(default)]
-    query: Option<u64>,
-    /// The operators, by node, so that state is given to those that wrote it.
-    operators: Vec<String>,
-    /// How the keys of the state are divided.
-    #[serde(default)]
-    key_groups: NotedKeyGroups,
-    #[serde(default)]
-    has_ended: bool,
-    /// When it was made, in milliseconds since 1970, for who looks at it later.
-    #[serde(default)]
-    made_ms: Option<i64>,
-    /// The epoch of the version before, of which this one is what the query goes on with: no row was processed between
-    /// the two. Where several versions came one after the other without that any processed a row, it is that of the
-    /// first.
-    #[serde(default)]
-    takes_over: Option<u64>,
-    /// For each source its partitions; nothing for one that has yet to be opened for the first time.
-    sources: Vec<Option<Vec<NotedPartition>>>,
-    sinks: Vec<Vec<String>>,
-    reached_us: BTreeMap<NodeId, i64>,
-    ended_stages: Vec<NodeId>,
-}
-
-/// How keys are divided among key groups, as a checkpoint notes it.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct NotedKeyGroups {
-    count: u16,
-    hash: String,
-}
-
-impl NotedKeyGroups {
-    fn of(key_groups: KeyGroups) -> Self {
-        Self { count: key_groups.count(), hash: KeyGroups::HASH.into() }
-    }
-}
-
-impl Default for NotedKeyGroups {
-    /// Those of checkpoints that do not say.
-    fn default() -> Self {
-        Self { count: 256, hash: "xxh3".into() }
-    }
-}
 
 /// What is saved of a query, for who looks at it without a server.
 #[derive(Debug)]
@@ -124,24 +64,19 @@ pub(crate) struct Examined {
     pub(crate) problems: Vec<String>,
 }
 
-/// The checksum of the text of a query, as its checkpoints note it.
-pub(crate) fn checksum(text: &str) -> u64 {
-    xxh3_64(text.as_bytes())
-}
-
 /// Looks at what is saved of the query with this number, down to the last byte.
 ///
 /// # Errors
 /// The store cannot be read.
 pub(crate) fn examine(store: &Arc<Store>, number: u64) -> Result<Examined, StorageError> {
     // Only what is looked at counts, not how many are kept.
-    let epochs = Epochs::open(store.clone(), &line_of(number), EpochSettings { retained: usize::MAX })?;
+    let epochs = Epochs::open(store.clone(), &of_query(number), EpochSettings { retained: usize::MAX })?;
     let mut problems = epochs.problems().to_vec();
     let note = epochs.note().cloned().unwrap_or_default();
     let mut note_problem = |what: &str, why: String| problems.push(format!("{what} is not understood: {why}"));
     if let Some(Restored { pieces, note, .. }) = epochs.restore()? {
-        if let Err(error) = serde_json::from_value::<Note>(note) {
-            note_problem("where it stands", error.to_string());
+        if let Err(error) = Note::read(note) {
+            note_problem("where it stands", error);
         }
         for (name, bytes) in &pieces {
             for error in bytes.iter().filter_map(|bytes| StateFrame::from_bytes(bytes).err()) {
@@ -157,28 +92,6 @@ pub(crate) fn examine(store: &Arc<Store>, number: u64) -> Result<Examined, Stora
         text: note["query"].as_u64(),
         problems,
     })
-}
-
-fn now_ms() -> i64 {
-    SystemClock.now_us() / 1_000
-}
-
-/// The name of the line of a query.
-fn line_of(number: u64) -> String {
-    format!("{LINES}/{number}")
-}
-
-/// The query whose line this is.
-pub(in crate::engine) fn query_of(line: &str) -> Option<u64> {
-    line.strip_prefix(LINES)?.strip_prefix('/')?.parse().ok()
-}
-
-/// The queries of which something is saved.
-///
-/// # Errors
-/// The store cannot be read.
-pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
-    Ok(Epochs::lines(store, LINES)?.iter().filter_map(|line| query_of(line)).collect())
 }
 
 /// Forgets what was saved of queries that are not in the catalog any more. It has given out numbers up to `next`, and
@@ -201,7 +114,7 @@ pub(super) fn forget_dropped(store: &Arc<Store>, next: u64, known: &BTreeSet<u64
 /// # Errors
 /// The store cannot be reached, or must not be changed now.
 pub(super) fn forget(store: &Arc<Store>, number: u64) -> Result<(), ServiceError> {
-    let line = Epochs::open(store.clone(), &line_of(number), EpochSettings { retained: 1 });
+    let line = Epochs::open(store.clone(), &of_query(number), EpochSettings { retained: 1 });
     line.and_then(Epochs::delete).map_err(|error| refused("checkpoints of another query cannot be deleted", &error))
 }
 
@@ -218,7 +131,7 @@ impl Saved {
         let settings = EpochSettings { retained: retained.max(2) };
         let failed = |error| refused("its checkpoints cannot be opened", &error);
         let query = checksum(text);
-        let mut epochs = Epochs::open(store.clone(), &line_of(number), settings).map_err(failed)?;
+        let mut epochs = Epochs::open(store.clone(), &of_query(number), settings).map_err(failed)?;
         let (own, newest) = (newest_of(&epochs, query), epochs.newest());
         // Where there are only those of another version, to begin anew would write again what both have written. The
         // catalog may be an older copy.
@@ -272,42 +185,8 @@ impl Saved {
             ServiceError::new(ErrorKind::Unavailable, format!("it cannot go on from its checkpoint {epoch}: {problem}"))
                 .with_hint("drop the query and create it again to begin anew, or run the version that wrote it")
         };
-        let note: Note = serde_json::from_value(note).map_err(|error| not_this(error.to_string()))?;
-        if note.has_ended {
-            return Ok((None, problems));
-        }
-        if note.operators != operators(plan) {
-            return Err(not_this("this version of the program computes it by other operators".into()));
-        }
-        let (noted, own) = (&note.key_groups, NotedKeyGroups::of(plan.dataflow.key_groups()));
-        if *noted != own {
-            let (count, hash) = (noted.count, &noted.hash);
-            return Err(not_this(format!(
-                "its keys are divided into {count} groups by {hash}, and not into {}",
-                own.count
-            )));
-        }
-        let mut state: BTreeMap<NodeId, Vec<StateFrame>> = BTreeMap::new();
-        for (name, bytes) in &pieces {
-            let Some(node) = node_of(name) else { return Err(not_this(format!("'{name}' is not known"))) };
-            for bytes in bytes {
-                let frame = StateFrame::from_bytes(bytes).map_err(|error| not_this(error.to_string()))?;
-                state.entry(node).or_default().push(frame);
-            }
-        }
-        let partition = |(position, newest_us)| PartitionState { position, newest_us };
-        let begins = note.sources.iter().enumerate().filter(|(_, partitions)| partitions.is_none());
-        let begins = begins.map(|(place, _)| place).collect();
-        let sources = note.sources.into_iter().map(Option::unwrap_or_default);
-        let snapshot = Snapshot {
-            sources: sources.map(|partitions| partitions.into_iter().map(partition).collect()).collect(),
-            begins,
-            sinks: note.sinks,
-            state,
-            reached_us: note.reached_us,
-            ended: note.ended_stages,
-        };
-        Ok((Some((epoch, snapshot)), problems))
+        let snapshot = Note::read(note).and_then(|note| note.snapshot(&pieces, plan)).map_err(not_this)?;
+        Ok((snapshot.map(|snapshot| (epoch, snapshot)), problems))
     }
 
     /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take
@@ -353,14 +232,10 @@ impl Saved {
         snapshot: &Snapshot,
     ) -> Result<Committed, ServiceError> {
         let failed = |error: StateError| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string());
-        let mut state = Differences::new(&self.line.epochs);
-        for (node, frames) in &snapshot.state {
-            for (place, frame) in frames.iter().enumerate() {
-                state.add(Piece::whole(format!("node-{node}/{place}"), frame.to_bytes().map_err(failed)?));
-            }
-        }
+        let state = state_of(&self.line.epochs, snapshot).map_err(failed)?;
         let query = checksum(text);
-        let note = Note { takes_over: Some(self.first_of(epoch)), ..Note::of(query, plan, snapshot.clone()) };
+        let mut note = Note::of(query, plan, snapshot.clone());
+        note.takes_over = Some(self.first_of(epoch));
         let committed = self.line.commit(note.epoch(state));
         let committed =
             committed.map_err(|error| refused("its checkpoint for the new version cannot be written", &error))?;
@@ -411,7 +286,8 @@ impl Saved {
         line.save(is_asked, |line| {
             match flow.wait(Duration::ZERO) {
                 Some(Ok(())) if !*has_ended && !running.was_stopped() => {
-                    let ended = commit_end(line, *query, plan).map_err(|error| Failure { text: error.to_string(), rest: END_REST })?;
+                    let ended = commit_end(line, *query, plan)
+                        .map_err(|error| Failure { text: error.to_string(), rest: END_REST })?;
                     *has_ended = true;
                     return Ok(Some(ended));
                 }
@@ -443,46 +319,9 @@ impl Saved {
     }
 }
 
-impl Note {
-    /// What the epoch says with which a query ends.
-    fn end(query: u64, plan: &QueryPlan) -> Self {
-        Self { has_ended: true, ..Self::of(query, plan, Snapshot::default()) }
-    }
-
-    /// The next epoch of a line, which says this and has this state.
-    fn epoch(&self, state: Differences) -> Epoch {
-        state.epoch(serde_json::to_value(self).expect("numbers and texts are always JSON"))
-    }
-
-    fn of(query: u64, plan: &QueryPlan, snapshot: Snapshot) -> Self {
-        let partition = |state: PartitionState| (state.position, state.newest_us);
-        let sources = snapshot.sources.into_iter().enumerate().map(|(place, partitions)| {
-            let is_open = !snapshot.begins.contains(&place);
-            is_open.then(|| partitions.into_iter().map(partition).collect())
-        });
-        Self {
-            query: Some(query),
-            operators: operators(plan),
-            key_groups: NotedKeyGroups::of(plan.dataflow.key_groups()),
-            has_ended: false,
-            made_ms: Some(now_ms()),
-            takes_over: None,
-            sources: sources.collect(),
-            sinks: snapshot.sinks,
-            reached_us: snapshot.reached_us,
-            ended_stages: snapshot.ended,
-        }
-    }
-}
-
 /// The newest epoch of the query with a text of this checksum.
 fn newest_of(epochs: &Epochs, query: u64) -> Option<u64> {
     epochs.kept().filter(|(_, note)| is_of(note, query)).map(|(epoch, _)| epoch).max()
-}
-
-/// Whether an epoch that says this is of the query with a text of this checksum.
-fn is_of(note: &serde_json::Value, query: u64) -> bool {
-    note["query"].as_u64().is_none_or(|noted| noted == query)
 }
 
 /// Why a query does not go on of which there are checkpoints, but none of its text.
@@ -491,59 +330,10 @@ fn of_another_version(newest: u64) -> ServiceError {
     ServiceError::new(ErrorKind::Unavailable, message).with_hint("drop the query and create it again to begin anew")
 }
 
-/// What the nodes of a plan are.
-fn operators(plan: &QueryPlan) -> Vec<String> {
-    let nodes = plan.dataflow.nodes().iter();
-    nodes
-        .map(|node| match &node.work {
-            Work::Source(_) => "source".into(),
-            Work::Operator(factory) => factory.describe().operator,
-            Work::Sink(_) => "sink".into(),
-        })
-        .collect()
-}
-
 /// Writes that a query has come to the end of its input.
 fn commit_end(line: &mut Line, query: u64, plan: &QueryPlan) -> Result<Committed, StorageError> {
     let state = Differences::new(&line.epochs);
     line.commit(Note::end(query, plan).epoch(state))
-}
-
-/// The pieces of the state of a query, as its tasks give it.
-struct StatePieces(Mutex<Option<Differences>>);
-
-impl StatePieces {
-    fn new(epochs: &Epochs) -> Self {
-        Self(Mutex::new(Some(Differences::new(epochs))))
-    }
-
-    /// What was taken up to now; later nothing is.
-    fn take_all(&self) -> Differences {
-        self.0.lock().take().expect("it is taken once")
-    }
-}
-
-impl StateSink for StatePieces {
-    fn rows_max(&self) -> usize {
-        ROWS_OF_ONE_PIECE
-    }
-
-    fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError> {
-        let StatePart { node, instance, part } = part;
-        let mut bytes = frame.to_bytes()?;
-        // It may be kept until everything is written.
-        bytes.shrink_to_fit();
-        let piece = Piece::whole(format!("node-{node}/{instance}/{part}"), bytes);
-        if let Some(pieces) = &mut *self.0.lock() {
-            pieces.add(piece);
-        }
-        Ok(())
-    }
-}
-
-/// The node whose state stands under a name.
-fn node_of(name: &str) -> Option<NodeId> {
-    name.strip_prefix("node-")?.split('/').next()?.parse().ok()
 }
 
 /// What `error` means to whoever asked; its hint goes along.
@@ -553,9 +343,11 @@ fn refused(what: &str, error: &StorageError) -> ServiceError {
 
 #[cfg(test)]
 mod tests {
+    use rivulet_dataflow::{KeyGroups, PartitionState};
     use rivulet_sql::{Scope, Statement, parse_script, plan_query};
     use tempfile::TempDir;
 
+    use super::super::note::NotedKeyGroups;
     use super::*;
 
     fn plan() -> QueryPlan {

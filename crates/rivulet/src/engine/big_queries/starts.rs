@@ -73,7 +73,7 @@ struct Note {
 
 /// The queries that have yet to show that they can run.
 #[derive(Default)]
-pub(super) struct Starts {
+pub(in crate::engine) struct Starts {
     /// Where the note is; `None` where none is kept.
     folder: Option<PathBuf>,
     /// The root of the system, whose kernel counts.
@@ -147,7 +147,7 @@ fn control_groups(_system: &Path) -> Vec<ControlGroup> {
 
 impl Starts {
     /// Reads what the last process on this data folder has left. `system` is the root of the system, `/`.
-    pub(super) fn open(folder: &Path, system: &Path) -> Self {
+    pub(in crate::engine) fn open(folder: &Path, system: &Path) -> Self {
         let note: Note = std::fs::read(folder.join(NOTE))
             .ok()
             .and_then(|note| serde_json::from_slice(&note).ok())

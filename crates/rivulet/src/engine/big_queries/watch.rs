@@ -8,18 +8,19 @@
 //! have a thread of their own, and nothing else.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rivulet_sql::{Statement, plan_query};
 
+use super::begin::Started;
 use super::declared::title;
 use super::memory::Ended;
-use super::{BigQueries, Life, OneQuery, Started, close};
+use super::{BigQueries, Life, OneQuery, close};
+use crate::engine::attempts::Attempts;
 use crate::engine::outside::OPEN_MAX;
-use crate::engine::{Engine, reserve};
+use crate::engine::threads::Threads;
 use crate::service::ServiceError;
 
 /// How often all of them are looked at.
@@ -29,123 +30,79 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// after a crash until that is saved.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
-/// How often it is seen to that there is room for a start on a full disk, and what rows say of their time.
+/// How often it is looked what rows say of their time.
 const SLOW_LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// The pause before something is tried the second time; it doubles.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-
 /// How long a source, sink or view is left alone after an attempt that did not come back in its time.
 const STUCK_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// What is tried again, and when.
-struct Attempts {
-    next: Instant,
-    pause: Duration,
-    /// What was said of the last one; the same is not said again.
-    said: String,
-}
-
-impl Attempts {
-    fn new() -> Self {
-        Self { next: Instant::now() + PAUSE_MIN, pause: PAUSE_MIN, said: String::new() }
-    }
-
-    /// Whether what was started has not had to be started again for so long that it counts as new.
-    fn is_past(&self) -> bool {
-        self.next.elapsed() >= 2 * PAUSE_MAX
-    }
-
-    /// It was started. Should it not last, the next attempt comes later.
-    fn began(&mut self) {
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
-        self.next = Instant::now() + self.pause;
-        self.said.clear();
-    }
-
-    fn is_due(&self) -> bool {
-        Instant::now() >= self.next
-    }
-
-    /// Another one was in vain; whether that is worth saying.
-    fn put_off(&mut self, error: &ServiceError) -> bool {
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
-        self.next = Instant::now() + self.pause;
-        let is_new = self.said != error.message;
-        self.said.clone_from(&error.message);
-        is_new
-    }
-}
-
-/// What is tried again without waiting for the world outside.
+/// What the thread that keeps bounds knows.
 #[derive(Default)]
 struct Watch {
-    catalog: Option<Attempts>,
-    /// When it was last seen to what need not be seen to often.
-    seen_to: Option<Instant>,
+    looked: Option<Instant>,
+    /// When it was last looked at what rows say of their time.
+    looked_at_times: Option<Instant>,
     /// The queries of whose times it was said that they are probably of another unit.
     warned: HashSet<u64>,
     ended: Ended,
 }
 
-/// Starts the threads that look after the big queries of an engine, for as long as there is the engine: one that keeps
-/// bounds, and one that makes attempts, each of which may take as long as [`OPEN_MAX`].
-pub(in crate::engine) fn start(engine: &Arc<Engine>) -> Result<(), std::io::Error> {
-    // What it looks at often it can look at without the engine: whoever drops that has its folder for himself.
-    let (attempted, big_queries) = (Arc::downgrade(engine), Arc::downgrade(&engine.big_queries));
-    let engine = attempted.clone();
-    let watch = move || {
-        let mut watch = Watch::default();
-        let mut looked = Instant::now();
-        loop {
-            thread::sleep(END_LOOK_PERIOD);
-            let Some(big_queries) = big_queries.upgrade() else { return };
-            big_queries.save_ends();
-            drop(big_queries);
-            if looked.elapsed() < LOOK_PERIOD {
-                continue;
+impl Watch {
+    fn look(&mut self, queries: &BigQueries) {
+        queries.save_ends();
+        let is_due = |at: &mut Option<Instant>, period| {
+            let is_due = at.is_none_or(|at| at.elapsed() >= period);
+            if is_due {
+                *at = Some(Instant::now());
             }
-            looked = Instant::now();
-            let Some(engine) = engine.upgrade() else { return };
-            if engine.is_stopped.load(Ordering::Acquire) {
-                return;
-            }
-            engine.note_failures();
-            engine.try_the_catalog(&mut watch.catalog);
-            if watch.seen_to.is_none_or(|at| at.elapsed() >= SLOW_LOOK_PERIOD) {
-                watch.seen_to = Some(Instant::now());
-                reserve::keep(&engine.config.data_dir);
-                engine.big_queries.warn_of_seconds(&mut watch.warned);
-                engine.applications.running().iter().for_each(|running| running.log_new_warnings());
-            }
-            engine.keep_memory(&mut watch.ended);
+            is_due
+        };
+        if queries.opener.is_stopped() || !is_due(&mut self.looked, LOOK_PERIOD) {
+            return;
         }
-    };
-    let attempt = move || {
-        let (mut declared, mut queries) = (HashMap::new(), HashMap::new());
-        loop {
-            thread::sleep(LOOK_PERIOD);
-            let Some(engine) = attempted.upgrade() else { return };
-            if engine.is_stopped.load(Ordering::Acquire) {
-                return;
-            }
-            // Here, so that a query whose start is under way is not taken for one that does not run.
-            engine.big_queries.note_those_that_run();
-            if engine.enter_those_that_wait(&mut declared) {
-                // Queries that wait for them need wait no longer.
-                queries.clear();
-            }
-            engine.start_those_that_wait(&mut queries);
+        queries.note_failures();
+        if is_due(&mut self.looked_at_times, SLOW_LOOK_PERIOD) {
+            queries.warn_of_seconds(&mut self.warned);
         }
-    };
-    thread::Builder::new().name("rivulet-watch".into()).spawn(watch)?;
-    thread::Builder::new().name("rivulet-attempts".into()).spawn(attempt).map(drop)
+        queries.keep_memory(&mut self.ended);
+    }
+}
+
+/// What the thread that makes attempts knows.
+#[derive(Default)]
+struct Waiting {
+    declared: HashMap<u64, Attempts>,
+    queries: HashMap<u64, Attempts>,
+}
+
+impl Waiting {
+    fn look(&mut self, queries: &BigQueries) {
+        if queries.opener.is_stopped() {
+            return;
+        }
+        // Here, so that a query whose start is under way is not taken for one that does not run.
+        queries.note_those_that_run();
+        if queries.enter_those_that_wait(&mut self.declared) {
+            // Queries that wait for them need wait no longer.
+            self.queries.clear();
+        }
+        queries.start_those_that_wait(&mut self.queries);
+    }
 }
 
 impl BigQueries {
+    /// Has threads look after big queries: one that keeps bounds, and one that makes attempts, each of which may take
+    /// as long as [`OPEN_MAX`].
+    pub(in crate::engine) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
+        let (watched, mut watch) = (self.clone(), Watch::default());
+        threads.start("rivulet-watch", END_LOOK_PERIOD, move || watch.look(&watched))?;
+        let (attempted, mut waiting) = (self.clone(), Waiting::default());
+        threads.start("rivulet-attempts", LOOK_PERIOD, move || waiting.look(&attempted))
+    }
+
     pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
         let mut known = self.known.lock();
         known.queries.values_mut().for_each(OneQuery::look);
@@ -192,18 +149,16 @@ impl BigQueries {
             }
         }
     }
-}
 
-impl Engine {
     /// Says of each query that an error has ended since the last call that it has, and has the catalog remember it.
     pub(super) fn note_failures(&self) {
         let is_news = |one: &OneQuery| matches!(&one.life, Life::Failed { failure, .. } if !failure.is_noted);
-        for (name, one) in self.big_queries.that(is_news) {
+        for (name, one) in self.that(is_news) {
             let reason = one.life.problem();
             // Whoever changes it now may take long; then it is said the next time.
-            let Some(_claim) = self.big_queries.claim_within(&name, Duration::ZERO) else { continue };
+            let Some(_claim) = self.claim_within(&name, Duration::ZERO) else { continue };
             // It may have been resumed or dropped meanwhile.
-            if !self.big_queries.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
+            if !self.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
                 continue;
             }
             if one.is_undone() {
@@ -211,7 +166,7 @@ impl Engine {
                     query = name,
                     "a query has failed, and is started again from its last checkpoint: {reason}"
                 );
-                self.big_queries.known.lock().change(&name, |now| now.life.retry());
+                self.known.lock().change(&name, |now| now.life.retry());
                 one.life.into_flow().into_iter().for_each(close);
                 continue;
             }
@@ -219,17 +174,17 @@ impl Engine {
             if let Err(error) = self.catalog.set_statement_failure(one.number, Some(reason)) {
                 tracing::warn!(query = name, "after a restart the query will run again: {error}");
             }
-            self.big_queries.known.lock().change(&name, |now| now.life.note());
+            self.known.lock().change(&name, |now| now.life.note());
         }
     }
 
     /// Tries again to enter the sources, sinks and views that are absent; whether any was entered.
     fn enter_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) -> bool {
-        let absent = self.big_queries.absent_for_now();
+        let absent = self.absent_for_now();
         waiting.retain(|number, _| absent.iter().any(|(other, _)| other == number));
         let mut has_entered = false;
         for (number, statement) in absent {
-            let attempts = waiting.entry(number).or_insert_with(Attempts::new);
+            let attempts = waiting.entry(number).or_insert_with(|| Attempts::after(PAUSE_MIN));
             // A view may have waited for the source before it.
             let is_freed = has_entered && matches!(statement, Statement::CreateView(_));
             if !attempts.is_due() && !is_freed {
@@ -246,13 +201,13 @@ impl Engine {
                     tracing::info!("the {title} is in use");
                     has_entered = true;
                 }
-                Err(error) if attempts.put_off(&error) => {
+                Err(error) if attempts.fail(&error.message, PAUSE_MIN) => {
                     tracing::warn!("the {title} is not in use yet, and is tried again: {}", error.message);
                 }
                 Err(error) => tracing::debug!("the {title} is not in use yet: {}", error.message),
             }
             if is_stuck {
-                attempts.next = Instant::now() + STUCK_PAUSE;
+                attempts.rest(STUCK_PAUSE);
             }
         }
         has_entered
@@ -260,16 +215,16 @@ impl Engine {
 
     /// Tries again to start what could not be started.
     fn start_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) {
-        let queries = self.big_queries.that(|one| one.life.waits_to_start());
-        waiting.retain(|number, attempts| !attempts.is_past() || queries.iter().any(|(_, one)| one.number == *number));
+        let queries = self.that(|one| one.life.waits_to_start());
+        waiting.retain(|number, attempts| !attempts.are_past() || queries.iter().any(|(_, one)| one.number == *number));
         for (name, one) in queries {
-            let attempts = waiting.entry(one.number).or_insert_with(Attempts::new);
-            if !attempts.is_due() || self.big_queries.starts.has_to_wait(one.number) {
+            let attempts = waiting.entry(one.number).or_insert_with(|| Attempts::after(PAUSE_MIN));
+            if !attempts.is_due() || self.starts.has_to_wait(one.number) {
                 continue;
             }
             match self.try_to_start(&name, &one) {
-                Ok(()) => attempts.began(),
-                Err(error) if attempts.put_off(&error) => {
+                Ok(()) => attempts.begin(PAUSE_MIN),
+                Err(error) if attempts.fail(&error.message, PAUSE_MIN) => {
                     tracing::warn!(query = name, "not started yet, and tried again until it is: {}", error.message);
                 }
                 Err(error) => tracing::debug!(query = name, "not started yet: {}", error.message),
@@ -280,25 +235,25 @@ impl Engine {
     fn try_to_start(&self, name: &str, one: &OneQuery) -> Result<(), ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope())?);
         let is_wanted = || {
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.opener.is_stopped() {
                 return false;
             }
-            let now = self.big_queries.known.lock().query(name);
+            let now = self.known.lock().query(name);
             now.is_some_and(|now| {
                 now.number == one.number && now.query.text == one.query.text && now.life.waits_to_start()
             })
         };
         let saved = {
-            let Some(_claim) = self.big_queries.claim_within(name, Duration::ZERO) else { return Ok(()) };
+            let Some(_claim) = self.claim_within(name, Duration::ZERO) else { return Ok(()) };
             if !is_wanted() {
                 return Ok(());
             }
             self.saved_of(name)?
         };
-        self.big_queries.starts.begin(one.number);
+        self.starts.begin(one.number);
         // Nobody waits for this: what is not there may take its time to say so.
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
-        let claim = self.big_queries.claim_within(name, LOOK_PERIOD);
+        let claim = self.claim_within(name, LOOK_PERIOD);
         if claim.is_none() || !is_wanted() {
             // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever
             // resumed it writes the same, and whoever replaced it before it was read where it goes on has shut it out.
@@ -308,7 +263,7 @@ impl Engine {
             }
             return Ok(());
         }
-        let mut known = self.big_queries.known.lock();
+        let mut known = self.known.lock();
         match started {
             Ok(started) => {
                 if matches!(started, Started::Runs(..)) {
@@ -325,38 +280,5 @@ impl Engine {
                 Err(error)
             }
         }
-    }
-
-    /// Tries to write after a disk was full: whoever waits for this server to be ready makes no changes that would.
-    fn try_the_catalog(&self, attempts: &mut Option<Attempts>) {
-        if self.catalog.check_writable().is_ok() {
-            *attempts = None;
-            return;
-        }
-        let attempts = attempts.get_or_insert_with(Attempts::new);
-        if attempts.is_due()
-            && let Err(error) = self.catalog.try_to_write()
-        {
-            attempts.put_off(&error.into());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::service::ErrorKind;
-
-    #[test]
-    fn what_is_tried_in_vain_is_tried_less_often_and_said_once() {
-        let mut attempts = Attempts::new();
-        assert!(!attempts.is_due());
-        let error = |message: &str| ServiceError::new(ErrorKind::Unavailable, message);
-        assert!(attempts.put_off(&error("refused")), "news");
-        for _ in 0..20 {
-            assert!(!attempts.put_off(&error("refused")), "no news");
-        }
-        assert!(attempts.put_off(&error("timed out")), "news");
-        assert_eq!(attempts.pause, PAUSE_MAX);
     }
 }

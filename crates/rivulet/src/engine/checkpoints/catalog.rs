@@ -12,10 +12,9 @@ use std::sync::Arc;
 use rivulet_storage::{EpochSettings, Epochs, Piece, StorageError, Store};
 use serde_json::json;
 
-use super::line::{Differences, Line, LineStatus};
+use super::line::{Differences, Line, LineStatus, numbers};
 use super::refused;
 use crate::catalog::{Catalog, Used};
-use crate::engine::big_queries::saved::numbers;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The name of the line.

@@ -13,9 +13,9 @@ use std::path::{self, Path};
 use rivulet_sql::Statement;
 use rivulet_storage::{Epochs, Owner, Place, Store};
 
+use super::line::query_of;
 use super::{applications, catalog, refused};
 use crate::catalog::{Catalog, CatalogError, CheckpointPlace};
-use crate::engine::big_queries::saved::query_of;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The checkpoints of a catalog, found where they should be.

@@ -8,12 +8,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rivulet_storage::{Committed, Epoch, Epochs, Piece, StorageError};
+use rivulet_storage::{Committed, Epoch, Epochs, Piece, StorageError, Store};
 
+use crate::engine::attempts::Attempts;
 use crate::service::{ErrorKind, ServiceError};
 
-/// The longest time that a line is left alone after attempts that failed.
-const REST_MAX: Duration = Duration::from_secs(60);
+/// Where the lines of big queries are.
+const OF_QUERIES: &str = "queries";
+
+/// The name of the line of a big query.
+pub(in crate::engine) fn of_query(number: u64) -> String {
+    format!("{OF_QUERIES}/{number}")
+}
+
+/// The big query whose line this is.
+pub(super) fn query_of(line: &str) -> Option<u64> {
+    line.strip_prefix(OF_QUERIES)?.strip_prefix('/')?.parse().ok()
+}
+
+/// The big queries of which something is saved.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
+    Ok(Epochs::lines(store, OF_QUERIES)?.iter().filter_map(|line| query_of(line)).collect())
+}
 
 /// Why there is no newer epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +68,8 @@ pub(in crate::engine) struct Line {
     of: String,
     /// When this process made the newest epoch.
     made: Option<Instant>,
-    /// Why there is none that is newer, and how many attempts failed in a row.
-    failure: Option<(Failure, u32)>,
-    /// Until when it is left alone unless somebody asks.
-    rests_until: Option<Instant>,
+    /// Why there is none that is newer, and when that is tried again unless somebody asks.
+    attempts: Attempts,
 }
 
 /// How a line stands.
@@ -72,7 +89,7 @@ pub(in crate::engine) struct LineStatus {
 
 impl Line {
     pub(in crate::engine) fn new(epochs: Epochs, of: impl Into<String>) -> Self {
-        Self { epochs, of: of.into(), made: None, failure: None, rests_until: None }
+        Self { epochs, of: of.into(), made: None, attempts: Attempts::default() }
     }
 
     /// Makes an `attempt` to add an epoch with [`Line::commit`], unless the line is left alone and nobody `is_asked`.
@@ -85,29 +102,31 @@ impl Line {
         is_asked: bool,
         attempt: impl FnOnce(&mut Self) -> Result<Option<Committed>, Failure>,
     ) -> Result<Option<Committed>, Failure> {
-        if !is_asked && self.rests_until.is_some_and(|until| Instant::now() < until) {
+        if !is_asked && !self.attempts.is_due() {
             return Ok(None);
         }
         let saved = attempt(self);
         match &saved {
-            Ok(saved) if self.failure.take().is_some() => {
-                self.rests_until = None;
-                if saved.is_some() {
+            Ok(saved) => {
+                if self.attempts.succeed() && saved.is_some() {
                     tracing::info!(epoch = self.epochs.newest(), "checkpoints of {} work again", self.of);
                 }
             }
-            Ok(_) => {}
-            Err(failure) => self.note(failure),
+            Err(Failure { text, rest }) => {
+                if self.attempts.fail(text, *rest) {
+                    tracing::error!(
+                        "no checkpoint of {} was made; the one before stays in force, and it is tried again: {text}",
+                        self.of
+                    );
+                }
+            }
         }
         saved
     }
 
     /// What is to be saved now is something else than what failed: it is tried at once.
     pub(in crate::engine) fn begin_anew(&mut self) {
-        self.rests_until = None;
-        if let Some((_, times)) = &mut self.failure {
-            *times = 0;
-        }
+        self.attempts.begin_anew();
     }
 
     /// Writes an epoch.
@@ -121,20 +140,6 @@ impl Line {
         Ok(committed)
     }
 
-    fn note(&mut self, failure: &Failure) {
-        let failed_before = self.failure.as_ref().map_or(0, |(_, times)| *times);
-        if !self.failure.as_ref().is_some_and(|(before, _)| is_the_same(&before.text, &failure.text)) {
-            tracing::error!(
-                "no checkpoint of {} was made; the one before stays in force, and it is tried again: {}",
-                self.of,
-                failure.text
-            );
-        }
-        let rest = failure.rest.saturating_mul(1 << failed_before.min(16)).min(REST_MAX);
-        self.rests_until = (!rest.is_zero()).then(|| Instant::now() + rest);
-        self.failure = Some((failure.clone(), failed_before + 1));
-    }
-
     /// How it stands, and what was written just now.
     pub(in crate::engine) fn status(&self, committed: Option<&Committed>) -> LineStatus {
         LineStatus {
@@ -142,7 +147,7 @@ impl Line {
             made: self.made,
             live_bytes: self.epochs.live_bytes(),
             written_bytes: committed.map(|committed| committed.written_bytes),
-            failure: self.failure.as_ref().map(|(failure, _)| failure.text.clone()),
+            failure: self.attempts.problem().map(str::to_owned),
         }
     }
 
@@ -181,14 +186,6 @@ impl Differences {
     }
 }
 
-/// Whether two texts say the same, but for the numbers in them.
-fn is_the_same(one: &str, other: &str) -> bool {
-    fn words(text: &str) -> impl Iterator<Item = &str> {
-        text.split(|character: char| character.is_ascii_digit()).filter(|part| !part.is_empty())
-    }
-    words(one).eq(words(other))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -197,14 +194,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn an_error_that_names_another_file_is_no_news() {
-        let full = "the disk is full: cannot write applications/000000000009.pack in c";
-        assert!(is_the_same(full, &full.replace("09", "10")) && is_the_same(full, full));
-        assert!(!is_the_same(full, "the disk is full: cannot write applications/000000000009.manifest in c"));
-        assert!(!is_the_same(full, ""));
-    }
 
     #[test]
     fn a_line_that_fails_says_why_and_rests_until_somebody_asks() {

@@ -1,37 +1,32 @@
 //! Checkpoints: the state of queries is saved while they run, and comes back at the next start.
 //!
-//! One thread makes them, on a timer; so does whoever asks, and the end of the server. A checkpoint goes through all
-//! lines of epochs, each by the same steps ([`line`]): that of all applications, that of each big query, and that of
-//! the catalog where it is saved too. Groups of applications are captured one after the other, each what changed since
-//! the last time, and nobody waits for anybody ([`rivulet_runtime::Group::snapshot`]); on the timer it takes its time,
-//! so that events are not late for it. They give one epoch ([`applications`]), written as a whole or not at all. At the
-//! start [`recovery`] gives it back, before anything is received, and [`home`] sees to it that these are the
-//! checkpoints of this catalog.
+//! Here is what was saved, and what is told of it; [`coordinator`] makes checkpoints. At the start [`recovery`] gives
+//! back what was saved, before anything is received, and [`home`] sees to it that these are the checkpoints of this
+//! catalog.
 //!
-//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one
-//! takes along what this one would have saved.
+//! In reading order: [`line`] (a line of epochs), [`applications`] and [`catalog`] (two of them), [`way_out`] (when
+//! state may be saved), [`replacement`] (while a new version takes over), [`recovery`], [`home`], [`coordinator`].
 //!
 //! Locks: the lines, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other
 //! way round.
 
 pub(crate) mod applications;
 pub(crate) mod catalog;
+pub(super) mod coordinator;
 pub(crate) mod home;
 pub(in crate::engine) mod line;
-mod moment;
 mod recovery;
 mod replacement;
+mod way_out;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, MutexGuard};
 use rivulet_storage::{Place, StorageError, Store};
 
-use super::Engine;
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
 use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoint, RecoveryStatus, ServiceError};
@@ -41,12 +36,9 @@ use line::LineStatus;
 
 pub(super) use recovery::SavedStates;
 pub(super) use replacement::Paused;
+pub(super) use way_out::WayOut;
 
-/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
-/// who work.
-const RESTS: u32 = 4;
-
-/// What an engine has for making checkpoints.
+/// What was saved, and what is told of it.
 pub(super) struct Checkpoints {
     settings: CheckpointConfig,
     store: Arc<Store>,
@@ -60,10 +52,15 @@ pub(super) struct Checkpoints {
     is_active: AtomicBool,
     /// How many wait for a checkpoint of their own: the one that is being made hurries.
     waiting: AtomicUsize,
-    /// Tells the thread that it is over.
-    is_over: Mutex<bool>,
-    bell: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Somebody waits for a checkpoint of their own.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The lines of epochs beside those of big queries.
@@ -118,62 +115,34 @@ impl Checkpoints {
             report: Mutex::default(),
             is_active: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
-            is_over: Mutex::new(false),
-            bell: Condvar::new(),
-            thread: Mutex::default(),
         }))
     }
 
-    /// Makes checkpoints of `engine` on the timer, until [`Checkpoints::end`].
-    pub(super) fn start(self: &Arc<Self>, engine: Weak<Engine>) -> Result<(), ServiceError> {
+    /// The engine runs: from now on there is something to save. Returns how often, if that is done on a timer.
+    fn begin(&self) -> Option<Duration> {
         self.is_active.store(true, Ordering::Release);
-        let Some(interval) = self.settings.interval else { return Ok(()) };
-        let checkpoints = self.clone();
-        let keep_on = move || {
-            while !checkpoints.is_over_within(interval) {
-                let Some(engine) = engine.upgrade() else { return };
-                // Half of the time at most, so that the next one has as much to save as this one.
-                let mut left = interval / 2;
-                let mut rest = |worked: Duration| {
-                    if checkpoints.waiting.load(Ordering::Relaxed) == 0 {
-                        let rest = left.min(worked * RESTS);
-                        left -= rest;
-                        checkpoints.is_over_within(rest);
-                    }
-                };
-                // Its failure is in the report and the log.
-                let _ = engine.make_checkpoint(&checkpoints, &mut rest, false);
-            }
-        };
-        let thread = std::thread::Builder::new().name("rivulet-checkpoint".into()).spawn(keep_on);
-        let failed = |error| {
-            ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread of checkpoints: {error}"))
-        };
-        *self.thread.lock() = Some(thread.map_err(failed)?);
-        Ok(())
+        self.settings.interval
     }
 
-    fn is_over_within(&self, interval: Duration) -> bool {
-        let deadline = Instant::now() + interval;
-        let mut is_over = self.is_over.lock();
-        while !*is_over && !self.bell.wait_until(&mut is_over, deadline).timed_out() {}
-        *is_over
+    /// The one that is being made hurries as long as this is there.
+    fn await_one(&self) -> Awaited<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Awaited(&self.waiting)
+    }
+
+    /// Whether the one that is being made is to hurry.
+    fn are_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits for the checkpoint under way; no other is made as long as this is held.
+    fn lock(&self) -> MutexGuard<'_, Option<Lines>> {
+        self.lines.lock()
     }
 
     /// Whether there is anything to save at the end.
-    pub(super) fn are_active(&self) -> bool {
+    fn are_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
-    }
-
-    /// Ends the thread; a checkpoint that it makes is waited for.
-    pub(super) fn end(&self) {
-        *self.is_over.lock() = true;
-        self.bell.notify_all();
-        let thread = self.thread.lock().take();
-        // The engine may be dropped by this very thread, which cannot wait for itself.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
     }
 
     /// Whether there are checkpoints and no catalog saved with them that can be used: they belong to one elsewhere.
@@ -294,84 +263,6 @@ impl Report {
         self.failed += u64::from(!failures.is_empty());
         self.last = Some((info.clone(), Instant::now()));
         Ok((info, failures))
-    }
-}
-
-impl Engine {
-    /// Makes a checkpoint now, if the server makes any, and of everything.
-    pub(super) fn checkpoint_now(&self) -> Result<CheckpointInfo, ServiceError> {
-        let (info, failures) = self.checkpoint_of_most()?;
-        if failures.is_empty() {
-            return Ok(info);
-        }
-        let message = format!("the checkpoint is not whole: {}", failures.join("; "));
-        Err(ServiceError::new(ErrorKind::Unavailable, message)
-            .with_hint("everything else is saved; see with DESCRIBE QUERY whether its sink takes what it has"))
-    }
-
-    /// The same for whom an older one will do of big queries of which none can be made now; says why of each.
-    pub(super) fn checkpoint_of_most(&self) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
-        match &self.checkpoints {
-            Some(checkpoints) => {
-                checkpoints.waiting.fetch_add(1, Ordering::Relaxed);
-                let made = self.make_checkpoint(checkpoints, &mut |_| {}, true);
-                checkpoints.waiting.fetch_sub(1, Ordering::Relaxed);
-                made
-            }
-            None => Err(ServiceError::new(ErrorKind::Conflict, "this server makes no checkpoints")
-                .with_hint("set checkpoint.enabled to true")),
-        }
-    }
-
-    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous
-    /// runtime, in which nobody may wait for the disk.
-    pub(super) fn end_checkpoints(&self) {
-        let Some(checkpoints) = &self.checkpoints else { return };
-        checkpoints.end();
-        let save = || {
-            if checkpoints.are_active()
-                && let Ok((last, _)) = self.make_checkpoint(checkpoints, &mut |_| {}, true)
-            {
-                tracing::info!(epoch = last.epoch, elapsed_ms = last.duration_ms, "state is saved");
-            }
-            checkpoints.close();
-        };
-        // A panic was reported where it happened; there is nothing left that could be done about it.
-        let _ = std::thread::scope(|scope| scope.spawn(save).join());
-    }
-
-    /// Saves big queries for the last time. In a thread of its own, as [`Engine::end_checkpoints`].
-    pub(super) fn save_big_queries_at_the_end(&self) {
-        let Some(checkpoints) = &self.checkpoints else { return };
-        let save = || {
-            // One that is being made is waited for.
-            let _lines = checkpoints.lines.lock();
-            checkpoints.report.lock().big_queries = self.save_big_queries(true);
-        };
-        let _ = std::thread::scope(|scope| scope.spawn(save).join());
-    }
-
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be
-    /// in it; says of which big queries none could be made.
-    fn make_checkpoint(
-        &self,
-        checkpoints: &Checkpoints,
-        rest: &mut dyn FnMut(Duration),
-        is_asked: bool,
-    ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
-        let mut lines = checkpoints.lines.lock();
-        let Some(Lines { applications, catalog }) = lines.as_mut() else {
-            return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
-        };
-        let begun = Instant::now();
-        let catalog = catalog.as_mut().map(|line| line.save(&self.catalog, is_asked));
-        let (of_applications, queries) = self.save_applications(checkpoints, applications, rest, is_asked);
-        let of_big = self.save_big_queries(is_asked);
-        let epoch = of_applications.epoch.unwrap_or(0);
-        let of_server: Vec<LineStatus> = [of_applications].into_iter().chain(catalog).collect();
-        let duration_ms = begun.elapsed().as_millis() as u64;
-        let info = CheckpointInfo { epoch, queries, duration_ms, ..CheckpointInfo::default() };
-        checkpoints.report.lock().enter(info, &of_server, of_big)
     }
 }
 

@@ -16,10 +16,11 @@ use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
 use super::applications::{number_of, read_piece};
-use super::{Checkpoints, Engine, Lines, refused};
+use super::{Checkpoints, Lines, refused};
 use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
 use crate::engine::applications::Applications;
+use crate::engine::event_log::EventLog;
 use crate::engine::not_running::Unrestored;
 use crate::engine::running::Running;
 use crate::service::{RecoveryStatus, ServiceError};
@@ -109,13 +110,15 @@ fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<
     Ok(maps.reduce(|map, next| map.then(&next)))
 }
 
-impl Engine {
+impl Checkpoints {
     /// Reads what was saved, and the position in the log from which on events may be missing in it; nothing and 0 if
     /// nothing was saved.
-    pub(in crate::engine) fn read_checkpoint(&self) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
+    pub(in crate::engine) fn read(
+        &self,
+        event_log: &EventLog,
+    ) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
         let mut found = RecoveryStatus::default();
-        let Some(checkpoints) = &self.checkpoints else { return Ok((Unrestored::default(), found, 0)) };
-        let mut lines = checkpoints.lines.lock();
+        let mut lines = self.lock();
         let Some(Lines { applications, .. }) = lines.as_mut() else { return Ok((Unrestored::default(), found, 0)) };
         let restored = applications.restore();
         let (restored, problems) = restored.map_err(|error| refused("the checkpoints cannot be read", &error))?;
@@ -128,19 +131,25 @@ impl Engine {
         let pieces = restored.pieces.into_iter();
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
         // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.
-        self.event_log.pass(applications.known.reached());
+        event_log.pass(applications.known.reached());
         Ok((pieces, found, applications.known.position()))
     }
 
-    /// Gives the queries of running applications back what was saved of them, and adds what came of it to what was
-    /// `found`.
-    pub(in crate::engine) fn restore_all(&self, saved: &SavedStates<'_>, found: &mut RecoveryStatus) {
-        let Some(checkpoints) = &self.checkpoints else { return };
+    /// Gives the queries of running applications back what was saved of them, on so many threads, and adds what came of
+    /// it to what was `found`. `slot_of` tells where a query is.
+    pub(in crate::engine) fn restore_all(
+        &self,
+        saved: &SavedStates<'_>,
+        applications: &Applications,
+        slot_of: &(dyn Fn(QueryId) -> Option<Slot> + Sync),
+        threads: usize,
+        found: &mut RecoveryStatus,
+    ) {
         let begun = Instant::now();
         found.problems.extend(saved.problems.iter().cloned());
-        checkpoints.note_unfitting(saved);
+        self.note_unfitting(saved);
         let mut of_groups: Vec<(&Running, &Saved<'_>, Option<&StateMap>)> = Vec::new();
-        let (running, _) = self.applications.all();
+        let (running, _) = applications.all();
         for running in &running {
             match saved.of(running) {
                 Some((of_group, map)) => of_groups.push((running, of_group, map)),
@@ -150,46 +159,40 @@ impl Engine {
                         format!("the state of the application '{name}' is lost: it was saved for another text");
                     tracing::error!("{problem}");
                     found.problems.push(problem);
-                    checkpoints.note_unfit(running.number);
+                    self.note_unfit(running.number);
                 }
                 None => {}
             }
         }
         // The largest first, so that no thread begins it when the others are done.
         of_groups.sort_by_key(|(_, saved, _)| std::cmp::Reverse(saved.queries()));
-        let state = self.queries.state.lock();
-        let registry = &state.registry;
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            for _ in 0..self.config.workers.threads.clamp(1, of_groups.len().max(1)) {
+            for _ in 0..threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
                     while let Some(&(running, saved, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let slot_of = |query: QueryId| registry.get(query).and_then(|entry| entry.life.slot());
-                        results.lock().push((running, running.group.restore_from(saved, map, &slot_of)));
+                        results.lock().push((running, running.group.restore_from(saved, map, slot_of)));
                     }
                 });
             }
         });
         for (running, restored) in results.into_inner() {
-            checkpoints.note_restored(running, restored, found);
+            self.note_restored(running, restored, found);
         }
         found.duration_ms += begun.elapsed().as_millis() as u64;
     }
 
     /// Says what came of what was found at the start.
     pub(in crate::engine) fn report_recovery(&self, found: RecoveryStatus) {
-        let Some(checkpoints) = &self.checkpoints else { return };
         if let Some(epoch) = found.epoch {
             let RecoveryStatus { queries, lost, duration_ms, .. } = found;
             tracing::info!(epoch, queries, lost, elapsed_ms = duration_ms, "state is restored");
         }
         if found.epoch.is_some() || !found.problems.is_empty() {
-            checkpoints.report.lock().recovered = Some(found);
+            self.report.lock().recovered = Some(found);
         }
     }
-}
 
-impl Checkpoints {
     fn note_restored(&self, running: &Running, restored: Restored, found: &mut RecoveryStatus) {
         let Restored { slots, lost, error } = restored;
         found.queries += slots as u64;

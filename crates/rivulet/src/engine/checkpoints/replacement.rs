@@ -4,15 +4,13 @@
 //! after a crash at any moment the log is replayed from where the one ended and the other began: what comes before was
 //! processed by the version before, and is not processed once more.
 
-use std::sync::atomic::Ordering;
-
 use parking_lot::MutexGuard;
 
-use super::applications::{Applications, NotReady};
+use super::applications::Applications;
+use super::way_out::WayOut;
 use super::{Checkpoints, Lines};
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
-use crate::engine::Engine;
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -25,28 +23,8 @@ pub(in crate::engine) struct Paused<'a> {
 impl Checkpoints {
     /// Waits for the checkpoint under way, and keeps others from being made.
     pub(in crate::engine) fn pause(&self) -> Paused<'_> {
-        // The one under way hurries.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let lines = self.lines.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Paused { checkpoints: self, lines }
-    }
-}
-
-impl Engine {
-    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on
-    /// meanwhile: where there is no way out, nobody is held up to find that out.
-    ///
-    /// # Errors
-    /// There is no way out.
-    pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
-        if !running.group.is_checkpointed() || !running.reads_log() {
-            return Ok(());
-        }
-        self.wait_for_way_out(self.messaging.publisher().next()).map_err(|NotReady { what, why }| {
-            let name = &running.application.name;
-            ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {what}: {why}"))
-        })
+        let _waits = self.await_one();
+        Paused { checkpoints: self, lines: self.lock() }
     }
 }
 
@@ -57,7 +35,7 @@ impl Paused<'_> {
     ///
     /// # Errors
     /// The disk, the way out, or the server stops; the checkpoint before stays in force.
-    pub(in crate::engine) fn save(&mut self, engine: &Engine, running: &Running) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn save(&mut self, way_out: &WayOut, running: &Running) -> Result<(), ServiceError> {
         let Some(Lines { applications: Applications { line, known }, .. }) = self.lines.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
@@ -68,8 +46,8 @@ impl Paused<'_> {
                 known.want_everything(running.number);
                 return Err(format!("of {}: {error}", counted(*failures as u64, "query")).into());
             }
-            let Some(taken) = engine.take(running, captured) else { return Ok(None) };
-            if let Err(not_ready) = engine.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
+            let Some(taken) = way_out.take(running, captured) else { return Ok(None) };
+            if let Err(not_ready) = way_out.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
                 known.give_up(&[taken]);
                 return Err(not_ready.into());
             }

@@ -25,7 +25,7 @@ use tokio::sync::broadcast;
 
 use super::Companion;
 use super::applications::Applications;
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoints, WayOut};
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
 use super::registry::Registry;
@@ -47,6 +47,7 @@ pub(super) struct Queries {
     pub(super) taps: Arc<Taps>,
     pub(super) memory: MemoryBound,
     pub(super) checkpoints: Option<Arc<Checkpoints>>,
+    pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
     pub(super) state: Mutex<State>,
 }

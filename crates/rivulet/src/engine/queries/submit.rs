@@ -234,7 +234,7 @@ impl Queries {
     }
 
     /// Drops one query.
-    pub(in crate::engine) fn drop(&self, name: &str) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn drop_query(&self, name: &str) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
         let id = state.query(name)?;
         let application = state.registry.get(id).expect("the query was found by name").application;

@@ -10,9 +10,8 @@ use rivulet_dataflow::{QueryId, Slot};
 use rivulet_operators::application::{self, Application};
 use rivulet_sql::{ParameterRows, StateWish};
 
-use crate::engine::Engine;
-use crate::engine::queries::State;
 use crate::engine::queries::submit::{LOAD_BATCH, bind_error, param_value};
+use crate::engine::queries::{Queries, State};
 use crate::engine::running::{Prepared, Running};
 use crate::engine::upgrade::state_would_be_lost;
 use crate::service::{ErrorKind, ServiceError};
@@ -27,7 +26,7 @@ pub(super) struct Bound {
     pub(super) dropped: BTreeSet<String>,
 }
 
-impl Engine {
+impl Queries {
     /// Binds the queries of an application, as they were given, to the parameters of its new version.
     ///
     /// # Errors

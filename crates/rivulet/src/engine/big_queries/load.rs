@@ -1,0 +1,199 @@
+//! The start and the end of a server: big queries run again that the catalog remembers, and stop with their last
+//! checkpoints.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rivulet_sql::{BigQuery, Statement, Stored, plan_query};
+
+use super::declared::title;
+use super::life::Life;
+use super::starts::Verdict;
+use super::{BigQueries, OneQuery, STOP_MAX, saved};
+use crate::run;
+use crate::service::ServiceError;
+
+/// What is said of a query that waits because the server died.
+const WAITS: &str = "the server died twice in a row soon after it was started with this query and others, so they are started one after \
+                     the other";
+
+/// What is said of a query at which the server dies.
+const IS_HELD: &str = "the server died twice in a row soon after it was started with this query, by a crash or for want of memory, so it is \
+                       not started by itself; RESUME QUERY starts it";
+
+impl OneQuery {
+    /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does
+    /// not run again by itself, for what it has written elsewhere would be there twice.
+    fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
+        let Life::Ended(end) = &mut self.life else { return };
+        let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref());
+        let Some(file) = sink.and_then(|sink| run::CONNECTORS.path_of(&sink.address)) else { return };
+        if is_there(file.to_owned()) {
+            return;
+        }
+        let text = format!(
+            "its result was written to {file}, which is not there: it is where the query ran before, or was taken away; to compute it once more, drop the query and create it again"
+        );
+        tracing::warn!(query = name, "a query has come to its end, and {text}");
+        end.result_is_elsewhere = Some(text);
+    }
+}
+
+impl BigQueries {
+    /// Carries out what the catalog remembers. What cannot be carried out any more is said, and the rest runs.
+    pub(in crate::engine) fn load(&self) -> Result<(), ServiceError> {
+        let statements = self.catalog.statements()?;
+        self.opener.begin_start();
+        if let Some((store, _)) = self.store() {
+            if let Err(error) = store.remove_unfinished() {
+                tracing::warn!("checkpoints that were not written in full are left: {error}");
+            }
+            // Of those that were dropped while no checkpoints were made.
+            let known = statements.iter().map(|stored| stored.number).collect();
+            saved::forget_dropped(store, self.catalog.statement_next()?, &known);
+        }
+        // Those that were replaced may need what was declared after them.
+        let mut queries = Vec::new();
+        for stored in statements {
+            let Ok(Stored { statement, outdated, error }) = rivulet_sql::parse_stored(&stored.sql) else {
+                // It may have secrets in it.
+                tracing::error!(number = stored.number, "a remembered statement is not understood by this version");
+                continue;
+            };
+            let title = title(&statement);
+            outdated.iter().for_each(|one| tracing::warn!("the {title} was created by an earlier version: {one}"));
+            if let Some(error) = &error {
+                tracing::error!("the {title} is not understood by this version; drop it, and create it anew: {error}");
+            }
+            self.known.lock().remembered.insert(stored.number, statement.clone());
+            match &statement {
+                Statement::CreateBigQuery(create) => {
+                    self.queries.state.lock().big_query_names.insert(create.name.text.clone());
+                    queries.push((create.clone(), stored.number, stored.paused, stored.failure));
+                }
+                _ => {
+                    let is_tried_again = error.is_none();
+                    let entered = self.enter_remembered(stored.number, &statement, is_tried_again, self.opener.limit());
+                    if let (Err(error), true) = (entered, is_tried_again) {
+                        tracing::error!("the {title} is not in use, and is tried again until it is: {error}");
+                    }
+                }
+            }
+        }
+        for (create, number, is_paused, failure) in queries {
+            let one = self.load_one(&create.name.text, &create.query, number, is_paused, failure);
+            self.known.lock().queries.insert(create.name.text.clone(), one);
+        }
+        self.opener.end_start();
+        let known = self.known.lock();
+        if !known.queries.is_empty() {
+            let running = known.queries.values().filter(|one| one.life.flow().is_some()).count();
+            tracing::info!(
+                queries = known.queries.len(),
+                running,
+                "big queries run again, but those that were paused, have failed or wait"
+            );
+        }
+        Ok(())
+    }
+
+    /// A query as a start of the server leaves it: running, paused with nothing open, ended or failed as it was before,
+    /// or with what is wrong.
+    fn load_one(
+        &self,
+        name: &str,
+        query: &BigQuery,
+        number: u64,
+        is_paused: bool,
+        failure: Option<String>,
+    ) -> OneQuery {
+        let (query, life) = (query.clone(), Life::stored(is_paused, failure));
+        let mut one = OneQuery { number, query, plan: None, saved: None, life };
+        let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
+        let loaded = planned.and_then(|plan| {
+            let plan = one.plan.insert(Arc::new(plan)).clone();
+            one.saved = self.line(name, number, &one.query.text)?;
+            if one.saved.as_ref().is_some_and(|saved| saved.lock().has_ended()) {
+                one.life.end();
+            }
+            if !one.life.waits_to_start() || self.may_end_the_server(name, &mut one) {
+                return Ok(());
+            }
+            self.starts.begin(number);
+            let started = self.start_saved(name, &one.query.text, &plan, one.saved.as_ref());
+            started.map(|started| started.enter(&mut one.life))
+        });
+        match loaded {
+            Ok(()) => one.look_for_result(name, |file| {
+                let files = self.opener.files.clone();
+                let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
+                // A file system that does not answer may well have it.
+                self.opener.call("looking for a result", self.opener.limit(), look).unwrap_or(true)
+            }),
+            Err(error) => {
+                tracing::error!(query = name, "a registered query is not running: {error}");
+                one.life.hinder(error.message);
+            }
+        }
+        one
+    }
+
+    /// Whether a query is not started now because it may be the one at which the server has died, which is said and
+    /// remembered.
+    fn may_end_the_server(&self, name: &str, one: &mut OneQuery) -> bool {
+        let problem = match self.starts.verdict(one.number) {
+            Verdict::Starts => return false,
+            Verdict::Waits => {
+                one.life.hinder(WAITS.to_owned());
+                WAITS
+            }
+            Verdict::IsHeld => {
+                one.life.fail(IS_HELD.to_owned());
+                if let Err(error) = self.catalog.set_statement_failure(one.number, Some(IS_HELD)) {
+                    tracing::warn!(query = name, "after a restart the query will run again: {error}");
+                }
+                IS_HELD
+            }
+        };
+        tracing::error!(query = name, "a query is not running: {problem}");
+        true
+    }
+
+    /// The server stops: what ends it now is no query.
+    pub(in crate::engine) fn begin_to_stop(&self) {
+        self.starts.close();
+    }
+
+    /// Ends the input of all big queries, and gives them time to write what they have in hand. `save` makes their last
+    /// checkpoints.
+    pub(in crate::engine) fn stop(&self, save: impl FnOnce()) {
+        self.note_failures();
+        let running: Vec<Arc<run::Running>> = {
+            // Whoever puts one in the place of another is to have come to an end of it.
+            self.wait_unclaimed(STOP_MAX);
+            let known = self.known.lock();
+            known.queries.values().filter_map(|one| one.life.flow().cloned()).collect()
+        };
+        // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was
+        // written after it would come twice, so nothing is.
+        let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
+        saved.iter().for_each(|one| one.flow().close());
+        if !saved.is_empty() {
+            save();
+        }
+        // Their sinks are told to make final what belongs to it, and may have to wait for others.
+        let deadline = Instant::now() + STOP_MAX;
+        for one in &saved {
+            one.flow().wait_committed(deadline.saturating_duration_since(Instant::now()));
+        }
+        saved.iter().for_each(|one| one.cancel());
+        running.iter().for_each(|one| one.stop());
+        // All of them together: each may wait for a device that does not answer.
+        let deadline = Instant::now() + STOP_MAX;
+        for one in running {
+            if one.wait(deadline.saturating_duration_since(Instant::now())).is_none() {
+                tracing::warn!("a big query did not come to its end");
+            }
+        }
+    }
+}

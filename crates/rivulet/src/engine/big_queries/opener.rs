@@ -1,0 +1,129 @@
+//! Opens what big queries read and write, and asks it questions: all that waits for the world outside.
+//!
+//! What must hold: nothing here is called under a lock, and each call comes back within a bounded time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rivulet_connectors::connector::Host;
+use rivulet_connectors::files::Files;
+use rivulet_dataflow::Snapshot;
+use rivulet_runtime::Workers;
+use rivulet_sql::QueryPlan;
+
+use crate::config::Config;
+use crate::engine::messaging::Messaging;
+use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
+use crate::run::{self, RunOptions};
+use crate::service::{ErrorKind, ServiceError};
+
+/// What is needed to open something.
+pub(in crate::engine) struct Opener {
+    config: Arc<Config>,
+    /// Those that statements may name.
+    pub(super) files: Files,
+    messaging: Arc<Messaging>,
+    workers: Arc<Workers>,
+    outside: Arc<Outside>,
+    /// What tells this server from others.
+    server_id: String,
+    is_stopped: Arc<AtomicBool>,
+    /// Until when something may be opened while the server starts, and whether that is over.
+    start_ends: OnceLock<Instant>,
+    has_started: AtomicBool,
+}
+
+impl Opener {
+    pub(in crate::engine) fn new(
+        config: Arc<Config>,
+        files: Files,
+        messaging: Arc<Messaging>,
+        workers: Arc<Workers>,
+        outside: Arc<Outside>,
+        server_id: String,
+        is_stopped: Arc<AtomicBool>,
+    ) -> Self {
+        let (start_ends, has_started) = (OnceLock::new(), AtomicBool::new(false));
+        Self { config, files, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
+    }
+
+    /// Whether the server stops.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Refuses what would run behind the last checkpoint of a server that stops.
+    pub(super) fn check_not_stopping(&self) -> Result<(), ServiceError> {
+        match self.is_stopped() {
+            true => Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping")),
+            false => Ok(()),
+        }
+    }
+
+    /// The server starts: what is not open in its time is tried again later.
+    pub(super) fn begin_start(&self) {
+        let _ = self.start_ends.set(Instant::now() + START_MAX);
+    }
+
+    /// The server has started: from now on what is opened may take longer.
+    pub(super) fn end_start(&self) {
+        self.has_started.store(true, Ordering::Release);
+    }
+
+    /// How long something may take that is opened now.
+    pub(super) fn limit(&self) -> Duration {
+        match self.start_ends.get() {
+            Some(ends) if !self.has_started.load(Ordering::Acquire) => {
+                ends.saturating_duration_since(Instant::now()).max(START_MIN)
+            }
+            _ => OPEN_MAX,
+        }
+    }
+
+    /// Makes a call that waits for the world outside: see [`Outside::call`].
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        what: &str,
+        limit: Duration,
+        call: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        self.outside.call(what, limit, &self.is_stopped, call)
+    }
+
+    /// What a query finds in this process.
+    pub(super) fn host_of(&self, query: &str) -> Host {
+        Host {
+            files: self.files.clone(),
+            server: self.server_id.clone(),
+            query: query.to_owned(),
+            ..self.messaging.host()
+        }
+    }
+
+    /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start.
+    pub(super) fn start(
+        &self,
+        plan: &Arc<QueryPlan>,
+        query: &str,
+        snapshot: Option<Snapshot>,
+    ) -> Result<run::Running, ServiceError> {
+        let policy = self.config.workers.policy;
+        if policy.has_worker_for_each_task() {
+            let name = policy.name;
+            let message =
+                format!("big queries need workers that tasks share, and the policy '{name}' has a thread for each");
+            return Err(
+                ServiceError::new(ErrorKind::Unavailable, message).with_hint("run the query with `rivulet run`")
+            );
+        }
+        let (options, host) = (RunOptions::new(self.config.workers.threads), self.host_of(query));
+        let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
+        let (of_plan, name) = (plan.clone(), query.to_owned());
+        let open = move || run::Opened::open(options, &host, &of_plan, &name, None, checkpoints);
+        let opened = self.call(&format!("opening what '{query}' reads and writes"), self.limit(), open);
+        // Sources and sinks were declared in other scripts, in which the places of their errors are.
+        let without_place = |error| ServiceError { line: None, column: None, ..error };
+        opened.and_then(|opened| opened.start(&self.workers)).map_err(without_place)
+    }
+}

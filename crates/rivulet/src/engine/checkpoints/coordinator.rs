@@ -1,0 +1,208 @@
+//! Makes checkpoints of everything: on a timer, for whoever asks, and at the end of the server.
+//!
+//! It goes through all lines of epochs, each by the same steps ([`super::line`]): that of the catalog where it is saved
+//! too, that of all applications, and that of each big query. Groups of applications are captured one after the other,
+//! each what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::snapshot`]); on the
+//! timer it takes its time, so that events are not late for it. They give one epoch, written as a whole or not at all.
+//!
+//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one
+//! takes along what this one would have saved.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet_dataflow::LogPosition;
+
+use super::applications::{Applications as OfApplications, Taken};
+use super::line::LineStatus;
+use super::way_out::WayOut;
+use super::{Checkpoints, Lines};
+use crate::catalog::{ApplicationNumber, Catalog};
+use crate::engine::applications::Applications;
+use crate::engine::big_queries::BigQueries;
+use crate::engine::event_log::EventLog;
+use crate::engine::messaging::Messaging;
+use crate::engine::queries::Queries;
+use crate::engine::routing::Routing;
+use crate::engine::threads::Threads;
+use crate::service::{CheckpointInfo, ErrorKind, ServiceError};
+
+/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
+/// who work.
+const RESTS: u32 = 4;
+
+/// What makes the checkpoints of a server.
+pub(in crate::engine) struct Coordinator {
+    /// None if state is not saved.
+    pub(in crate::engine) checkpoints: Option<Arc<Checkpoints>>,
+    pub(in crate::engine) way_out: Arc<WayOut>,
+    pub(in crate::engine) catalog: Arc<Catalog>,
+    pub(in crate::engine) event_log: Arc<EventLog>,
+    pub(in crate::engine) messaging: Arc<Messaging>,
+    pub(in crate::engine) routing: Arc<Routing>,
+    pub(in crate::engine) applications: Arc<Applications>,
+    pub(in crate::engine) queries: Arc<Queries>,
+    pub(in crate::engine) big_queries: Arc<BigQueries>,
+}
+
+impl Coordinator {
+    /// Makes checkpoints on the timer, as long as there are these threads.
+    pub(in crate::engine) fn start(self: &Arc<Self>, threads: &Arc<Threads>) -> Result<(), ServiceError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let Some(interval) = checkpoints.begin() else { return Ok(()) };
+        let (coordinator, until) = (self.clone(), threads.clone());
+        let make = move || {
+            // Half of the time at most, so that the next one has as much to save as this one.
+            let mut left = interval / 2;
+            let mut rest = |worked: Duration| {
+                if !coordinator.checkpoints.iter().any(|checkpoints| checkpoints.are_awaited()) {
+                    let rest = left.min(worked * RESTS);
+                    left -= rest;
+                    until.are_over_within(rest);
+                }
+            };
+            // Its failure is in the report and the log.
+            let _ = coordinator.make(&mut rest, false);
+        };
+        threads.start("rivulet-checkpoint", interval, make).map_err(|error| {
+            ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread of checkpoints: {error}"))
+        })
+    }
+
+    /// Makes a checkpoint now, if the server makes any, and of everything.
+    pub(in crate::engine) fn make_whole(&self) -> Result<CheckpointInfo, ServiceError> {
+        let (info, failures) = self.make_of_most()?;
+        if failures.is_empty() {
+            return Ok(info);
+        }
+        let message = format!("the checkpoint is not whole: {}", failures.join("; "));
+        Err(ServiceError::new(ErrorKind::Unavailable, message)
+            .with_hint("everything else is saved; see with DESCRIBE QUERY whether its sink takes what it has"))
+    }
+
+    /// The same for whom an older one will do of big queries of which none can be made now; says why of each.
+    pub(in crate::engine) fn make_of_most(&self) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
+        let _waits = self.checkpoints.as_ref().map(|checkpoints| checkpoints.await_one());
+        self.make(&mut |_| {}, true)
+    }
+
+    /// Makes one behind a new version that has taken over. If that fails it is in the log and the status, and what was
+    /// saved of the version before can be read all the same.
+    pub(in crate::engine) fn make_behind_upgrade(&self) {
+        if self.checkpoints.is_some() {
+            let _ = self.make_of_most();
+        }
+    }
+
+    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous
+    /// runtime, in which nobody may wait for the disk.
+    pub(in crate::engine) fn end(&self) {
+        let Some(checkpoints) = &self.checkpoints else { return };
+        let save = || {
+            if checkpoints.are_active()
+                && let Ok((last, _)) = self.make(&mut |_| {}, true)
+            {
+                tracing::info!(epoch = last.epoch, elapsed_ms = last.duration_ms, "state is saved");
+            }
+            checkpoints.close();
+        };
+        // A panic was reported where it happened; there is nothing left that could be done about it.
+        let _ = std::thread::scope(|scope| scope.spawn(save).join());
+    }
+
+    /// Saves big queries for the last time. In a thread of its own, as [`Coordinator::end`].
+    pub(in crate::engine) fn save_big_queries_at_the_end(&self) {
+        let Some(checkpoints) = &self.checkpoints else { return };
+        let save = || {
+            // One that is being made is waited for.
+            let _lines = checkpoints.lock();
+            checkpoints.report.lock().big_queries = self.big_queries.save_all(true);
+        };
+        let _ = std::thread::scope(|scope| scope.spawn(save).join());
+    }
+
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be
+    /// in it; says of which big queries none could be made.
+    fn make(
+        &self,
+        rest: &mut dyn FnMut(Duration),
+        is_asked: bool,
+    ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
+        let Some(checkpoints) = &self.checkpoints else {
+            return Err(ServiceError::new(ErrorKind::Conflict, "this server makes no checkpoints")
+                .with_hint("set checkpoint.enabled to true"));
+        };
+        let mut lines = checkpoints.lock();
+        let Some(Lines { applications, catalog }) = lines.as_mut() else {
+            return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
+        };
+        let begun = Instant::now();
+        let catalog = catalog.as_mut().map(|line| line.save(&self.catalog, is_asked));
+        let (of_applications, queries) = self.save_applications(checkpoints, applications, rest, is_asked);
+        let of_big = self.big_queries.save_all(is_asked);
+        let epoch = of_applications.epoch.unwrap_or(0);
+        let of_server: Vec<LineStatus> = [of_applications].into_iter().chain(catalog).collect();
+        let duration_ms = begun.elapsed().as_millis() as u64;
+        let info = CheckpointInfo { epoch, queries, duration_ms, ..CheckpointInfo::default() };
+        checkpoints.report.lock().enter(info, &of_server, of_big)
+    }
+
+    /// Saves the state of applications. Returns how their line stands, and how many slots were saved.
+    fn save_applications(
+        &self,
+        checkpoints: &Checkpoints,
+        OfApplications { line, known }: &mut OfApplications,
+        rest: &mut dyn FnMut(Duration),
+        is_asked: bool,
+    ) -> (LineStatus, u64) {
+        // First: what comes from now on may be in what is captured, but need not.
+        let position = self.replayed_from();
+        // Nobody is between an application that could not run and the state of its queries: what is saved of it would
+        // lack those that have yet to come.
+        let (running, all) = {
+            let _queries = self.queries.state.lock();
+            self.applications.all()
+        };
+        let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
+        // Of those that run it was noted before they did.
+        checkpoints.take_unfit(known);
+        let mut slots = 0;
+        let saved = line.save(is_asked, |line| {
+            let captured = running.iter().filter(|running| running.group.is_checkpointed());
+            let taken = captured.filter_map(|running| {
+                self.way_out.take(running, running.group.snapshot(known.wants_all_of(running), rest))
+            });
+            let taken: Vec<Taken> = taken.collect();
+            slots = taken.iter().map(Taken::slots).sum();
+            match self.way_out.wait_for_both_ends(&taken, position) {
+                Ok(()) => known.commit(line, taken, &all, position),
+                Err(not_ready) => {
+                    // What gave nothing behind durable events, and what was captured before anything got stuck, is
+                    // saved. The others lack what they lacked before: the log is replayed from there.
+                    let (ready, waiting) = self.way_out.divide(taken);
+                    known.give_up(&waiting);
+                    known.commit(line, ready, &all, known.position()).and(Err(not_ready.into()))
+                }
+            }
+        });
+        if saved.is_ok() {
+            let needed_from = known.needed_from();
+            self.event_log.forget_before(needed_from);
+            self.event_log.forget_repeats_at(position, &self.messaging);
+            if let Err(error) = self.catalog.forget_lifecycle(needed_from) {
+                tracing::warn!("the catalog keeps what no replay needs any more, and it is tried again: {error}");
+            }
+        }
+        (line.status(saved.ok().flatten().as_ref()), slots)
+    }
+
+    /// From where on the log would be replayed after a restart that finds what is captured from now on.
+    fn replayed_from(&self) -> LogPosition {
+        // In the order in which events go: what has left one place by now is found at the next.
+        let next = self.event_log.next();
+        let (shared, running) = (self.routing.shared_groups(), self.applications.running());
+        let groups = shared.iter().chain(running.iter().map(|running| &running.group));
+        groups.filter_map(|group| group.oldest_position()).fold(next, LogPosition::min)
+    }
+}

@@ -1,0 +1,105 @@
+//! When state of applications may be saved: once it is true after a restart that replays the log.
+//!
+//! What must hold: state that is saved knows of no event that the log could still lose, and has given no result that is
+//! still on its way and would not be computed again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rivulet_dataflow::LogPosition;
+use rivulet_runtime::GroupSnapshot;
+
+use super::applications::{NotReady, Taken};
+use crate::engine::event_log::EventLog;
+use crate::engine::messaging::Messaging;
+use crate::engine::running::Running;
+use crate::service::{ErrorKind, ServiceError};
+
+/// How long a checkpoint waits for the log to be on disk.
+const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How long a checkpoint of which a part has to wait looks whether the rest has to wait for the log.
+const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long a checkpoint waits for the results of what it has captured to leave.
+const WAY_OUT_MAX: Duration = Duration::from_secs(10);
+
+/// The ways by which events come into the log and results leave.
+pub(in crate::engine) struct WayOut {
+    messaging: Arc<Messaging>,
+    event_log: Arc<EventLog>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl WayOut {
+    pub(in crate::engine) fn new(
+        messaging: Arc<Messaging>,
+        event_log: Arc<EventLog>,
+        is_stopped: Arc<AtomicBool>,
+    ) -> Self {
+        Self { messaging, event_log, is_stopped }
+    }
+
+    /// What was captured of an application just now.
+    pub(super) fn take(&self, running: &Running, captured: GroupSnapshot) -> Option<Taken> {
+        // What it has given until then was submitted before it was captured.
+        let results_to = self.messaging.publisher().next();
+        Taken::new(running.number, &running.application.id, captured, results_to)
+    }
+
+    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know
+    /// of events that the log could still lose and would give their positions to others, nor have given results that
+    /// nobody would compute again and that are still on their way.
+    pub(super) fn wait_for_both_ends(&self, taken: &[Taken], position: LogPosition) -> Result<(), NotReady> {
+        let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
+        if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
+            return Err(NotReady::disk());
+        }
+        self.wait_until_left(taken.iter().map(Taken::results_to).max().unwrap_or(0))
+    }
+
+    /// Waits until results with numbers below `until` have left.
+    fn wait_until_left(&self, until: u64) -> Result<(), NotReady> {
+        // While the server stops, what could be sent is sent.
+        let is_stopped = || self.is_stopped.load(Ordering::Acquire);
+        if self.messaging.publisher().wait_until_left(until, WAY_OUT_MAX, &is_stopped) {
+            // Where one query's result is another's event, it has left when the log has it.
+            return match until == 0 || self.event_log.wait_all_durable(DISK_WAIT_MAX) {
+                true => Ok(()),
+                false => Err(NotReady::disk()),
+            };
+        }
+        let connection = self.messaging.ready().err().map_or_else(String::new, |error| format!(": {}", error.message));
+        Err(NotReady {
+            what: "results of durable events have not left, and saved state would not give them again",
+            why: format!(
+                "the broker does not take them{connection}\nhint: look whether it is there; the log keeps the events until it does"
+            ),
+        })
+    }
+
+    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on
+    /// meanwhile: where there is no way out, nobody is held up to find that out.
+    ///
+    /// # Errors
+    /// There is no way out.
+    pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
+        if !running.group.is_checkpointed() || !running.reads_log() {
+            return Ok(());
+        }
+        self.wait_until_left(self.messaging.publisher().next()).map_err(|NotReady { what, why }| {
+            let name = &running.application.name;
+            ServiceError::from_text(ErrorKind::Unavailable, &format!("'{name}' stays as it was: {what}: {why}"))
+        })
+    }
+
+    /// Divides what was taken into what is true after a restart, as things are now, and what is not.
+    pub(super) fn divide(&self, taken: Vec<Taken>) -> (Vec<Taken>, Vec<Taken>) {
+        let first_left = self.messaging.publisher().first_left();
+        // What has left by then may be an event itself.
+        let is_logged = self.event_log.wait_all_durable(LOGGED_WAIT_MAX);
+        let is_ready = |one: &Taken| one.position() == 0 || (is_logged && one.results_to() <= first_left);
+        taken.into_iter().partition(is_ready)
+    }
+}
