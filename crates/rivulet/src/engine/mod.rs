@@ -147,7 +147,8 @@ pub struct Extensions {
 }
 
 /// What goes along with queries, outside of the engine. Engines that Rivulet is compared with have it: threads and
-/// connections for each query. A server has none. It is not told of a new version of an application.
+/// connections for each query. A server has none. No application is replaced where there is one: it would not know what
+/// the new version reads.
 pub trait Companion: Send + Sync {
     /// Whether there can be so many queries. An error refuses the one that comes before the catalog remembers it.
     ///

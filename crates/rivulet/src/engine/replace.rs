@@ -143,6 +143,12 @@ impl Queries {
     /// Whether an application may be replaced now by this one.
     fn check_replaceable(&self, application: &Application) -> Result<(), ServiceError> {
         self.tables.check_current(&application.tables)?;
+        if self.companion.is_some() {
+            let message =
+                format!("'{}' stays as it was: what goes along with its queries is of one version", application.name);
+            return Err(ServiceError::new(ErrorKind::Conflict, message)
+                .with_hint("register the new version under another name, or drop the application first"));
+        }
         if self.event_log.is_replaying() {
             return Err(ServiceError::new(
                 ErrorKind::Unavailable,

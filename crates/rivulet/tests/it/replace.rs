@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rivulet::engine::Engine;
+use rivulet::engine::{Companion, Engine, Extensions};
 use rivulet::service::{ErrorKind, Service, ServiceError};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -351,4 +351,33 @@ fn a_crash_at_any_moment_of_a_replacement_finds_one_of_the_two_versions_with_its
             server.kill_9();
         });
     }
+}
+
+/// What has to be there for each query, and is told of none that changes.
+struct Beside;
+
+impl Companion for Beside {
+    fn admit(&self, _: usize) -> Result<(), ServiceError> {
+        Ok(())
+    }
+
+    fn begin(&self, _: &[u64], _: &[Vec<String>]) {}
+
+    fn end(&self, _: &[u64]) {}
+}
+
+#[test]
+fn an_application_with_a_companion_is_not_replaced() {
+    let folder = TempDir::new().expect("a folder");
+    let extensions = Extensions { companion: Some(Arc::new(Beside)), ..Extensions::default() };
+    let engine = Engine::open_with(configuration(folder.path()), extensions).expect("an engine");
+    assert_eq!(replace(&engine, &steps("")).expect("a new one"), "application steps created");
+    create(&engine, "a");
+    let mut client = Client::of(&engine);
+    assert_eq!((client.step("a", 1), client.step("a", 4)), (Value::Null, 3.into()));
+    let error = replace(&engine, &steps("10 * ")).expect_err("nobody tells it of the topics that are read then");
+    assert_eq!(error.kind, ErrorKind::Conflict);
+    assert!(error.message.contains("'steps' stays as it was") && error.hint.is_some(), "{}", text(&error));
+    assert_eq!(replace(&engine, &steps("")).expect("the same"), "application steps is registered already");
+    assert_eq!(client.step("a", 5), 1, "the version before goes on");
 }
