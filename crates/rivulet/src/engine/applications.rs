@@ -186,6 +186,7 @@ impl Applications {
         });
         running.log_warnings();
         self.routing.open(&running);
+        self.routing.keep_results(&running, true);
         known.insert(&running);
         running
     }

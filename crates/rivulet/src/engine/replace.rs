@@ -215,28 +215,25 @@ impl Queries {
 
     /// Lets events go to the new version, those that wait first.
     fn switch(&self, state: &State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
-        // What came meanwhile for inputs that are no more is forgotten with them.
         if inputs_stay {
             before.group.hand_over(&after.group);
             self.routing.succeed(before, after);
             // What could not be refused meanwhile.
             before.group.hand_over(&after.group);
-        }
-        let slots = match inputs_stay {
-            true => Vec::new(),
-            false => state.running_slots(before),
-        };
-        if !inputs_stay {
+            self.applications.succeed(before, after);
+        } else {
+            // What came meanwhile for inputs that are no more is forgotten with them.
+            let slots = state.running_slots(before);
             self.routing.remove_routes(before, &slots);
             self.routing.close(before);
-        }
-        self.applications.succeed(before, after);
-        if !inputs_stay {
+            self.applications.succeed(before, after);
             self.routing.open(after);
             let topics = topics_of(after, &slots);
             for (slots, topics) in slots.chunks(LOAD_BATCH).zip(topics.chunks(LOAD_BATCH)) {
                 self.routing.add_routes(after, slots, topics);
             }
+            // Behind the routes: a result that the log has and no query was given would come after a crash.
+            self.routing.keep_results(after, true);
         }
         for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {
             now.fetch_add(then.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -52,9 +52,9 @@ impl Routing {
         topics.inputs.iter().enumerate().map(register).collect()
     }
 
-    /// An application runs whose inboxes were registered: results that it may read are kept from here on.
+    /// An application runs whose inboxes were registered. What it may read is kept from
+    /// [`Routing::keep_results`] on.
     pub(super) fn open(&self, running: &Arc<Running>) {
-        self.keep_results(running, true);
         self.shared.lock().attach(running);
     }
 
@@ -79,7 +79,7 @@ impl Routing {
 
     /// Results of other queries that an application may read are in the log from when it is there, not from when it has
     /// a query that reads them: what is given once more after a crash is then known to be older than that query.
-    fn keep_results(&self, running: &Running, are_kept: bool) {
+    pub(super) fn keep_results(&self, running: &Running, are_kept: bool) {
         let router = self.messaging.router();
         for (place, input) in running.topics.inputs.iter().enumerate().filter(|(_, input)| input.is_logged) {
             // Where each query names its own topic it may be any.

@@ -4,15 +4,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rivulet::engine::{Companion, Engine, Extensions};
-use rivulet::service::{ErrorKind, Service, ServiceError};
+use rivulet::service::{ErrorKind, ParameterValue, QueryRequest, Service, ServiceError};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Publisher, Server, free_port};
+
+/// How long something may take that takes no time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The steps between numbers, `factor` times.
 fn steps(factor: &str) -> String {
@@ -380,4 +383,67 @@ fn an_application_with_a_companion_is_not_replaced() {
     assert!(error.message.contains("'steps' stays as it was") && error.hint.is_some(), "{}", text(&error));
     assert_eq!(replace(&engine, &steps("")).expect("the same"), "application steps is registered already");
     assert_eq!(client.step("a", 5), 1, "the version before goes on");
+}
+
+#[test]
+fn no_result_is_in_the_log_that_the_new_version_does_not_get() {
+    /// So many that it takes a while until the last of them is routed to.
+    const QUERIES: usize = 40_000;
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let durable = "FORMAT JSON WITH (durability => 'log')";
+    let source = format!(
+        "CREATE APPLICATION source (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{{id}}' {durable} \
+         OUTPUT 'mqtt:fed/{{id}}' FORMAT JSON AS SELECT n FROM numbers"
+    );
+    run(&engine, &source).expect("an application");
+    let last = QUERIES - 1;
+    run(&engine, &format!("CREATE QUERY fed FROM APPLICATION source WITH (id => '{last}')")).expect("a query");
+    let reader = |input: &str| {
+        format!(
+            "APPLICATION reader (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:{input}/{{id}}' {durable} \
+             OUTPUT 'mqtt:none' FORMAT JSON AS SELECT n FROM numbers WHERE n < 0"
+        )
+    };
+    replace(&engine, &reader("nothing")).expect("a new one");
+    let parameters: Vec<_> =
+        (0..QUERIES).map(|id| [("id".into(), ParameterValue::Text(id.to_string().into()))]).collect();
+    let requests: Vec<QueryRequest<'_>> = parameters
+        .iter()
+        .map(|parameters| QueryRequest { name: None, application: "reader", parameters, label: None })
+        .collect();
+    assert!(engine.submit(&requests).iter().all(Result::is_ok));
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let is_over = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let mut publisher = Publisher::connect(broker);
+            let mut sent = 0_u64;
+            while !is_over.load(Ordering::Acquire) {
+                publisher.publish(&format!("in/{last}"), "{\"n\": 1}");
+                sent += 1;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            sent
+        });
+        let replaced = replace(&engine, &reader("fed"));
+        // Some come behind it in any case.
+        std::thread::sleep(Duration::from_millis(100));
+        is_over.store(true, Ordering::Release);
+        replaced.expect("it can go on");
+        sending.join().expect("it has sent")
+    });
+    let events = |name: &str| {
+        let applications = engine.status().applications;
+        applications.iter().find(|one| one.name == name).expect("it runs").events
+    };
+    // All that is in the log beside what was sent are results.
+    let logged = || engine.status().log.map_or(0, |log| log.next - 1).saturating_sub(sent);
+    let deadline = Instant::now() + PATIENCE;
+    while (events("source") < sent || events("reader") != logged()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(events("source"), sent);
+    assert!(events("reader") > 0);
+    assert_eq!(events("reader"), logged(), "what is in the log and was given to nobody would come after a crash");
 }
