@@ -305,7 +305,7 @@ impl Chain {
     }
 
     /// All state by key, operator by operator and part by part: `into` gets the operator's place, the part and its
-    /// state. A part is a range of key groups with about `rows_max` rows, or one key group. One part is encoded at a
+    /// state. A part is a range of key groups; state with up to `rows_max` rows is one part. One part is encoded at a
     /// time ([`Operator::state_by_key`]), or else the state of one operator.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub struct StatePart {
 
 /// Takes the state of a dataflow at a barrier, from all tasks at the same time. A task holds one part of it at a time.
 pub trait StateSink: Send + Sync {
-    /// State of an operator with more rows comes in several parts.
+    /// State of an operator with more rows than this comes in several parts.
     fn rows_max(&self) -> usize;
 
     /// Takes a part; none comes twice.

@@ -50,15 +50,15 @@ pub trait StateByKey {
     }
 }
 
-/// How many parts so many rows of state are cut into, each a range of key groups with about `rows_max` rows: one,
-/// sixteen, or one for each key group. The steps are few, because state that is cut into another number of parts is
-/// written anew, all of it.
+/// How many parts so many rows of state are cut into, each a range of key groups: one up to `rows_max` rows, then some,
+/// and where these are large too one for each key group. The steps are few, because state that is cut into another
+/// number of parts is written anew, all of it.
 pub(crate) fn parts(rows: usize, rows_max: usize, key_groups: KeyGroups) -> usize {
     const SOME: usize = 16;
     let all = usize::from(key_groups.count());
     match rows {
         rows if rows <= rows_max => 1,
-        rows if rows <= rows_max.saturating_mul(SOME) => SOME.min(all),
+        rows if rows <= rows_max.saturating_mul(SOME * SOME) => SOME.min(all),
         _ => all,
     }
 }
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn the_number_of_parts_seldom_changes_and_a_part_has_whole_key_groups() {
         let of_rows = |rows| parts(rows, 4_096, KeyGroups::default());
-        assert_eq!([0, 4_096, 4_097, 65_536, 65_537, 1 << 30].map(of_rows), [1, 1, 16, 16, 256, 256]);
+        assert_eq!([0, 4_096, 4_097, 1 << 20, (1 << 20) + 1, 1 << 30].map(of_rows), [1, 1, 16, 16, 256, 256]);
         let few = KeyGroups::new(8);
-        assert_eq!([parts(2, 1, few), parts(17, 1, few), parts(1, 0, few), parts(9, usize::MAX, few)], [8, 8, 8, 1]);
+        assert_eq!([parts(2, 1, few), parts(257, 1, few), parts(1, 0, few), parts(9, usize::MAX, few)], [8, 8, 8, 1]);
     }
 }

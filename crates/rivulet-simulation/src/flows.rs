@@ -17,8 +17,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, StateFrame,
-    TransactionalSink,
+    Batch, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source,
+    SourceError, StateFrame, TransactionalSink,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};

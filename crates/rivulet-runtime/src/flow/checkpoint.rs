@@ -5,7 +5,7 @@
 //! back, has its sink prepare, captures their state, and sends the barrier on. When all have, the sources go on. So
 //! nothing is under way at the barrier, channels need no state of their own, and a task never has to tell rows before
 //! the barrier from rows behind it. The price is that a flow stands still for as long as its slowest task needs to come
-//! to the barrier and capture; writing the snapshot is not part of that.
+//! to the barrier and to give its state away ([`StateSink`]), part by part; writing the snapshot is not part of that.
 //!
 //! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is what an undisturbed run would hold had the sources
 //! paused there: each row before their positions is in the state, in a sink, or in nothing because it led to nothing;

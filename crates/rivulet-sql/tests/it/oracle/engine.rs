@@ -16,7 +16,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, CollectedState, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError, TransactionalSink,
+    Batch, CollectedState, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError,
+    TransactionalSink,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};

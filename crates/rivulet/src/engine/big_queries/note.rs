@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::checkpoints::line::Differences;
 
-/// A piece of the state of an operator has about so many rows.
+/// State of an operator with more rows than this is cut into several pieces.
 const ROWS_OF_ONE_PIECE: usize = 4_096;
 
 /// Where a partition of a source stands, and the time of its newest row.
