@@ -22,8 +22,18 @@ pub struct Event<'p> {
     pub arrival_us: i64,
     /// Where it stands in the log; 0 for nowhere.
     pub position: LogPosition,
+    /// Where it was sent to, of an input that reads columns of that; otherwise empty.
+    pub topic: &'p [u8],
     /// Its content.
     pub payload: &'p [u8],
+}
+
+impl Event<'_> {
+    /// How many bytes of an arena it takes.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.topic.len() + self.payload.len()
+    }
 }
 
 /// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each.
@@ -37,6 +47,8 @@ pub struct Events {
     inputs: Vec<InputIndex>,
     /// The position of each event in the log; empty as long as none has any.
     positions: Vec<LogPosition>,
+    /// How long the topic of each event is, which stands before its payload; empty as long as none has any.
+    topic_bytes: Vec<u32>,
     arrival_us: Vec<i64>,
     /// Where each payload ends in `bytes`.
     ends: Vec<u32>,
@@ -59,7 +71,7 @@ impl Events {
     /// If the arena would reach 4 GiB; nothing has been appended then.
     #[inline]
     pub fn push_from(&mut self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) {
-        self.push_event(Event { input, slot, arrival_us, position: 0, payload });
+        self.push_event(Event { input, slot, arrival_us, position: 0, topic: b"", payload });
     }
 
     /// Appends an event with all that is known of it; see [`Events::push`].
@@ -68,9 +80,14 @@ impl Events {
     /// If the arena would reach 4 GiB; nothing has been appended then.
     #[inline]
     pub fn push_event(&mut self, event: Event<'_>) {
-        let Event { input, slot, arrival_us, position, payload } = event;
+        let Event { input, slot, arrival_us, position, topic, payload } = event;
         // Before anything is appended: all vectors have one length whatever happens here.
-        let end = end_of(self.bytes.len(), payload.len()).expect("an arena of events stays below 4 GiB");
+        let end = end_of(self.bytes.len(), event.bytes()).expect("an arena of events stays below 4 GiB");
+        if !topic.is_empty() || !self.topic_bytes.is_empty() {
+            self.topic_bytes.resize(self.slots.len(), 0);
+            self.topic_bytes.push(topic.len() as u32);
+            self.bytes.extend_from_slice(topic);
+        }
         self.bytes.extend_from_slice(payload);
         if input != 0 || !self.inputs.is_empty() {
             self.inputs.resize(self.slots.len(), 0);
@@ -91,7 +108,7 @@ impl Events {
         self.slots.len()
     }
 
-    /// The number of payload bytes.
+    /// The number of bytes of payloads, and of topics where these are kept.
     #[inline]
     pub fn payload_bytes(&self) -> usize {
         self.bytes.len()
@@ -141,6 +158,7 @@ impl Events {
             slot: self.slots[row],
             arrival_us: self.arrival_us[row],
             position: self.position(row),
+            topic: self.topic(row),
             payload: self.payload(row),
         }
     }
@@ -154,8 +172,24 @@ impl Events {
     /// The payload of event `row`.
     #[inline]
     pub fn payload(&self, row: usize) -> &[u8] {
-        let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
-        &self.bytes[start..self.ends[row] as usize]
+        &self.bytes[self.start(row) + self.topic_len(row)..self.ends[row] as usize]
+    }
+
+    /// Where event `row` was sent to; empty where that is not kept.
+    #[inline]
+    pub fn topic(&self, row: usize) -> &[u8] {
+        let start = self.start(row);
+        &self.bytes[start..start + self.topic_len(row)]
+    }
+
+    #[inline]
+    fn start(&self, row: usize) -> usize {
+        if row == 0 { 0 } else { self.ends[row - 1] as usize }
+    }
+
+    #[inline]
+    fn topic_len(&self, row: usize) -> usize {
+        self.topic_bytes.get(row).map_or(0, |&bytes| bytes as usize)
     }
 
     /// How many of the oldest events hold at least `payload_bytes`; all of them if they hold less.
@@ -179,6 +213,7 @@ impl Events {
         self.slots.drain(..rows);
         self.inputs.drain(..rows.min(self.inputs.len()));
         self.positions.drain(..rows.min(self.positions.len()));
+        self.topic_bytes.drain(..rows.min(self.topic_bytes.len()));
         self.arrival_us.drain(..rows);
         self.ends.drain(..rows);
         self.ends.iter_mut().for_each(|end| *end -= cut);
@@ -203,6 +238,7 @@ impl Events {
         self.slots.clear();
         self.inputs.clear();
         self.positions.clear();
+        self.topic_bytes.clear();
         self.arrival_us.clear();
         self.ends.clear();
         self.bytes.clear();
@@ -215,6 +251,7 @@ impl Events {
             self.slots.shrink_to(2 * rows);
             self.inputs.shrink_to(2 * rows);
             self.positions.shrink_to(2 * rows);
+            self.topic_bytes.shrink_to(2 * rows);
             self.arrival_us.shrink_to(2 * rows);
             self.ends.shrink_to(2 * rows);
         }
@@ -229,6 +266,7 @@ impl Events {
             + self.inputs.capacity()
             + self.slots.capacity() * 4
             + self.ends.capacity() * 4
+            + self.topic_bytes.capacity() * 4
             + self.arrival_us.capacity() * 8
             + self.positions.capacity() * 8
     }
@@ -339,7 +377,7 @@ mod tests {
     #[test]
     fn positions_are_kept_only_once_there_are_any() {
         let mut events = Events::default();
-        let event = |slot, position, payload| Event { input: 0, slot, arrival_us: 0, position, payload };
+        let event = |slot, position, payload| Event { input: 0, slot, arrival_us: 0, position, topic: b"", payload };
         events.push_event(event(1, 0, b"a"));
         assert!(events.positions().is_empty() && events.positions.capacity() == 0);
         events.push_event(event(2, 7, b"b"));
@@ -353,6 +391,32 @@ mod tests {
         events.clear();
         events.push(1, 0, b"a");
         assert_eq!((events.position(0), events.positions().len()), (0, 0));
+    }
+
+    #[test]
+    fn topics_are_kept_only_once_there_are_any() {
+        let mut events = Events::default();
+        let event = |slot, topic, payload| Event { input: 0, slot, arrival_us: 0, position: 0, topic, payload };
+        events.push_event(event(1, b"", b"a"));
+        assert_eq!((events.topic_bytes.capacity(), events.topic(0)), (0, &b""[..]));
+        events.push_event(event(2, b"home/7", b"bb"));
+        events.push_event(event(3, b"", b""));
+        events.push_event(event(2, b"x", b""));
+        let all = |events: &Events| -> Vec<(String, String)> {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            (0..events.rows()).map(|row| (text(events.topic(row)), text(events.payload(row)))).collect()
+        };
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(topic, payload)| ((*topic).into(), (*payload).into())).collect()
+        };
+        assert_eq!(all(&events), pairs(&[("", "a"), ("home/7", "bb"), ("", ""), ("x", "")]));
+        assert_eq!((events.payload_bytes(), events.event(1).bytes()), (10, 8));
+        events.retain_slots(|slot| slot != 3);
+        events.drop_front(1);
+        assert_eq!(all(&events), pairs(&[("home/7", "bb"), ("x", "")]));
+        events.clear();
+        events.push(1, 0, b"a");
+        assert_eq!((events.topic_bytes.len(), events.topic(0), events.payload(0)), (0, &b""[..], &b"a"[..]));
     }
 
     #[test]

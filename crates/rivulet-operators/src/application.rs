@@ -174,6 +174,8 @@ pub struct Input {
     pub schema: SchemaRef,
     /// The index of the EVENT TIME column; without one the arrival time is the event time.
     pub event_time: Option<usize>,
+    /// Which columns come from the topic of an event.
+    pub topic: TopicColumns,
     /// Where events come from.
     pub address: Address,
     /// How payloads are written.
@@ -192,6 +194,18 @@ pub struct Input {
     pub late: Option<Address>,
     /// Where payloads and rows go that cannot be processed, if anybody wants them.
     pub dead_letter: Option<Address>,
+}
+
+/// The columns of an input that come from the topic of an event: `Utf8`, and none of them twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicColumns {
+    /// The one that is the whole topic.
+    pub whole: Option<usize>,
+    /// Those that are what the wildcards of the address stand for, in their order: of the first of them, if there are
+    /// fewer columns.
+    pub levels: Vec<usize>,
+    /// Line and column, from 1, where `levels` are named; zeros if nowhere.
+    pub levels_position: (u32, u32),
 }
 
 /// What an application writes.

@@ -60,6 +60,9 @@ pub struct GroupParts {
     pub make: Box<dyn Fn() -> TaskParts + Send + Sync>,
     /// The bounds of the inbox of each task.
     pub limits: InboxLimits,
+    /// Which inputs read columns from the topics of their events: a bit for each, the lowest for the first. Of these
+    /// the topic waits with the event.
+    pub topic_inputs: u32,
     /// The index of the event-time column, if the input has one.
     pub event_time_column: Option<usize>,
     /// The most queries of one task, for comparison with engines that do not group; `None` for no bound.
@@ -84,6 +87,7 @@ pub struct Group {
     id: GroupId,
     settings: Arc<TaskSettings>,
     parameters: SchemaRef,
+    topic_inputs: u32,
     task_queries_max: usize,
     host: Arc<Host>,
     /// Never shrinks: a task whose queries went back to another one stays for the next split.
@@ -150,6 +154,7 @@ impl Group {
             settings,
             shared_slots,
             parameters: parts.parameters,
+            topic_inputs: parts.topic_inputs,
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
             host,
             tasks: boxcar::Vec::new(),
@@ -574,14 +579,20 @@ impl Group {
     /// Copies one event in that came by one of the application's inputs; see [`Inbox::push`]. The events of all inputs
     /// wait in one inbox, so that their order is kept.
     #[inline]
-    pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        self.push_event(Event { input, slot, arrival_us, position: 0, payload }, false)
+    pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
+        match self.settings.rest.has_closed_intake() {
+            true => Push::Full,
+            false => self.push_event(Event { input, slot, arrival_us, position: 0, topic, payload }, false),
+        }
     }
 
     /// The same with all that is known of the event; one that `must_fit` is not refused.
     #[inline]
-    pub fn push_event(&self, event: Event<'_>, must_fit: bool) -> Push {
+    pub fn push_event(&self, mut event: Event<'_>, must_fit: bool) -> Push {
         let slot = event.slot;
+        if !self.keeps_topics(event.input) {
+            event.topic = b"";
+        }
         loop {
             let places = self.places.get();
             let place = self.place(slot);
@@ -604,12 +615,18 @@ impl Group {
         }
     }
 
+    /// Whether events of an input wait with their topic.
+    #[inline]
+    fn keeps_topics(&self, input: InputIndex) -> bool {
+        self.topic_inputs.checked_shr(input.into()).is_some_and(|bits| bits & 1 == 1)
+    }
+
     fn push_logged_from(&self, input: InputIndex, event: LoggedEvent<'_>, must_fit: bool) -> Push {
-        let LoggedEvent { slot, arrival_us, position, payload, .. } = event;
+        let LoggedEvent { slot, arrival_us, position, topic, payload } = event;
         if self.settings.rest.has_closed_intake() && !must_fit {
             return Push::Full;
         }
-        self.push_event(Event { input, slot, arrival_us, position, payload }, must_fit)
+        self.push_event(Event { input, slot, arrival_us, position, topic, payload }, must_fit)
     }
 
     fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
@@ -624,10 +641,12 @@ impl Group {
 impl Inbox for Group {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        match self.settings.rest.has_closed_intake() {
-            true => Push::Full,
-            false => self.push_from(0, slot, arrival_us, payload),
-        }
+        self.push_from(0, slot, arrival_us, b"", payload)
+    }
+
+    #[inline]
+    fn push_message(&self, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
+        self.push_from(0, slot, arrival_us, topic, payload)
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
@@ -655,10 +674,12 @@ impl GroupInput {
 impl Inbox for GroupInput {
     #[inline]
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push {
-        match self.group.settings.rest.has_closed_intake() {
-            true => Push::Full,
-            false => self.group.push_from(self.input, slot, arrival_us, payload),
-        }
+        self.group.push_from(self.input, slot, arrival_us, b"", payload)
+    }
+
+    #[inline]
+    fn push_message(&self, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
+        self.group.push_from(self.input, slot, arrival_us, topic, payload)
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {

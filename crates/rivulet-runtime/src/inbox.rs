@@ -279,8 +279,7 @@ impl TaskInbox {
     /// Offers an event to the queue of this inbox. One that `must_fit` is not refused.
     #[inline]
     pub(crate) fn push(&self, queue: &mut Queue, event: Event<'_>, must_fit: bool) -> Pushed {
-        let payload = event.payload;
-        if self.is_full(queue, payload.len()) {
+        if self.is_full(queue, event.bytes()) {
             match self.limits.overflow {
                 Overflow::Block if must_fit => {}
                 Overflow::Block => return Pushed { push: Push::Full, has_risen: false },
@@ -290,7 +289,7 @@ impl TaskInbox {
                 }
                 Overflow::DropOldest => {
                     // An eighth at a time: moving an arena for every single event would cost its size each time.
-                    let excess = (queue.bytes + payload.len()).saturating_sub(self.limits.bytes_max);
+                    let excess = (queue.bytes + event.bytes()).saturating_sub(self.limits.bytes_max);
                     queue.drop_oldest((queue.rows / 8).max(1), excess);
                 }
             }
@@ -379,7 +378,7 @@ impl Queue {
         };
         arena.push_event(event);
         self.rows += 1;
-        self.bytes += event.payload.len();
+        self.bytes += event.bytes();
         self.pushed += 1;
     }
 
@@ -534,7 +533,7 @@ mod tests {
     }
 
     fn event(slot: Slot, position: LogPosition, payload: &[u8]) -> Event<'_> {
-        Event { input: 0, slot, arrival_us: 0, position, payload }
+        Event { input: 0, slot, arrival_us: 0, position, topic: b"", payload }
     }
 
     fn push(inbox: &TaskInbox, slot: Slot, payload: &[u8]) -> Push {

@@ -50,6 +50,8 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
         let rows: Vec<[String; 3]> =
             columns(&input.schema, |index, nullable| match (input.event_time == Some(index), nullable) {
                 (true, _) => "event time",
+                _ if input.topic.whole == Some(index) => "the topic",
+                _ if input.topic.levels.contains(&index) => "a level of the topic",
                 (false, false) => "not null",
                 (false, true) => "",
             });

@@ -10,9 +10,10 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
+use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{
-    Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, LogPosition, ManualClock, Push, QueryId, Refusals,
-    SinkError, Slot, SlotTable, StateFrame, StateMap, StateSelection,
+    Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, SinkError,
+    Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
     Activation, Group, GroupMetrics, GroupParts, GroupSnapshot, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
@@ -83,7 +84,7 @@ impl TestGroup {
         let (kept, of_sink, has_output_bits) = (results.clone(), numbered.clone(), application.has_output_bits);
         let event_time = application.inputs[0].event_time.filter(|_| inputs.len() == 1);
         let make = move || TaskParts {
-            decoder: decoder(&inputs, &row_schema),
+            decoder: json_decoder(&inputs, &row_schema),
             chain: dataflow.chain(),
             sink: Box::new(Kept {
                 encoder: Format::Json.encoder(output.clone()).expect("any schema is written as JSON"),
@@ -99,6 +100,7 @@ impl TestGroup {
             parameters: application.parameter_schema.clone(),
             make: Box::new(make),
             limits: InboxLimits::default(),
+            topic_inputs: u32::MAX,
             event_time_column: event_time,
             task_queries_max: None,
             batch_rows_max: None,
@@ -354,18 +356,26 @@ impl TestGroup {
     /// # Panics
     /// If the inbox is full.
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
-        self.clock.set_us(arrival_us);
-        assert_eq!(self.group.push_from(input, slot, arrival_us, payload.as_bytes()), Push::Taken);
+        self.push_message(input, slot, arrival_us, "", payload);
     }
 
-    /// Puts an event into the inbox that stands at `position` in a log. The clock moves to when it came, unless it is
+    /// The same for an event that was sent to a topic.
+    ///
+    /// # Panics
+    /// If the inbox is full.
+    pub fn push_message(&self, input: InputIndex, slot: Slot, arrival_us: i64, topic: &str, payload: &str) {
+        self.clock.set_us(arrival_us);
+        let (topic, payload) = (topic.as_bytes(), payload.as_bytes());
+        assert_eq!(self.group.push_from(input, slot, arrival_us, topic, payload), Push::Taken);
+    }
+
+    /// Puts an event of a log into the inbox. The clock moves to when it came, unless it is
     /// later already.
     ///
     /// # Panics
     /// If the inbox is full.
-    pub fn push_logged(&self, position: LogPosition, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
-        self.clock.set_us(self.clock.now_us().max(arrival_us));
-        let event = Event { input, slot, arrival_us, position, payload: payload.as_bytes() };
+    pub fn push_logged(&self, event: Event<'_>) {
+        self.clock.set_us(self.clock.now_us().max(event.arrival_us));
         assert_eq!(self.group.push_event(event, false), Push::Taken);
     }
 
@@ -430,16 +440,22 @@ impl TestGroup {
 }
 
 /// The decoder of an application whose inputs are all JSON.
-fn decoder(inputs: &[Input], row_schema: &SchemaRef) -> Box<dyn Decoder> {
-    if let [input] = inputs {
-        return Format::Json.decoder(input.schema.clone(), input.event_time).expect("the input is JSON");
-    }
-    let formats = inputs.iter().map(|input| InputFormat {
-        format: Format::Json,
-        schema: input.schema.clone(),
-        event_time_column: input.event_time,
-    });
-    several_inputs(formats.collect(), row_schema.clone()).expect("all inputs are JSON")
+fn json_decoder(inputs: &[Input], row_schema: &SchemaRef) -> Box<dyn Decoder> {
+    let mut formats: Vec<InputFormat> = inputs.iter().map(json_format).collect();
+    let decoder = match formats.len() {
+        1 => formats.remove(0).decoder(),
+        _ => several_inputs(formats, row_schema.clone()),
+    };
+    decoder.expect("all inputs are JSON")
+}
+
+fn json_format(input: &Input) -> InputFormat {
+    let levels = input.topic.levels.iter().copied().zip(TopicPart::of_wildcards(&input.address.template));
+    let mut topic_columns: Vec<_> =
+        input.topic.whole.map(|one| (one, TopicPart::Whole)).into_iter().chain(levels).collect();
+    topic_columns.sort_unstable_by_key(|(column, _)| *column);
+    let (schema, event_time_column) = (input.schema.clone(), input.event_time);
+    InputFormat { format: Format::Json, schema, event_time_column, topic_columns }
 }
 
 /// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before

@@ -31,6 +31,8 @@ pub struct RandomEvent {
     pub input: InputIndex,
     /// When it arrives, microseconds since the epoch.
     pub arrival_us: i64,
+    /// Where it was sent to.
+    pub topic: &'static str,
     /// Its payload, mostly well-formed.
     pub payload: String,
 }
@@ -60,6 +62,7 @@ impl RandomApplication {
         let options = pick(&[
             "",
             "WITH (lateness => INTERVAL '2 seconds')",
+            "WITH (lateness => INTERVAL '1 second', topic_column => 'device')",
             "WITH (idle_timeout => INTERVAL '3 seconds', lateness => INTERVAL '500 milliseconds')",
         ]);
         let on_change = pick(&["", "EMIT ON CHANGE"]);
@@ -275,6 +278,7 @@ pub fn events(random: &mut StdRng, queries: usize, count: usize, start_us: i64) 
                 query: random.random_range(0..queries),
                 input: random.random_range(0..2),
                 arrival_us,
+                topic: device,
                 payload,
             }
         })

@@ -135,14 +135,14 @@ impl<K: Copy> Layout<K> {
         if self.has_metadata { message as Slot } else { 0 }
     }
 
-    /// The rows of `events`, which are gone then. `column` makes the column of a part of messages, given the message of
-    /// each row.
+    /// The rows of `events`, which are gone then. `column` makes the column of a part of messages, given the events and
+    /// the message of each row.
     pub(crate) fn decode(
         &self,
         decoder: &mut dyn Decoder,
         events: &mut Events,
         refusals: &mut Refusals,
-        mut column: impl FnMut(K, &[Slot]) -> ArrayRef,
+        mut column: impl FnMut(K, &Events, &[Slot]) -> ArrayRef,
     ) -> RecordBatch {
         if !self.has_metadata {
             let columns = decoder.decode(events, refusals).columns;
@@ -152,14 +152,15 @@ impl<K: Copy> Layout<K> {
         // Refusals get back the slot of the one query that there is.
         let mut own = Refusals::new(if refusals.wants_content() { 16 } else { 0 });
         let batch = decoder.decode(events, &mut own);
-        events.clear();
         pass_on(&own, refusals);
         let columns = self.origins.iter().map(|origin| match origin {
             Origin::Payload(place) => batch.columns.column(*place).clone(),
-            Origin::Message(kind) => column(*kind, &batch.slots),
+            Origin::Message(kind) => column(*kind, events, &batch.slots),
         });
         let count = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns.collect(), &count)
+        let columns: Vec<ArrayRef> = columns.collect();
+        events.clear();
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &count)
             .expect("declared types, and null only where it may be")
     }
 }

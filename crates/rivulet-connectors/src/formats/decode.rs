@@ -52,6 +52,7 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
         true => Err(Fault::new(Problem::Empty, 0)),
         false => parser.parse(payload, arrival_us, rows),
     };
+    let outcome = outcome.and_then(|()| rows.end_event(before, events.topic(event)));
     if let Err(fault) = outcome {
         rows.truncate(before);
         refusals.refuse_event(input, events.event(event), || fault.describe(payload, rows.schema()));

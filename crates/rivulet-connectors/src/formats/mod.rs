@@ -39,6 +39,7 @@ mod several;
 mod row_format;
 mod encode;
 mod rows;
+mod topic;
 mod cells;
 mod bare;
 mod binary;
@@ -152,9 +153,12 @@ impl Format {
         schema: SchemaRef,
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
-        let parser = self.parser(&schema, event_time_column)?;
-        let rows = Rows::new(schema, event_time_column);
-        Ok(match parser {
+        self.decoder_into(Rows::new(schema, event_time_column), event_time_column)
+    }
+
+    /// The same into these rows.
+    fn decoder_into(&self, rows: Rows, event_time_column: Option<usize>) -> Result<Box<dyn Decoder>, FormatError> {
+        Ok(match self.parser(rows.schema(), event_time_column)? {
             Parser::Json(parser) => boxed(parser, rows),
             Parser::SenMl(parser) => boxed(parser, rows),
             Parser::SenMlPivot(parser) => boxed(parser, rows),

@@ -17,6 +17,7 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::canonical_float;
 
 use super::fault::{Fault, Problem};
+use super::topic::TopicColumns;
 
 /// How many rows one payload may give. A few bytes (`{}`) can be a whole row, so the bytes of a payload alone do not
 /// bound the memory its rows take.
@@ -32,6 +33,8 @@ pub(crate) struct Rows {
     written: usize,
     /// No payload may go beyond this many rows.
     rows_max: usize,
+    /// What rows have from the topics of their events.
+    topic: Option<TopicColumns>,
 }
 
 /// One column under construction.
@@ -217,10 +220,15 @@ impl Rows {
                 text_bytes_per_16_rows: 0,
             })
             .collect();
-        Self { schema, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX }
+        Self { schema, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
     }
 
-    /// The declared columns.
+    /// The same rows with columns that come from topics.
+    pub(super) fn with_topic(self, topic: TopicColumns) -> Self {
+        Self { topic: Some(topic), ..self }
+    }
+
+    /// The columns of payloads.
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -241,6 +249,15 @@ impl Rows {
     pub(crate) fn begin_event(&mut self) -> usize {
         self.rows_max = self.rows + ROWS_PER_EVENT_MAX;
         self.rows
+    }
+
+    /// All rows of an event stand from `before` on, and it was sent to `topic`.
+    #[inline]
+    pub(super) fn end_event(&mut self, before: usize, topic: &[u8]) -> Result<(), Fault> {
+        match &mut self.topic {
+            Some(columns) => columns.append(topic, self.rows - before),
+            None => Ok(()),
+        }
     }
 
     /// The column `index`, ready for the open row's value, which the caller must push before anything else.
@@ -310,8 +327,12 @@ impl Rows {
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
         let arrays = self.columns.iter_mut().map(Column::finish).collect();
         self.rows = 0;
-        RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)
-            .expect("every column has the declared type, one value a row, and null only where it may be")
+        let of_payloads = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)
+            .expect("every column has the declared type, one value a row, and null only where it may be");
+        match &mut self.topic {
+            Some(columns) => columns.finish(&of_payloads),
+            None => of_payloads,
+        }
     }
 }
 

@@ -13,9 +13,11 @@ use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, LogPosition, Refusals
 
 use super::decode::{PayloadParser, decode_event};
 use super::rows::Rows;
+use super::topic::TopicColumns;
 use super::{Format, FormatError, Parser};
+use crate::mqtt::TopicPart;
 
-/// How the payloads of one of several inputs are written.
+/// How the rows of an input are made of its events.
 #[derive(Clone, Debug)]
 pub struct InputFormat {
     /// The format.
@@ -24,6 +26,33 @@ pub struct InputFormat {
     pub schema: SchemaRef,
     /// The index of the column that is never null.
     pub event_time_column: Option<usize>,
+    /// The columns that come from the topic, by ascending index; of type `Utf8`, and not the one of the event time.
+    pub topic_columns: Vec<(usize, TopicPart)>,
+}
+
+impl InputFormat {
+    /// A decoder of the events of this input alone.
+    ///
+    /// # Errors
+    /// The columns of payloads do not suit the format.
+    pub fn decoder(&self) -> Result<Box<dyn Decoder>, FormatError> {
+        let (rows, event_time_column) = self.rows()?;
+        self.format.decoder_into(rows, event_time_column)
+    }
+
+    /// The rows, of which the parser knows the columns of payloads only, and the event time among these.
+    fn rows(&self) -> Result<(Rows, Option<usize>), FormatError> {
+        let is_of_topic = |column: usize| self.topic_columns.iter().any(|(of_topic, _)| *of_topic == column);
+        let of_payload: Vec<usize> = (0..self.schema.fields().len()).filter(|column| !is_of_topic(*column)).collect();
+        let schema = Arc::new(self.schema.project(&of_payload).expect("columns of the schema"));
+        let event_time_column = self.event_time_column.and_then(|column| of_payload.binary_search(&column).ok());
+        self.format.check_input(&schema, event_time_column)?;
+        let rows = Rows::new(schema, event_time_column);
+        if self.topic_columns.is_empty() {
+            return Ok((rows, event_time_column));
+        }
+        Ok((rows.with_topic(TopicColumns::new(self.schema.clone(), &self.topic_columns)), event_time_column))
+    }
 }
 
 /// A decoder of events that come by several inputs, into rows of `schema`: the number of the input (`UInt8`), then the
@@ -37,15 +66,15 @@ pub fn several_inputs(inputs: Vec<InputFormat>, schema: SchemaRef) -> Result<Box
     let columns: usize = inputs.iter().map(|input| input.schema.fields().len()).sum();
     assert_eq!(schema.fields().len(), columns + 1, "the number of the input, and the columns of all inputs");
     let parts = inputs.into_iter().map(|input| {
-        input.format.check_input(&input.schema, input.event_time_column)?;
-        let parser: Box<dyn PayloadParser> = match input.format.parser(&input.schema, input.event_time_column)? {
+        let (rows, event_time_column) = input.rows()?;
+        let parser: Box<dyn PayloadParser> = match input.format.parser(rows.schema(), event_time_column)? {
             Parser::Json(parser) => Box::new(parser),
             Parser::SenMl(parser) => Box::new(parser),
             Parser::SenMlPivot(parser) => Box::new(parser),
             Parser::Csv(parser) => Box::new(parser),
             Parser::Text(parser) => Box::new(parser),
         };
-        Ok(Part { parser, rows: Rows::new(input.schema, input.event_time_column) })
+        Ok(Part { parser, rows })
     });
     Ok(Box::new(SeveralDecoder { parts: parts.collect::<Result<_, FormatError>>()?, schema }))
 }
@@ -116,6 +145,7 @@ impl SeveralDecoder {
 mod tests {
     use arrow::array::{Array, AsArray};
     use arrow::datatypes::{DataType, Field, Float64Type, Schema, UInt8Type};
+    use rivulet_dataflow::{Event, Refused};
 
     use super::*;
 
@@ -124,6 +154,7 @@ mod tests {
             format,
             schema: Arc::new(Schema::new(vec![Field::new(name, data_type, false)])),
             event_time_column: None,
+            topic_columns: Vec::new(),
         };
         let inputs = vec![input(Format::Json, "value", DataType::Float64), input(Format::Text, "word", DataType::Utf8)];
         let schema = Schema::new(vec![
@@ -152,6 +183,43 @@ mod tests {
         assert_eq!((batch.slots.as_ref(), batch.arrival_us.as_ref()), (&[7, 8, 8, 9][..], &[10, 11, 11, 14][..]));
         let refused: Vec<_> = refusals.records().iter().map(|one| (one.input, one.arrival_us)).collect();
         assert_eq!(refused, [(Some(0), 12), (Some(1), 13)]);
+    }
+
+    #[test]
+    fn columns_come_from_topics() {
+        let fields = ["device", "value", "topic"].map(|name| match name {
+            "value" => Field::new(name, DataType::Float64, false),
+            _ => Field::new(name, DataType::Utf8, true),
+        });
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let topic_columns = vec![(0, TopicPart::Level(1)), (2, TopicPart::Whole)];
+        let input = InputFormat { format: Format::Json, schema, event_time_column: None, topic_columns };
+        let mut events = Events::default();
+        let payloads = [
+            ("home/7/t", r#"{"value": 1, "device": 5}"#),
+            ("home/8/t", "broken"),
+            ("x", r#"[{"value": 2}, {"value": 3}]"#),
+        ];
+        for (topic, payload) in payloads {
+            let (topic, payload) = (topic.as_bytes(), payload.as_bytes());
+            events.push_event(Event { input: 0, slot: 1, arrival_us: 9, position: 0, topic, payload });
+        }
+        let row_schema = Schema::new(
+            std::iter::once(Field::new("input", DataType::UInt8, false))
+                .chain(input.schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)))
+                .collect::<Vec<_>>(),
+        );
+        let several = several_inputs(vec![input.clone()], Arc::new(row_schema)).unwrap();
+        for (mut decoder, first) in [(input.decoder().unwrap(), 0), (several, 1)] {
+            let mut refusals = Refusals::new(9);
+            let batch = decoder.decode(&events, &mut refusals);
+            let texts = |column: usize| -> Vec<_> { batch.column(first + column).as_string::<i32>().iter().collect() };
+            assert_eq!(texts(0), [Some("7"), Some(""), Some("")]);
+            assert_eq!(texts(2), [Some("home/7/t"), Some("x"), Some("x")]);
+            assert_eq!(batch.column(first + 1).as_primitive::<Float64Type>().values().as_ref(), [1.0, 2.0, 3.0]);
+            let Refused::Payload(payload) = &refusals.records()[0].content else { panic!("a payload") };
+            assert_eq!(&**payload, b"broken", "a dead letter is the payload alone");
+        }
     }
 
     #[test]

@@ -70,4 +70,4 @@ pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions,
 pub use router::{InboxId, Pending, Received, Route, RouteError, Router, RouterStats, Routing};
 pub use template::{Direction, Template, TemplateError};
 pub use tls::{ClientTls, ServerTls, TlsError};
-pub use topic::TopicError;
+pub use topic::{TopicError, TopicPart};

@@ -74,6 +74,43 @@ pub enum TopicError {
     },
 }
 
+/// A part of a topic, as a column has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TopicPart {
+    /// All of it.
+    Whole,
+    /// The level at this place.
+    Level(usize),
+    /// Everything from the level at this place on; nothing where the topic ends before it.
+    Rest(usize),
+}
+
+impl TopicPart {
+    /// What the wildcards of a filter stand for, in their order.
+    pub fn of_wildcards(filter: &str) -> Vec<Self> {
+        let wildcard = |(place, level)| match level {
+            "+" => Some(Self::Level(place)),
+            "#" => Some(Self::Rest(place)),
+            _ => None,
+        };
+        filter.split('/').enumerate().filter_map(wildcard).collect()
+    }
+
+    /// What it is of this topic.
+    pub fn of(self, topic: &str) -> &str {
+        match self {
+            Self::Whole => topic,
+            Self::Level(place) => topic.split('/').nth(place).unwrap_or_default(),
+            Self::Rest(place) => topic.splitn(place + 1, '/').nth(place).unwrap_or_default(),
+        }
+    }
+
+    /// The same of the topic of an event. What is no text has been refused where it was received.
+    pub(crate) fn of_bytes(self, topic: &[u8]) -> &str {
+        self.of(std::str::from_utf8(topic).unwrap_or_default())
+    }
+}
+
 /// Checks the bytes of a topic that is published to.
 #[inline]
 pub fn check_topic(topic: &[u8]) -> Result<&str, TopicError> {
@@ -297,5 +334,17 @@ mod tests {
         assert!(matches!(check_topic(b"a\0b"), Err(TopicError::Nul { position: 1, .. })));
         assert_eq!(check_topic(b""), Err(TopicError::Empty));
         assert!(check_topic(b"+").unwrap_err().to_string().contains("hint:"));
+    }
+
+    #[test]
+    fn wildcards_stand_for_parts_of_topics() {
+        let parts = TopicPart::of_wildcards("home/+/room/+/#");
+        let of = |topic: &'static str| parts.iter().map(|part| part.of(topic)).collect::<Vec<_>>();
+        assert_eq!(of("home/7/room/bath/temperature/mean"), ["7", "bath", "temperature/mean"]);
+        assert_eq!(of("home/7/room/bath"), ["7", "bath", ""], "'#' stands for nothing as well");
+        assert_eq!(of("home//room//"), ["", "", ""]);
+        assert_eq!(TopicPart::of_wildcards("home/7/a+b"), []);
+        assert_eq!(TopicPart::of_wildcards("#")[0].of("a/b"), "a/b");
+        assert_eq!(TopicPart::Whole.of("a/b"), "a/b");
     }
 }

@@ -7,6 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
+use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals};
 use rivulet_sql::Application;
 
@@ -102,10 +103,12 @@ pub(crate) fn decoder_of(application: &Application) -> Box<dyn Decoder> {
         format: Format::Json,
         schema: input.schema.clone(),
         event_time_column: input.event_time,
+        topic_columns: input.topic.whole.map(|column| (column, TopicPart::Whole)).into_iter().collect(),
     });
-    match &application.inputs[..] {
-        [input] => Format::Json.decoder(input.schema.clone(), input.event_time),
-        _ => several_inputs(formats.collect(), application.row_schema.clone()),
+    let mut formats: Vec<InputFormat> = formats.collect();
+    match formats.len() {
+        1 => formats.remove(0).decoder(),
+        _ => several_inputs(formats, application.row_schema.clone()),
     }
     .expect("columns were checked when the application was planned")
 }

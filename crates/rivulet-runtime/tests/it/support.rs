@@ -232,6 +232,7 @@ impl Bench {
                 sink: Box::new(bench.sink.clone()),
             }),
             limits: InboxLimits::default(),
+            topic_inputs: 0,
             event_time_column: None,
             task_queries_max: None,
             batch_rows_max: None,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::address::{Address, address_of_parameter, parse_address};
-use crate::application::{Durability, Input, Overflow, Parameter};
+use crate::application::{Durability, Input, Overflow, Parameter, TopicColumns};
+use crate::parse::name_in_sql;
 use crate::statement::{CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError, suggest};
@@ -177,6 +178,7 @@ impl Resolver<'_> {
             name: declaration.name.text.clone(),
             schema: Arc::new(Schema::new(fields)),
             event_time: declaration.columns.iter().position(|column| column.event_time),
+            topic: TopicColumns::default(),
             address,
             format: declaration.format.clone(),
             lateness_us: 0,
@@ -195,10 +197,31 @@ impl Resolver<'_> {
                 "overflow" => input.overflow = overflow(name, literal, *position)?,
                 "durability" => input.durability = Some(durability(name, literal, *position)?),
                 "late" => input.late = Some(self.address(text(name, literal, *position)?, *position)?),
+                "topic_column" => {
+                    let column =
+                        topic_column(declaration, &input.topic, name, text(name, literal, *position)?, *position)?;
+                    input.topic.whole = Some(column);
+                }
+                "level_columns" => {
+                    input.topic.levels_position = (*position).into();
+                    for level in text(name, literal, *position)?.split(',').map(str::trim) {
+                        let column = topic_column(declaration, &input.topic, name, level, *position)?;
+                        input.topic.levels.push(column);
+                    }
+                }
                 "dead_letter" => input.dead_letter = Some(self.address(text(name, literal, *position)?, *position)?),
                 other => {
-                    const OPTIONS: [&str; 7] =
-                        ["lateness", "idle_timeout", "future_limit", "overflow", "durability", "late", "dead_letter"];
+                    const OPTIONS: [&str; 9] = [
+                        "lateness",
+                        "idle_timeout",
+                        "future_limit",
+                        "overflow",
+                        "durability",
+                        "late",
+                        "dead_letter",
+                        "topic_column",
+                        "level_columns",
+                    ];
                     let error = SqlError::new(name.position, format!("unknown option '{other}'"));
                     return Err(match suggest::nearest(other, OPTIONS) {
                         Some(near) => error.did_you_mean(Some(near)),
@@ -206,6 +229,12 @@ impl Resolver<'_> {
                     });
                 }
             }
+        }
+        let of_topic = input.topic.levels.len() + usize::from(input.topic.whole.is_some());
+        if of_topic == declaration.columns.len() {
+            let message = format!("all columns of the input '{}' come from the topic", declaration.name);
+            return Err(SqlError::new(declaration.name.position, message)
+                .hint("declare at least one of the payload, for example state TEXT with FORMAT TEXT"));
         }
         Ok(input)
     }
@@ -238,6 +267,35 @@ fn text<'a>(name: &Name, literal: &'a Literal, position: Position) -> Result<&'a
         Literal::Text(text) => Ok(text),
         _ => Err(SqlError::new(position, format!("{name} takes a string in single quotes"))),
     }
+}
+
+/// The declared column with the name that an option gives, which is to come from the topic.
+fn topic_column(
+    input: &InputDeclaration,
+    taken: &TopicColumns,
+    option: &Name,
+    name: &str,
+    position: Position,
+) -> Result<usize, SqlError> {
+    let error = |problem: String| SqlError::new(position, format!("{option} names '{name}'{problem}"));
+    let is_it = |text: &str| text == name || text == name.to_lowercase();
+    let Some(place) = input.columns.iter().position(|column| is_it(&column.name.text)) else {
+        let error = error(format!(", and the input '{}' has no such column", input.name));
+        let near = suggest::nearest(name, input.columns.iter().map(|column| column.name.text.as_str()));
+        return Err(match near {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint(format!("declare it as well: {} TEXT", name_in_sql(name))),
+        });
+    };
+    let data_type = &input.columns[place].data_type;
+    if *data_type != DataType::Utf8 {
+        return Err(error(format!(", which is {}", type_name(data_type)))
+            .hint("declare it as TEXT: a part of a topic is text, and CAST makes a number of it"));
+    }
+    if taken.whole == Some(place) || taken.levels.contains(&place) {
+        return Err(error(" a second time".into()).hint("each column is one part of the topic"));
+    }
+    Ok(place)
 }
 
 fn overflow(name: &Name, literal: &Literal, position: Position) -> Result<Overflow, SqlError> {

@@ -47,14 +47,18 @@ impl Preparation {
             Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
         };
         let mut inputs = Vec::with_capacity(application.inputs.len());
-        for input in &application.inputs {
-            let input_format = format(&input.format)?;
-            input_format
-                .decoder(input.schema.clone(), input.event_time)
-                .map_err(|error| format_error(&error, &input.format))?;
-            let (schema, event_time_column) = (input.schema.clone(), input.event_time);
-            inputs.push(InputFormat { format: input_format, schema, event_time_column });
+        for (input, topics) in application.inputs.iter().zip(&topics.inputs) {
+            let input = InputFormat {
+                format: format(&input.format)?,
+                schema: input.schema.clone(),
+                event_time_column: input.event_time,
+                topic_columns: topics.columns(input)?,
+            };
+            input.decoder().map_err(|error| format_error(&error, &application.inputs[inputs.len()].format))?;
+            inputs.push(input);
         }
+        let keeps_topics = |(place, input): (usize, &InputFormat)| u32::from(!input.topic_columns.is_empty()) << place;
+        let topic_inputs = inputs.iter().take(u32::BITS as usize).enumerate().map(keeps_topics).sum();
         let mut output_formats = Vec::with_capacity(application.outputs.len());
         for output in &application.outputs {
             let output_format = format(&output.format)?;
@@ -94,6 +98,7 @@ impl Preparation {
             Arc::new(InputShape {
                 signature: format!("{inputs:?} {is_logged}"),
                 is_logged,
+                topic_inputs,
                 decoder: Box::new(move || decoder(&inputs, &row_schema).expect("one was made before")),
             })
         });
@@ -123,6 +128,7 @@ impl Preparation {
                     application::Overflow::DropNewest => Overflow::DropNewest,
                 },
             },
+            topic_inputs,
             event_time_column: event_time,
             task_queries_max: baseline.task_queries_max,
             batch_rows_max: baseline.batch_rows_max,
@@ -200,7 +206,7 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
 /// The decoder of an application's rows.
 fn decoder(inputs: &[InputFormat], row_schema: &SchemaRef) -> Result<Box<dyn Decoder>, FormatError> {
     match inputs {
-        [one] => one.format.decoder(one.schema.clone(), one.event_time_column),
+        [one] => one.decoder(),
         several => several_inputs(several.to_vec(), row_schema.clone()),
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct InputShape {
     pub(super) signature: String,
     /// Whether what comes goes to the log.
     pub(super) is_logged: bool,
+    /// As in [`GroupParts`].
+    pub(super) topic_inputs: u32,
     pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
 }
 

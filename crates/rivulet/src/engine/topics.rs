@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
-use rivulet_connectors::mqtt::{Direction, Template};
+use rivulet_connectors::mqtt::{Direction, Template, TopicPart};
 use rivulet_operators::application::{Address, Application, Input, Part};
 
 use crate::service::{ErrorKind, ServiceError};
@@ -28,6 +28,31 @@ pub(super) struct InputTopics {
     pub(super) filter: Option<String>,
     pub(super) late: Option<Template>,
     pub(super) dead_letter: Option<Template>,
+}
+
+impl InputTopics {
+    /// The columns of `input`, whose topics these are, that come from the topic of an event; by ascending index.
+    pub(super) fn columns(&self, input: &Input) -> Result<Vec<(usize, TopicPart)>, ServiceError> {
+        let levels = &input.topic.levels;
+        let error = |message: String, hint: &str| {
+            Err(ServiceError::invalid(message).with_hint(hint.to_owned()).at_place(input.topic.levels_position))
+        };
+        let parts = TopicPart::of_wildcards(&self.events.to_string());
+        if self.events.is_whole_topic() && !levels.is_empty() {
+            let message = "level_columns names what wildcards stand for, and here each query gives its own address";
+            return error(message.into(), "use topic_column, and split_part(topic, '/', 2) for the second level");
+        }
+        if levels.len() > parts.len() {
+            let (columns, wildcards) = (levels.len(), parts.len());
+            let message =
+                format!("level_columns names {columns} columns, and '{}' has {wildcards} wildcards", self.events);
+            return error(message, "name a column for each '+' and '#', in their order");
+        }
+        let whole = input.topic.whole.map(|column| (column, TopicPart::Whole));
+        let mut columns: Vec<_> = whole.into_iter().chain(levels.iter().copied().zip(parts)).collect();
+        columns.sort_unstable_by_key(|(column, _)| *column);
+        Ok(columns)
+    }
 }
 
 impl Topics {

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::Slot;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
 use rivulet_testing::{TestGroup, group::Results};
 
@@ -97,13 +98,13 @@ fn run_together(
         }
         if queries[event.query].gets(place) {
             let slot = slots[event.query].expect("a query that is there");
-            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
+            push(&group, application, event, slot);
         }
         match random.random_range(0..30) {
             0..8 => group.run(),
             8 | 9 => {
                 let other = queries[0].parameters.with(|values| group.add(1_000 + place as u64, values));
-                group.push_from(input_of(application, event), other, event.arrival_us, &event.payload);
+                push(&group, application, event, other);
                 others.push(other);
             }
             10 if !others.is_empty() => group.remove(others.swap_remove(random.random_range(0..others.len()))),
@@ -141,7 +142,7 @@ pub(crate) fn run_alone(
         }
         if event.query == number && query.gets(place) {
             let slot = slot.expect("a query that is there");
-            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
+            push(&group, application, event, slot);
             if random.random_range(0..3) == 0 {
                 group.run();
             }
@@ -152,6 +153,11 @@ pub(crate) fn run_alone(
 }
 
 /// By which of the application's inputs an event comes.
+/// Puts an event into the inbox of the query in a slot.
+pub(crate) fn push(group: &TestGroup, application: &RandomApplication, event: &RandomEvent, slot: Slot) {
+    group.push_message(input_of(application, event), slot, event.arrival_us, event.topic, &event.payload);
+}
+
 pub(crate) fn input_of(application: &RandomApplication, event: &RandomEvent) -> u8 {
     if application.inputs == 1 { 0 } else { event.input }
 }
@@ -259,7 +265,7 @@ fn run_equal_queries(
         joined_slots.dedup();
         for &slot in &joined_slots {
             assert!(members.iter().all(|one| one.slot != slot || (one.kind == event.query && !one.is_paused)));
-            group.push_from(input_of(application, event), slot, event.arrival_us, &event.payload);
+            push(&group, application, event, slot);
         }
         let tasks = group.tasks();
         match random.random_range(0..30) {

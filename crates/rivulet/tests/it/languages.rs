@@ -15,7 +15,7 @@ use rivulet_dataflow::{
 };
 use rivulet_operators::application::{
     Address, Application, ApplicationCode, BindError, CodeLoader, FormatSpec, Input, Literal, LoadError, Output,
-    Overflow, Parameter, Part, Tables,
+    Overflow, Parameter, Part, Tables, TopicColumns,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -76,6 +76,7 @@ impl CodeLoader for Arithmetic {
                 name: "numbers".into(),
                 schema: numbers("n"),
                 event_time: None,
+                topic: TopicColumns::default(),
                 address: address("in"),
                 format: json(),
                 lateness_us: 0,

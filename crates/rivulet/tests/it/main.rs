@@ -61,6 +61,7 @@ mod simulation;
 mod several;
 mod tables;
 mod trial;
+mod topic_columns;
 mod shared_slots;
 mod upgrade;
 mod way_out;

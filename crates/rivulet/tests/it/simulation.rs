@@ -96,7 +96,8 @@ fn run(sql: &str, script: &Script, mut random: Option<StdRng>, done: &mut Done) 
             }
             Step::Event(event) => {
                 now_us = event.arrival_us;
-                group.push(slots[event.query].expect("it is there"), now_us, &event.payload);
+                let slot = slots[event.query].expect("it is there");
+                group.push_message(0, slot, now_us, event.topic, &event.payload);
             }
         }
         match &mut random {

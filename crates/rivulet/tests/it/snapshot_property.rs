@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::StateMap;
+use rivulet_dataflow::{Event, StateMap};
 use rivulet_sql::ParameterRows;
 use rivulet_testing::TestGroup;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
@@ -82,7 +82,14 @@ impl Run<'_> {
         slots.dedup();
         for slot in slots {
             let input = input_of(self.application, event);
-            self.group.push_logged(place as u64 + 1, input, slot, event.arrival_us, &event.payload);
+            self.group.push_logged(Event {
+                input,
+                slot,
+                arrival_us: event.arrival_us,
+                position: place as u64 + 1,
+                topic: event.topic.as_bytes(),
+                payload: event.payload.as_bytes(),
+            });
         }
     }
 

@@ -84,7 +84,7 @@ impl Layout {
                 }),
             }
         }
-        self.0.decode(decoder, events, refusals, |kind, messages| message_column(kind, block, messages))
+        self.0.decode(decoder, events, refusals, |kind, _, messages| message_column(kind, block, messages))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Events, Inbox, LoggedEvent, Push, Slot};
+use rivulet_dataflow::{Event, Events, Inbox, LoggedEvent, Push, Slot};
 
 use super::topic::Layout;
 use crate::connector::intake::PAYLOAD_BYTES_MAX;
@@ -54,36 +54,11 @@ struct Full {
     said: Option<Instant>,
 }
 
-/// Topics end to end.
-#[derive(Debug, Default)]
-pub(super) struct Topics {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Topics {
-    fn push(&mut self, topic: &[u8]) {
-        self.bytes.extend_from_slice(topic);
-        self.ends.push(self.bytes.len());
-    }
-
-    /// The topic of a message. What is no text has been refused where it was received.
-    pub(super) fn get(&self, message: usize) -> &str {
-        let begin = if message == 0 { 0 } else { self.ends[message - 1] };
-        std::str::from_utf8(&self.bytes[begin..self.ends[message]]).unwrap_or_default()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-    }
-}
-
 /// Messages in one arena.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
+    /// With their topics.
     pub(super) events: Events,
-    pub(super) topics: Topics,
     /// Messages that were dropped meanwhile.
     pub(super) dropped: u64,
 }
@@ -91,7 +66,7 @@ pub(super) struct Messages {
 impl Messages {
     fn has_room_for(&self, bytes: usize, bytes_max: usize) -> bool {
         // One that is larger than all the room there is passes when nothing waits.
-        let held = self.events.payload_bytes() + self.topics.bytes.len();
+        let held = self.events.payload_bytes();
         self.events.is_empty() || (self.events.rows() < MESSAGES_MAX && held + bytes <= bytes_max)
     }
 }
@@ -142,8 +117,7 @@ impl TopicInbox {
 
     fn append(&self, messages: &mut Messages, arrival_us: i64, topic: &[u8], payload: &[u8]) {
         let slot = self.layout.slot(messages.events.rows());
-        messages.events.push(slot, arrival_us, payload);
-        messages.topics.push(topic);
+        messages.events.push_event(Event { input: 0, slot, arrival_us, position: 0, topic, payload });
     }
 
     /// Swaps what waits for a partition with `empty`.
@@ -182,7 +156,6 @@ impl Inbox for TopicInbox {
                     messages.dropped += messages.events.rows() as u64;
                     let waiting = messages.events.rows();
                     messages.events.drop_front(waiting);
-                    messages.topics.clear();
                 }
             }
         }
@@ -263,7 +236,7 @@ mod tests {
             inbox.take(0, &mut taken);
             let expected: Vec<(String, i64)> = (0..pushed as i64).map(|n| ("bath".into(), n)).collect();
             assert_eq!(rows(&layout, &mut taken), expected, "{round}");
-            assert!(taken.events.is_empty() && taken.topics.ends.is_empty());
+            assert!(taken.events.is_empty());
         }
         let large = format!("{{\"n\":1,\"text\":\"{}\"}}", "x".repeat(1_000));
         assert_eq!(inbox.push_message(0, 7, b"room/bath", large.as_bytes()), Push::Taken, "one that fits nowhere else");

@@ -124,7 +124,9 @@ impl Waiting {
         }
         while let Some((group, slot)) = self.targets.last() {
             let Undecoded { arrival_us, position, payload, .. } = &*first;
-            let event = Event { input: 0, slot: *slot, arrival_us: *arrival_us, position: *position, payload };
+            // Its payload is refused whatever its topic is.
+            let (slot, arrival_us, position) = (*slot, *arrival_us, *position);
+            let event = Event { input: 0, slot, arrival_us, position, topic: b"", payload };
             if group.push_event(event, false) == Push::Full {
                 return false;
             }

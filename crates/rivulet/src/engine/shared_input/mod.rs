@@ -52,7 +52,7 @@ impl SharedInput {
         register: impl FnOnce(Arc<Group>) -> InboxId,
     ) -> Self {
         let readers = Arc::<Readers>::default();
-        let (shape, of_sink) = (shape.clone(), readers.clone());
+        let (shape, of_sink, topic_inputs) = (shape.clone(), readers.clone(), shape.topic_inputs);
         let make = move || TaskParts {
             decoder: (shape.decoder)(),
             chain: Chain::new(Vec::new()),
@@ -63,6 +63,7 @@ impl SharedInput {
             parameters: Arc::new(Schema::empty()),
             make: Box::new(make),
             limits: InboxLimits { overflow: Overflow::Block, ..limits },
+            topic_inputs,
             event_time_column: None,
             task_queries_max: None,
             batch_rows_max: Some(BATCH_ROWS_MAX),
