@@ -225,7 +225,7 @@ fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlE
                 .expected("the name of a parameter")
                 .hint(format!("declare it without the dollar sign: {}", &name[1..])));
         }
-        let name = cursor.name("the name of a parameter")?;
+        let name = cursor.declared_name("the name of a parameter")?;
         if parameters.iter().any(|other| other.name.text == name.text) {
             return Err(SqlError::new(name.position, format!("the parameter '{name}' is declared twice")));
         }
@@ -292,7 +292,7 @@ pub(super) fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnD
 
 /// A column, behind those that are declared `before` it.
 pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> Result<ColumnDeclaration, SqlError> {
-    let name = cursor.name("the name of a column")?;
+    let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
     if before.iter().any(|other| other.name.text == name.text) {
         return Err(SqlError::new(name.position, format!("the column '{name}' is declared twice")));

@@ -22,6 +22,10 @@ const RESERVED: [&str; 34] = [
     "interval", "distinct", "join", "on", "exists", "emit", "if",
 ];
 
+/// Words that begin an expression or a SELECT, so that they stay what they are wherever the name would be used.
+const NEVER_NAMES: [&str; 13] =
+    ["select", "distinct", "from", "where", "as", "and", "or", "not", "null", "case", "cast", "true", "false"];
+
 /// A name as it is written in SQL: in double quotes where it must be.
 ///
 /// ```
@@ -146,12 +150,21 @@ impl<'a> Cursor<'a> {
 
     /// A name; `what` says of what, for the message.
     pub(crate) fn name(&mut self, what: &str) -> Result<Name, SqlError> {
+        self.name_other_than(&RESERVED, what)
+    }
+
+    /// A name where no word means anything else: of a column or parameter, before its type.
+    pub(crate) fn declared_name(&mut self, what: &str) -> Result<Name, SqlError> {
+        self.name_other_than(&NEVER_NAMES, what)
+    }
+
+    fn name_other_than(&mut self, reserved: &[&str], what: &str) -> Result<Name, SqlError> {
         let position = self.position();
         let text = match self.peek() {
             Token::Word(word) if word.quote_style.is_some() => word.value.clone(),
             Token::Word(word) => {
                 let folded = word.value.to_lowercase();
-                if RESERVED.contains(&folded.as_str()) {
+                if reserved.contains(&folded.as_str()) {
                     return Err(self
                         .expected(what)
                         .hint(format!("to use this word as a name, write it in double quotes: \"{folded}\"")));

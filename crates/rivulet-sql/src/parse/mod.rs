@@ -5,6 +5,7 @@ mod create;
 mod cursor;
 mod from;
 mod lookup;
+mod names;
 mod pattern;
 mod query;
 mod select;
@@ -77,7 +78,8 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
         "CHECKPOINT",
         "WITH",
     ];
-    let mut cursor = Cursor::new(&statement.tokens, statement.end);
+    let tokens = names::quoted(&statement.tokens);
+    let mut cursor = Cursor::new(&tokens, statement.end);
     if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
         return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
     }
@@ -160,7 +162,8 @@ fn create_replacing(
     text: &str,
     wish: StateWish,
 ) -> Result<Statement, SqlError> {
-    let mut cursor = Cursor::new(plain, end);
+    let tokens = names::quoted(plain);
+    let mut cursor = Cursor::new(&tokens, end);
     cursor.advance();
     if cursor.eat_word("application") {
         let create = create::application(&mut cursor, plain, text)?;

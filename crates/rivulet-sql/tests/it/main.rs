@@ -2,6 +2,7 @@
 
 mod explain;
 mod hints;
+mod names;
 mod nearby;
 mod oracle;
 mod query_plans;
