@@ -134,7 +134,8 @@ impl fmt::Display for Seconds {
         write!(
             f,
             "{events} of January 1970, such as {ms} ms, decades behind the arrival: a TIMESTAMP that is a number counts milliseconds since \
-             1970, and this is probably one of seconds; send milliseconds, or a text such as '2026-01-31T12:00:00Z'"
+             1970, and this is probably one of seconds; declare the format with (timestamp => 'seconds'), or send \
+             milliseconds or a text such as '2026-01-31T12:00:00Z'"
         )
     }
 }

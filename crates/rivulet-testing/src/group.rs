@@ -9,7 +9,7 @@ use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use parking_lot::Mutex;
-use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
+use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{
     Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, SinkError,
@@ -455,7 +455,7 @@ fn json_format(input: &Input) -> InputFormat {
         input.topic.whole.map(|one| (one, TopicPart::Whole)).into_iter().chain(levels).collect();
     topic_columns.sort_unstable_by_key(|(column, _)| *column);
     let (schema, event_time_column) = (input.schema.clone(), input.event_time);
-    InputFormat { format: Format::Json, schema, event_time_column, topic_columns }
+    InputFormat { format: Format::Json, times: Times::default(), schema, event_time_column, topic_columns }
 }
 
 /// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before

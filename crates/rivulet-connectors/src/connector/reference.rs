@@ -120,9 +120,10 @@ const FORMATS: &str = "
   name, `a.b` in nested messages; `framing` and `schema_id` as above.
 - `FORMAT PARQUET`: Apache Parquet, whole files.
 
-Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; Avro and \
-Protobuf have types of their own for them. What does not fit its declaration is refused, counted, and leaves the other \
-rows as they are.
+Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; \
+`FORMAT JSON (timestamp => 'seconds', timestamp.made => '%d.%m.%Y')` says otherwise, of all columns or of one, for \
+JSON, CSV and TEXT: see [Times](../sql/types.md#times). Avro and Protobuf have types of their own for them. What does \
+not fit its declaration is refused, counted, and leaves the other rows as they are.
 ";
 
 /// The connectors in one direction case by case, with what holds after a crash.

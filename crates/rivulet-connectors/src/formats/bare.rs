@@ -3,7 +3,6 @@
 use super::fault::Problem;
 use super::number::{Number, not_finite};
 use super::rows::{Column, Values};
-use super::timestamp;
 
 /// Puts `text` into a column that was opened for it.
 ///
@@ -20,10 +19,13 @@ pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem>
         }),
         Values::Int64(values) => values.push(number(trimmed)?.to_i64(trimmed)?),
         Values::Boolean(values) => values.push(boolean(trimmed)?),
-        Values::Timestamp(values) => values.push(match number(trimmed) {
-            Ok(number) => timestamp::from_epoch_ms(number, trimmed)?,
-            Err(_) => timestamp::parse_iso(trimmed)?,
-        }),
+        Values::Timestamp(values) => match number(trimmed).ok().filter(|_| values.may_be_number()) {
+            Some(number) => values.push_number(number, trimmed)?,
+            None => {
+                let time_us = values.read(trimmed)?;
+                values.push(time_us);
+            }
+        },
         Values::Text(values) => values.push_checked(text)?,
     }
     Ok(())

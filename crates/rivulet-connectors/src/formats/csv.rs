@@ -14,6 +14,7 @@ use super::json::{append_integer, append_json_float, append_json_timestamp};
 use super::number::{Number, not_finite_name, scan_short_integer};
 use super::rows::{Column, Rows, Values};
 use super::separators::Separators;
+use super::times::TimeFormat;
 use super::timestamp;
 
 /// Whether numbers, booleans and times may have this character in them.
@@ -151,13 +152,21 @@ fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Resu
     if matches!(values, Values::Text(_) | Values::Boolean(_)) {
         return Ok(false);
     }
-    let is_time = matches!(values, Values::Timestamp(_));
-    if let Values::Int64(values) | Values::Timestamp(values) = values
+    let is_whole = match values {
+        Values::Int64(_) => true,
+        Values::Timestamp(values) => values.is_in_milliseconds(),
+        _ => false,
+    };
+    if is_whole
         && let Some((value, found_end)) = scan_short_integer(payload, start)
         && found_end == end
     {
-        // Below 10^15, so that a thousand times as much is no overflow.
-        values.push(if is_time { timestamp::check_range(value * 1000)? } else { value });
+        match values {
+            Values::Int64(values) => values.push(value),
+            // Below 10^15, so that a thousand times as much is no overflow.
+            Values::Timestamp(values) => values.push(timestamp::check_range(value * 1000)?),
+            _ => {}
+        }
         return Ok(true);
     }
     let Ok((number, found_end)) = Number::scan::<true>(payload, start) else { return Ok(false) };
@@ -174,7 +183,7 @@ fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Resu
             Some(value) => value,
             None => number.to_f64(text)?,
         }),
-        Values::Timestamp(values) => values.push(timestamp::from_epoch_ms(number, text)?),
+        Values::Timestamp(values) => values.push_number(number, text)?,
         Values::Text(_) | Values::Boolean(_) => return Ok(false),
     }
     Ok(true)
@@ -220,17 +229,21 @@ impl PayloadParser for CsvParser {
 }
 
 /// Writes each row as one line without a line break, fields in column order, null as an empty field, timestamps as
-/// epoch milliseconds.
+/// epoch milliseconds or as they were declared.
 pub(crate) struct CsvEncoder {
     delimiter: u8,
+    /// How the times of each column are written.
+    times: Vec<TimeFormat>,
+    /// A time on its way.
+    scratch: Vec<u8>,
     /// Whether the delimiter can be part of what is written without quotes.
     is_in_numbers: bool,
 }
 
 impl CsvEncoder {
     /// An encoder with this delimiter.
-    pub(crate) fn new(delimiter: u8) -> Self {
-        Self { delimiter, is_in_numbers: is_in_numbers(delimiter) }
+    pub(crate) fn new(delimiter: u8, times: Vec<TimeFormat>) -> Self {
+        Self { delimiter, times, scratch: Vec::new(), is_in_numbers: is_in_numbers(delimiter) }
     }
 
     /// Appends a cell that is no text. What is separated by a letter, a digit or a point may need quotes.
@@ -272,6 +285,11 @@ impl Encoder for CsvEncoder {
                 }
                 match cells.cell(row) {
                     Cell::Text(text) => self.text(text, bytes),
+                    Cell::Timestamp(time_us) if self.times[index] != TimeFormat::Milliseconds => {
+                        self.scratch.clear();
+                        self.times[index].append(time_us, &mut self.scratch);
+                        self.text(std::str::from_utf8(&self.scratch).unwrap_or_default(), bytes);
+                    }
                     cell => self.bare(cell, bytes),
                 }
             }

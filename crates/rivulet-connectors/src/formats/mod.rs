@@ -45,6 +45,7 @@ mod bare;
 mod binary;
 mod number;
 pub(crate) mod timestamp;
+mod times;
 mod fault;
 mod table;
 
@@ -62,6 +63,7 @@ pub use raw::RawEncoding;
 pub use row_format::RowFormat;
 pub use several::{InputFormat, several_inputs};
 pub use table::{TableFault, decode_table, decode_table_in_part};
+pub use times::Times;
 
 use crate::connector::nearest::nearest;
 use decode::{PayloadDecoder, PayloadParser};
@@ -95,8 +97,14 @@ impl Format {
 
     /// The format called `name` (upper or lower case, `-` like `_`), with its options as pairs of key and value.
     ///
-    /// Only `CSV` has an option: `delimiter`, one character or `tab`.
-    pub fn parse<'o>(name: &str, options: impl IntoIterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
+    /// `CSV` has the option `delimiter`, one character or `tab`. JSON, CSV and TEXT have the options of [`Times`].
+    ///
+    /// # Errors
+    /// There is no such format or option, or the option cannot have this value.
+    pub fn parse<'o>(
+        name: &str,
+        options: impl IntoIterator<Item = (&'o str, &'o str)>,
+    ) -> Result<(Self, Times), FormatError> {
         let mut format = match canonical_name(name).as_str() {
             "JSON" => Self::Json,
             "SENML" => Self::SenMl,
@@ -105,15 +113,18 @@ impl Format {
             "TEXT" => Self::Text,
             _ => return Err(FormatError::UnknownFormat { name: name.into() }),
         };
+        let mut times = Times::default();
         for (key, value) in options {
+            let name = format.name();
             match &mut format {
+                Self::Json | Self::Csv { .. } | Self::Text if times.take(name, key, value)? => {}
                 Self::Csv { delimiter } if key.eq_ignore_ascii_case("delimiter") => {
                     *delimiter = parse_delimiter(value)?;
                 }
                 _ => return Err(FormatError::UnknownOption { format, option: key.into() }),
             }
         }
-        Ok(format)
+        Ok((format, times))
     }
 
     /// The format's name, one of [`Format::NAMES`].
@@ -130,8 +141,9 @@ impl Format {
     /// The keys of the format's options.
     pub fn options(&self) -> &'static [&'static str] {
         match self {
-            Self::Csv { .. } => &["delimiter"],
-            _ => &[],
+            Self::Csv { .. } => &["delimiter", "timestamp"],
+            Self::Json | Self::Text => &["timestamp"],
+            Self::SenMl | Self::SenMlPivot => &[],
         }
     }
 
@@ -231,7 +243,16 @@ impl Format {
     /// Fails if the columns do not suit the format. Types beyond the five of inputs are written as the nearest of
     /// these.
     pub fn encoder(&self, schema: SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
+        self.encoder_of(schema, &Times::default())
+    }
+
+    /// The same with times that are written otherwise.
+    ///
+    /// # Errors
+    /// The columns do not suit the format.
+    pub fn encoder_of(&self, schema: SchemaRef, times: &Times) -> Result<Box<dyn Encoder>, FormatError> {
         self.check_columns(&schema)?;
+        times.check(self.name(), &schema)?;
         for field in schema.fields() {
             if cells::written_as(field.data_type()).is_none() {
                 return Err(FormatError::Column {
@@ -243,10 +264,10 @@ impl Format {
             }
         }
         Ok(match self {
-            Self::Json => Box::new(json::JsonEncoder::new(&schema)),
+            Self::Json => Box::new(json::JsonEncoder::new(&schema, times)),
             Self::SenMl | Self::SenMlPivot => Box::new(senml::SenMlEncoder::new(&schema)),
-            Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter)),
-            Self::Text => Box::new(text::TextEncoder),
+            Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter, times.of_fields(&schema))),
+            Self::Text => Box::new(text::TextEncoder::new(times.of_fields(&schema).remove(0))),
         })
     }
 }

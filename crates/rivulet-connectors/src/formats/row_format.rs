@@ -11,7 +11,7 @@ use rivulet_dataflow::{Batch, Decoder, Events, Refusals};
 
 use super::raw::{RawEncoder, RawEncoding, RawParser};
 use super::rows::{Rows, is_supported};
-use super::{AvroFormat, COLUMNS_MAX, Encoder, Format, FormatError, ProtobufFormat, boxed, canonical_name, csv};
+use super::{AvroFormat, COLUMNS_MAX, Encoder, Format, FormatError, ProtobufFormat, Times, boxed, canonical_name, csv};
 use crate::files::Files;
 
 /// How rows are written, with everything that the format needs to know.
@@ -21,6 +21,8 @@ pub enum RowFormat {
     Plain {
         /// Which one.
         format: Format,
+        /// How times are written.
+        times: Times,
         /// Whether names of columns stand before the rows; only CSV has them, and only in files.
         has_header: bool,
     },
@@ -59,7 +61,8 @@ impl RowFormat {
                         false => rest.push((key, value)),
                     }
                 }
-                Ok(Self::Plain { format: Format::parse(name, rest)?, has_header })
+                let (format, times) = Format::parse(name, rest)?;
+                Ok(Self::Plain { format, times, has_header })
             }
         }
     }
@@ -97,9 +100,10 @@ impl RowFormat {
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
         match self {
-            Self::Plain { format, .. } => {
+            Self::Plain { format, times, .. } => {
                 format.check_input(declared, event_time_column)?;
-                plain_decoder(*format, declared, read, event_time_column)
+                times.check(format.name(), declared)?;
+                plain_decoder(*format, times, declared, read, event_time_column)
             }
             Self::Raw(encoding) => {
                 raw_column(declared, event_time_column)?;
@@ -134,14 +138,15 @@ impl RowFormat {
         read: &[usize],
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
-        let Self::Plain { format: format @ Format::Csv { delimiter }, .. } = self else {
+        let Self::Plain { format: format @ Format::Csv { delimiter }, times, .. } = self else {
             unreachable!("only CSV has fields in an order of their own")
         };
         format.check_input(declared, event_time_column)?;
         let place = |column: usize| read.binary_search(&column).ok();
         let places = fields.iter().map(|field| field.and_then(place)).collect();
         let (schema, event_time) = projected(declared, read, event_time_column);
-        Ok(boxed(csv::CsvParser::new(*delimiter, places), Rows::new(schema, event_time)))
+        times.check(format.name(), declared)?;
+        Ok(boxed(csv::CsvParser::new(*delimiter, places), Rows::new(schema, event_time).with_times(times)))
     }
 
     /// An encoder of rows of `schema`, one payload for each row.
@@ -150,7 +155,7 @@ impl RowFormat {
     /// The columns do not suit the format.
     pub fn encoder(&self, schema: SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
         match self {
-            Self::Plain { format, .. } => format.encoder(schema),
+            Self::Plain { format, times, .. } => format.encoder_of(schema, times),
             Self::Raw(encoding) => {
                 raw_column(&schema, None)?;
                 Ok(Box::new(RawEncoder::new(*encoding)))
@@ -228,6 +233,7 @@ fn whole_files() -> FormatError {
 
 fn plain_decoder(
     format: Format,
+    times: &Times,
     declared: &SchemaRef,
     read: &[usize],
     event_time_column: Option<usize>,
@@ -237,16 +243,19 @@ fn plain_decoder(
         Format::Csv { delimiter } => {
             let places = (0..declared.fields().len()).map(|column| read.binary_search(&column).ok()).collect();
             let (schema, event_time) = projected(declared, read, event_time_column);
-            Ok(boxed(csv::CsvParser::new(delimiter, places), Rows::new(schema, event_time)))
+            Ok(boxed(csv::CsvParser::new(delimiter, places), Rows::new(schema, event_time).with_times(times)))
         }
-        Format::Text => Ok(some_of(format.decoder(declared.clone(), event_time_column)?, declared, read)),
+        Format::Text => {
+            let rows = Rows::new(declared.clone(), event_time_column).with_times(times);
+            Ok(some_of(format.decoder_into(rows, event_time_column)?, declared, read))
+        }
         // A record counts as a row if it has one of the columns; so these stay.
         Format::SenMl | Format::SenMlPivot => {
             Ok(some_of(format.decoder(declared.clone(), event_time_column)?, declared, read))
         }
         Format::Json => {
             let (schema, event_time) = projected(declared, read, event_time_column);
-            format.decoder_of_some(schema, event_time)
+            format.decoder_into(Rows::new(schema, event_time).with_times(times), event_time)
         }
     }
 }

@@ -17,6 +17,8 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::canonical_float;
 
 use super::fault::{Fault, Problem};
+use super::number::Number;
+use super::times::{TimeFormat, Times};
 use super::topic::TopicColumns;
 
 /// How many rows one payload may give. A few bytes (`{}`) can be a whole row, so the bytes of a payload alone do not
@@ -59,9 +61,48 @@ pub(crate) enum Values {
     /// `Float64`.
     Float64(Vec<f64>),
     /// `Timestamp(Microsecond, None)`, microseconds since the epoch.
-    Timestamp(Vec<i64>),
+    Timestamp(TimeValues),
     /// `Utf8`.
     Text(TextValues),
+}
+
+/// Times, and how payloads write them.
+#[derive(Default)]
+pub(crate) struct TimeValues {
+    values: Vec<i64>,
+    format: TimeFormat,
+}
+
+impl TimeValues {
+    /// Appends a time in microseconds since the epoch.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, time_us: i64) {
+        self.values.push(time_us);
+    }
+
+    /// Appends the time that a number is; `text` is what was scanned.
+    #[inline(always)]
+    pub(crate) fn push_number(&mut self, number: Number, text: &[u8]) -> Result<(), Problem> {
+        self.values.push(self.format.number(number, text)?);
+        Ok(())
+    }
+
+    /// The time that a text names, in microseconds since the epoch.
+    pub(crate) fn read(&self, text: &[u8]) -> Result<i64, Problem> {
+        self.format.text(text)
+    }
+
+    /// Whether numbers count milliseconds.
+    #[inline(always)]
+    pub(crate) fn is_in_milliseconds(&self) -> bool {
+        matches!(self.format, TimeFormat::Milliseconds)
+    }
+
+    /// Whether times are numbers or texts, and not after a pattern.
+    #[inline(always)]
+    pub(crate) fn may_be_number(&self) -> bool {
+        self.format.is_number()
+    }
 }
 
 /// Text values end to end, valid UTF-8, with the offset where each begins and the last one ends.
@@ -116,7 +157,8 @@ impl Values {
     fn truncate(&mut self, rows: usize) {
         match self {
             Self::Boolean(values) => values.truncate(rows),
-            Self::Int64(values) | Self::Timestamp(values) => values.truncate(rows),
+            Self::Int64(values) => values.truncate(rows),
+            Self::Timestamp(times) => times.values.truncate(rows),
             Self::Float64(values) => values.truncate(rows),
             Self::Text(values) => values.truncate(rows),
         }
@@ -139,7 +181,8 @@ impl Column {
         self.nulls.push((self.filled - 1) as u32);
         match &mut self.values {
             Values::Boolean(values) => values.push(false),
-            Values::Int64(values) | Values::Timestamp(values) => values.push(0),
+            Values::Int64(values) => values.push(0),
+            Values::Timestamp(times) => times.push(0),
             Values::Float64(values) => values.push(0.0),
             Values::Text(values) => values.offsets.push(values.offsets[values.offsets.len() - 1]),
         }
@@ -159,7 +202,8 @@ impl Column {
         let text_bytes = rows * self.text_bytes_per_16_rows / 8;
         match &mut self.values {
             Values::Boolean(values) => values.reserve_exact(rows),
-            Values::Int64(values) | Values::Timestamp(values) => values.reserve_exact(rows),
+            Values::Int64(values) => values.reserve_exact(rows),
+            Values::Timestamp(times) => times.values.reserve_exact(rows),
             Values::Float64(values) => values.reserve_exact(rows),
             Values::Text(values) => *values = TextValues::with_capacity(rows, text_bytes),
         }
@@ -185,7 +229,9 @@ impl Column {
                 values.iter_mut().for_each(|value| *value = canonical_float(*value));
                 Arc::new(Float64Array::new(std::mem::take(values).into(), nulls))
             }
-            Values::Timestamp(values) => Arc::new(TimestampMicrosecondArray::new(std::mem::take(values).into(), nulls)),
+            Values::Timestamp(times) => {
+                Arc::new(TimestampMicrosecondArray::new(std::mem::take(&mut times.values).into(), nulls))
+            }
             Values::Text(values) => {
                 let TextValues { offsets, bytes } = std::mem::replace(values, TextValues::with_capacity(0, 0));
                 self.text_bytes_per_16_rows = (bytes.len() * 16).div_ceil(rows.max(1));
@@ -211,7 +257,7 @@ impl Rows {
                     DataType::Int64 => Values::Int64(Vec::new()),
                     DataType::Float64 => Values::Float64(Vec::new()),
                     DataType::Utf8 => Values::Text(TextValues::with_capacity(0, 0)),
-                    DataType::Timestamp(TimeUnit::Microsecond, None) => Values::Timestamp(Vec::new()),
+                    DataType::Timestamp(TimeUnit::Microsecond, None) => Values::Timestamp(TimeValues::default()),
                     other => unreachable!("the format has refused columns of type {other}"),
                 },
                 nulls: Vec::new(),
@@ -221,6 +267,16 @@ impl Rows {
             })
             .collect();
         Self { schema, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
+    }
+
+    /// The same rows with times that are written otherwise.
+    pub(super) fn with_times(mut self, times: &Times) -> Self {
+        for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
+            if let Values::Timestamp(values) = &mut column.values {
+                values.format = times.of(field.name());
+            }
+        }
+        self
     }
 
     /// The same rows with columns that come from topics.

@@ -14,7 +14,7 @@ use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, LogPosition, Refusals
 use super::decode::{PayloadParser, decode_event};
 use super::rows::Rows;
 use super::topic::TopicColumns;
-use super::{Format, FormatError, Parser};
+use super::{Format, FormatError, Parser, Times};
 use crate::mqtt::TopicPart;
 
 /// How the rows of an input are made of its events.
@@ -22,6 +22,8 @@ use crate::mqtt::TopicPart;
 pub struct InputFormat {
     /// The format.
     pub format: Format,
+    /// How times are written.
+    pub times: Times,
     /// The declared columns.
     pub schema: SchemaRef,
     /// The index of the column that is never null.
@@ -47,7 +49,8 @@ impl InputFormat {
         let schema = Arc::new(self.schema.project(&of_payload).expect("columns of the schema"));
         let event_time_column = self.event_time_column.and_then(|column| of_payload.binary_search(&column).ok());
         self.format.check_input(&schema, event_time_column)?;
-        let rows = Rows::new(schema, event_time_column);
+        self.times.check(self.format.name(), &schema)?;
+        let rows = Rows::new(schema, event_time_column).with_times(&self.times);
         if self.topic_columns.is_empty() {
             return Ok((rows, event_time_column));
         }
@@ -152,6 +155,7 @@ mod tests {
     fn decoder() -> Box<dyn Decoder> {
         let input = |format: Format, name: &str, data_type: DataType| InputFormat {
             format,
+            times: Times::default(),
             schema: Arc::new(Schema::new(vec![Field::new(name, data_type, false)])),
             event_time_column: None,
             topic_columns: Vec::new(),
@@ -193,7 +197,8 @@ mod tests {
         });
         let schema = Arc::new(Schema::new(fields.to_vec()));
         let topic_columns = vec![(0, TopicPart::Level(1)), (2, TopicPart::Whole)];
-        let input = InputFormat { format: Format::Json, schema, event_time_column: None, topic_columns };
+        let (format, times) = (Format::Json, Times::default());
+        let input = InputFormat { format, times, schema, event_time_column: None, topic_columns };
         let mut events = Events::default();
         let payloads = [
             ("home/7/t", r#"{"value": 1, "device": 5}"#),

@@ -4,7 +4,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Events, Refusals};
 
-use super::{Format, FormatError};
+use super::{Format, FormatError, InputFormat, Times};
 
 /// How many wrong lines are told in words.
 const FAULTS_MAX: usize = 3;
@@ -50,7 +50,7 @@ pub fn decode_table(
     schema: SchemaRef,
     bytes: &[u8],
 ) -> Result<RecordBatch, TableFault> {
-    match decode_table_in_part(format, has_header, schema, bytes)? {
+    match decode_table_in_part(format, &Times::default(), has_header, schema, bytes)? {
         (rows, None) => Ok(rows),
         (_, Some(fault)) => Err(fault),
     }
@@ -59,11 +59,19 @@ pub fn decode_table(
 /// The same of what can be read: rows, and the lines that cannot be, if there are any.
 pub fn decode_table_in_part(
     format: Format,
+    times: &Times,
     has_header: bool,
     schema: SchemaRef,
     bytes: &[u8],
 ) -> Result<(RecordBatch, Option<TableFault>), TableFault> {
-    let mut decoder = format.decoder(schema.clone(), None)?;
+    let mut decoder = InputFormat {
+        format,
+        times: times.clone(),
+        schema: schema.clone(),
+        event_time_column: None,
+        topic_columns: Vec::new(),
+    }
+    .decoder()?;
     let mut bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut line = 1;
     if let (Format::Csv { delimiter }, true) = (format, has_header) {
@@ -168,7 +176,7 @@ mod tests {
         assert_eq!(*count, 4);
         assert!(fault.to_string().starts_with("line 4: field 'price' at byte 2: expected a number"), "{fault}");
         assert!(fault.to_string().ends_with("and 1 more line"), "{fault}");
-        let (rows, fault) = decode_table_in_part(CSV, true, schema(), text.as_bytes()).unwrap();
+        let (rows, fault) = decode_table_in_part(CSV, &Times::default(), true, schema(), text.as_bytes()).unwrap();
         assert_eq!(
             rows.column(1).as_primitive::<Float64Type>().values().as_ref(),
             [1.0, 1.0],

@@ -3,12 +3,13 @@
 use rivulet_dataflow::Batch;
 
 use super::bare::push_bare;
-use super::cells::Cells;
+use super::cells::{Cell, Cells};
 use super::csv::append_bare;
 use super::decode::PayloadParser;
 use super::encode::{EncodedRows, Encoder};
 use super::fault::{Fault, Problem};
 use super::rows::Rows;
+use super::times::TimeFormat;
 
 /// Reads a payload into the only column.
 pub(crate) struct TextParser;
@@ -25,13 +26,25 @@ impl PayloadParser for TextParser {
 }
 
 /// Writes the only column bare; null becomes an empty payload, a timestamp epoch milliseconds.
-pub(crate) struct TextEncoder;
+pub(crate) struct TextEncoder {
+    times: TimeFormat,
+}
+
+impl TextEncoder {
+    /// An encoder of a column whose times are written so.
+    pub(crate) fn new(times: TimeFormat) -> Self {
+        Self { times }
+    }
+}
 
 impl Encoder for TextEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
         let cells = Cells::new(batch.column(0));
         for row in 0..batch.rows() {
-            append_bare(cells.cell(row), out.bytes_mut());
+            match cells.cell(row) {
+                Cell::Timestamp(time_us) => self.times.append(time_us, out.bytes_mut()),
+                cell => append_bare(cell, out.bytes_mut()),
+            }
             out.end_row();
         }
     }

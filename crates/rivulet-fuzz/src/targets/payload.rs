@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, several_inputs};
+use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals};
 use rivulet_sql::Application;
@@ -101,6 +101,7 @@ pub(crate) fn assert_same(one: &RecordBatch, other: &RecordBatch) {
 pub(crate) fn decoder_of(application: &Application) -> Box<dyn Decoder> {
     let formats = application.inputs.iter().map(|input| InputFormat {
         format: Format::Json,
+        times: Times::default(),
         schema: input.schema.clone(),
         event_time_column: input.event_time,
         topic_columns: input.topic.whole.map(|column| (column, TopicPart::Whole)).into_iter().collect(),

@@ -307,7 +307,9 @@ impl<'a> Cursor<'a> {
         self.expect(&Token::RParen)?;
         let hint = match data_type {
             _ if *data_type == TIMESTAMP && ["3", "4", "5", "6"].contains(&digits.as_str()) => return Ok(()),
-            _ if *data_type == TIMESTAMP => "write TIMESTAMP; values are stored with six digits of a second",
+            _ if *data_type == TIMESTAMP => {
+                "write TIMESTAMP, and the unit of numbers behind the format: FORMAT JSON (timestamp => 'seconds')"
+            }
             DataType::Utf8 => {
                 "write TEXT; values are stored in full. To cut one, write CAST(value AS VARCHAR(10)) in the query"
             }

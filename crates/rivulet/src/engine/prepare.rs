@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_connectors::formats::{Format, FormatError, InputFormat, several_inputs};
+use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
 use rivulet_dataflow::{Cut, Decoder};
 use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
 use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
@@ -48,8 +48,10 @@ impl Preparation {
         };
         let mut inputs = Vec::with_capacity(application.inputs.len());
         for (input, topics) in application.inputs.iter().zip(&topics.inputs) {
+            let (format, times) = format(&input.format)?;
             let input = InputFormat {
-                format: format(&input.format)?,
+                format,
+                times,
                 schema: input.schema.clone(),
                 event_time_column: input.event_time,
                 topic_columns: topics.columns(input)?,
@@ -61,16 +63,16 @@ impl Preparation {
         let topic_inputs = inputs.iter().take(u32::BITS as usize).enumerate().map(keeps_topics).sum();
         let mut output_formats = Vec::with_capacity(application.outputs.len());
         for output in &application.outputs {
-            let output_format = format(&output.format)?;
-            output_format.encoder(output.schema.clone()).map_err(|error| format_error(&error, &output.format))?;
-            output_formats.push(output_format);
+            let (format, times) = format(&output.format)?;
+            format.encoder_of(output.schema.clone(), &times).map_err(|error| format_error(&error, &output.format))?;
+            output_formats.push((format, times));
         }
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
             // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
             // result after a crash.
             server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
-            result_is_json: output_formats.iter().map(|one| *one == Format::Json).collect(),
+            result_is_json: output_formats.iter().map(|(format, _)| *format == Format::Json).collect(),
             has_bits: application.has_output_bits,
             rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
             topics: topics.clone(),
@@ -108,7 +110,9 @@ impl Preparation {
                 languages.load(kind, code, tables).ok()
             });
             let made = "one was made before";
-            let encoders = output_formats.iter().map(|one| one.encoder(output_schema.clone()).expect(made)).collect();
+            let encoder =
+                |(format, times): &(Format, Times)| format.encoder_of(output_schema.clone(), times).expect(made);
+            let encoders = output_formats.iter().map(encoder).collect();
             TaskParts {
                 decoder: decoder(&inputs, &row_schema).expect(made),
                 chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),

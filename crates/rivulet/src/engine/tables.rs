@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use arrow::array::RecordBatch;
 use parking_lot::Mutex;
 use rivulet_connectors::files::Files;
-use rivulet_connectors::formats::{Format, TableFault, decode_table_in_part};
+use rivulet_connectors::formats::{Format, TableFault, Times, decode_table_in_part};
 use rivulet_operators::Table;
 use rivulet_operators::application::{Literal, TableUse, Tables};
 use rivulet_sql::{CreateTable, Scope, type_name};
@@ -266,7 +266,7 @@ fn read_table_in_part(
     files: &Files,
 ) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
-    let (format, has_header) = format_of(create)?;
+    let (format, times, has_header) = format_of(create)?;
     let too_large = |what: &str| {
         let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
         ServiceError::new(ErrorKind::LimitReached, message)
@@ -298,7 +298,7 @@ fn read_table_in_part(
             (bytes, path)
         }
     };
-    let decoded = decode_table_in_part(format, has_header, create.schema.clone(), &bytes);
+    let decoded = decode_table_in_part(format, &times, has_header, create.schema.clone(), &bytes);
     let (rows, fault) = decoded.map_err(|fault| match &fault {
         TableFault::Format(error) => format_error(error, &create.format),
         _ => LeftOut(format!("{path}: {fault}")).into(),
@@ -310,7 +310,7 @@ fn read_table_in_part(
 }
 
 /// How the rows of a table are written, and whether a header stands before them.
-fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
+fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError> {
     let spec = &create.format;
     let at = |error: ServiceError| error.at_place(spec.position);
     let is_header = |name: &str| spec.name.eq_ignore_ascii_case("csv") && name == "header";
@@ -321,10 +321,10 @@ fn format_of(create: &CreateTable) -> Result<(Format, bool), ServiceError> {
     };
     let options = spec.options.iter().filter(|(name, _)| !is_header(name));
     let options: Vec<(&str, String)> = options.map(|(name, value)| (name.as_str(), literal_text(value))).collect();
-    let format = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
+    let (format, times) = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
         .map_err(|error| format_error(&error, spec))?;
     match format {
-        Format::Csv { .. } | Format::Json => Ok((format, has_header)),
+        Format::Csv { .. } | Format::Json => Ok((format, times, has_header)),
         _ => Err(at(ServiceError::invalid(format!("a table cannot be written in {format}"))
             .with_hint("FORMAT CSV (header => true), or FORMAT JSON with an object on each line"))),
     }

@@ -58,7 +58,7 @@ impl Content {
     pub(crate) fn lines_of(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
         let outgoing = Outgoing::new(format, schema, changes)?;
         let header = match format {
-            RowFormat::Plain { format: Format::Csv { delimiter }, has_header: true } => {
+            RowFormat::Plain { format: Format::Csv { delimiter }, has_header: true, .. } => {
                 let names = outgoing.schema(schema).fields().iter().map(|field| field.name().as_str());
                 header_line(names, *delimiter)
             }

@@ -6,7 +6,6 @@ use super::super::decode::PayloadParser;
 use super::super::fault::{Fault, Problem};
 use super::super::number::not_finite;
 use super::super::rows::{Column, Rows, Values};
-use super::super::timestamp;
 use super::keys::{KeyTree, Target};
 use super::reader::is_number_start;
 use super::{DEPTH_MAX, Reader};
@@ -161,8 +160,7 @@ fn read_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8
         }
         Values::Timestamp(values) if is_number_start(first) => {
             let number = reader.scan_number()?;
-            let time_us = timestamp::from_epoch_ms(number, reader.since(at));
-            values.push(time_us.map_err(|problem| Fault::new(problem, at))?);
+            values.push_number(number, reader.since(at)).map_err(|problem| Fault::new(problem, at))?;
         }
         Values::Int64(values) if is_number_start(first) => {
             let number = reader.scan_number()?;
@@ -191,7 +189,8 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
     let first = reader.peek();
     let expected = match column.values() {
         Values::Timestamp(values) if first == b'"' => {
-            values.push(text_value(reader, scratch, timestamp::parse_iso)?);
+            let time_us = text_value(reader, scratch, |text| values.read(text))?;
+            values.push(time_us);
             return Ok(());
         }
         Values::Float64(values) if first == b'"' => {

@@ -6,6 +6,7 @@ use rivulet_dataflow::Batch;
 use super::super::cells::{Cell, Cells};
 use super::super::encode::{EncodedRows, Encoder, append_display};
 use super::super::number::not_finite_name;
+use super::super::times::{TimeFormat, Times};
 
 /// Writes each row as one object, keys in column order.
 ///
@@ -15,27 +16,33 @@ use super::super::number::not_finite_name;
 pub(crate) struct JsonEncoder {
     /// `{"first":`, `,"second":` and so on.
     prefixes: Vec<Vec<u8>>,
+    /// How the times of each column are written.
+    times: Vec<TimeFormat>,
 }
 
 impl JsonEncoder {
     /// An encoder for rows of `schema`.
-    pub(crate) fn new(schema: &Schema) -> Self {
+    pub(crate) fn new(schema: &Schema, times: &Times) -> Self {
         let prefix = |(index, name): (usize, &str)| {
             let mut prefix = vec![if index == 0 { b'{' } else { b',' }];
             append_json_string(name, &mut prefix);
             prefix.push(b':');
             prefix
         };
-        Self { prefixes: schema.fields().iter().map(|field| field.name().as_str()).enumerate().map(prefix).collect() }
+        let names = schema.fields().iter().map(|field| field.name().as_str());
+        Self { prefixes: names.enumerate().map(prefix).collect(), times: times.of_fields(schema) }
     }
 
     fn row(&self, columns: &[Cells], row: usize, out: &mut Vec<u8>) {
         if self.prefixes.is_empty() {
             out.push(b'{');
         }
-        for (prefix, cells) in self.prefixes.iter().zip(columns) {
+        for ((prefix, cells), times) in self.prefixes.iter().zip(columns).zip(&self.times) {
             out.extend_from_slice(prefix);
-            append_json_cell(cells.cell(row), out);
+            match cells.cell(row) {
+                Cell::Timestamp(time_us) => append_time(times, time_us, out),
+                cell => append_json_cell(cell, out),
+            }
         }
         out.push(b'}');
     }
@@ -59,9 +66,18 @@ pub(crate) fn row_to_json(batch: &Batch, row: usize) -> String {
     let one = batch.columns.slice(row, 1);
     let columns: Vec<Cells> = one.columns().iter().map(Cells::new).collect();
     let mut out = Vec::new();
-    JsonEncoder::new(one.schema_ref()).row(&columns, 0, &mut out);
+    JsonEncoder::new(one.schema_ref(), &Times::default()).row(&columns, 0, &mut out);
     // Every piece is text, so this copies nothing and replaces nothing.
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Appends a time: a number, or a text that a pattern has written.
+fn append_time(times: &TimeFormat, time_us: i64, out: &mut Vec<u8>) {
+    // No pattern writes a character that is escaped in a string.
+    let quote: &[u8] = if times.is_number() { b"" } else { b"\"" };
+    out.extend_from_slice(quote);
+    times.append(time_us, out);
+    out.extend_from_slice(quote);
 }
 
 fn append_json_cell(cell: Cell<'_>, out: &mut Vec<u8>) {
