@@ -15,6 +15,7 @@
 //! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
+//! - [`functions`]: the functions in words ([`FunctionDescription`]);
 //! - `explain` and [`explain_query`]: an application and a big query in words;
 //! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`],
 //!   [`QueryMigration`]);
@@ -30,6 +31,7 @@ pub mod plan;
 pub mod code;
 pub mod binding;
 mod explain;
+pub mod functions;
 pub mod address;
 pub mod value;
 pub mod error;
@@ -47,6 +49,7 @@ pub use binding::{BindError, ParameterRows};
 pub use code::{SQL, SqlLoader};
 pub use error::{Position, SqlError, excerpt};
 pub use explain_query::explain_query;
+pub use functions::{FunctionDescription, function, functions};
 pub use migration::{QueryMigration, StateMigration, migration, query_migration};
 pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};
 pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, plan_query};

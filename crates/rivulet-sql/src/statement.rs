@@ -95,6 +95,15 @@ pub enum Statement {
         /// At most so many.
         limit: Option<u64>,
     },
+    /// `SHOW FUNCTIONS [LIKE 'pattern'] [LIMIT n]`
+    ShowFunctions {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
+    /// `DESCRIBE FUNCTION f`
+    DescribeFunction(Name),
     /// `CHECKPOINT`
     Checkpoint,
     /// `SHOW CHECKPOINTS`

@@ -91,14 +91,17 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
-        2 => Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
-            0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
-            1 => Statement::DescribeQuery(cursor.name("the name of a query")?),
-            2 => Statement::DescribeTable(cursor.name("the name of a table")?),
-            3 => Statement::DescribeSource(cursor.name("the name of a source")?),
-            4 => Statement::DescribeSink(cursor.name("the name of a sink")?),
-            _ => Statement::DescribeView(cursor.name("the name of a view")?),
-        }),
+        2 => Ok(
+            match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])? {
+                0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
+                1 => Statement::DescribeQuery(cursor.name("the name of a query")?),
+                2 => Statement::DescribeTable(cursor.name("the name of a table")?),
+                3 => Statement::DescribeSource(cursor.name("the name of a source")?),
+                4 => Statement::DescribeSink(cursor.name("the name of a sink")?),
+                5 => Statement::DescribeView(cursor.name("the name of a view")?),
+                _ => Statement::DescribeFunction(cursor.declared_name("the name of a function")?),
+            },
+        ),
         3 => explain(&mut cursor, statement),
         4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
         5 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::ResumeQuery(cursor.name("the name of a query")?))),
@@ -216,7 +219,8 @@ fn create_query(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    const LISTS: [&str; 7] = ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS", "CHECKPOINTS"];
+    const LISTS: [&str; 8] =
+        ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS", "CHECKPOINTS", "FUNCTIONS"];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
         None => error.hint(
@@ -249,7 +253,8 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         2 => Statement::ShowTables { like, limit },
         3 => Statement::ShowSources { like, limit },
         4 => Statement::ShowSinks { like, limit },
-        _ => Statement::ShowViews { like, limit },
+        5 => Statement::ShowViews { like, limit },
+        _ => Statement::ShowFunctions { like, limit },
     })
 }
 

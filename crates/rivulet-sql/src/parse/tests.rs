@@ -107,6 +107,11 @@ fn the_small_statements_are_read() {
     assert!(matches!(one("DESCRIBE QUERY q"), Statement::DescribeQuery(_)));
     assert!(matches!(one("DESCRIBE SOURCE s"), Statement::DescribeSource(_)));
     assert!(matches!(one("DESCRIBE SINK s"), Statement::DescribeSink(_)));
+    assert!(matches!(
+        one("SHOW FUNCTIONS LIKE '%log%' LIMIT 3"),
+        Statement::ShowFunctions { like: Some(_), limit: Some(3) }
+    ));
+    assert!(matches!(one("DESCRIBE FUNCTION If"), Statement::DescribeFunction(name) if name.text == "if"));
     assert!(matches!(one("DESCRIBE VIEW v"), Statement::DescribeView(name) if name.text == "v"));
     assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
     assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
@@ -149,11 +154,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS or CHECKPOINTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS or FUNCTIONS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS or CHECKPOINTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS or FUNCTIONS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         (
             "ALTER QUERY q",

@@ -41,7 +41,7 @@ const OTHER_AGGREGATES: [&str; 20] = [
 ];
 
 /// Functions that are known elsewhere and not offered, with the reason and what to do instead.
-const REFUSED: [(&str, &str, &str); 13] = [
+pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("now", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
     ("current_timestamp", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
     ("current_date", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),

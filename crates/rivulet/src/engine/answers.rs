@@ -1,11 +1,13 @@
 //! Answers to statements: small tables and sentences.
 
+use rivulet_sql::FunctionDescription;
 use serde_json::{Value, json};
 
+use super::registry;
 use crate::counted::counted;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryActivity, QueryInfo, StatementResult,
-    TableInfo,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryActivity, QueryInfo, ServiceError,
+    StatementResult, TableInfo,
 };
 use crate::times::at;
 
@@ -57,6 +59,37 @@ pub(super) fn more(count: usize) -> Option<String> {
 
 pub(super) fn lines(column: &str, text: &str) -> StatementResult {
     table(&[column], text.lines().map(|line| vec![json!(line)]))
+}
+
+/// The functions whose names are like a pattern.
+pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
+    let is_like = |one: &&FunctionDescription| like.is_none_or(|pattern| registry::like(&one.name, pattern));
+    let row = |one: &FunctionDescription| {
+        vec![json!(one.name), json!(one.kind), json!(one.calls.join(" | ")), json!(one.description)]
+    };
+    first(limit, &["name", "kind", "call", "description"], rivulet_sql::functions().iter().filter(is_like).map(row))
+}
+
+/// One function.
+///
+/// # Errors
+/// There is none of this name.
+pub(super) fn describe_function(name: &str) -> Result<StatementResult, ServiceError> {
+    let Some(one) = rivulet_sql::function(name) else {
+        let error = ServiceError::not_found(format!("there is no function '{name}'"));
+        let names = rivulet_sql::functions().iter().map(|one| one.name.as_str());
+        return Err(match rivulet_sql::nearest(name, names) {
+            Some(near) => error.with_hint(format!("did you mean '{near}'?")),
+            None => error.with_hint("SHOW FUNCTIONS lists them"),
+        });
+    };
+    let property = |name: &str, value: &str| vec![json!(name), json!(value)];
+    let mut rows = vec![property("name", &one.name), property("kind", &one.kind)];
+    rows.extend((!one.other_names.is_empty()).then(|| property("other names", &one.other_names.join(", "))));
+    rows.extend(one.calls.iter().map(|call| property("call", call)));
+    rows.push(property("description", &one.description));
+    rows.extend(one.examples.iter().map(|example| property("example", example)));
+    Ok(table(&["property", "value"], rows.into_iter()))
 }
 
 pub(super) fn describe_application(one: ApplicationInfo) -> StatementResult {

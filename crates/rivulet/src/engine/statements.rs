@@ -269,6 +269,10 @@ impl Engine {
             Statement::DescribeQuery(name) => {
                 Ok(describe_query(self.describe_query(&name.text, false).map_err(|error| at(error, &name))?))
             }
+            Statement::DescribeFunction(name) => {
+                answers::describe_function(&name.text).map_err(|error| at(error, &name))
+            }
+            Statement::ShowFunctions { like, limit } => Ok(answers::functions(like.as_deref(), rows_max(limit))),
             Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, &name),
             Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, &name),
             Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, &name),

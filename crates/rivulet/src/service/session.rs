@@ -251,6 +251,8 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DropView { name, .. } => (Change, View, Some(name)),
         Statement::Checkpoint => (Administer, Server, None),
         Statement::ShowCheckpoints => (Read, Server, None),
+        // What is in the documents.
+        Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
         Statement::ShowApplications { .. } => (Read, Application, None),
         Statement::ShowTables { .. } => (Read, Table, None),
         Statement::ShowSources { .. } => (Read, Source, None),

@@ -155,3 +155,41 @@ fn wrong_columns_of_topics_are_refused_where_they_stand() {
     }
     engine.shutdown();
 }
+
+#[test]
+fn times_are_read_and_written_as_formats_say_and_functions_are_listed() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(
+        &engine,
+        "CREATE APPLICATION meter INPUT readings (ts TIMESTAMP EVENT TIME, day TIMESTAMP, n BIGINT) FROM 'mqtt:in/m' \
+         FORMAT JSON (timestamp => 'seconds', timestamp.day => '%d.%m.%Y') \
+         OUTPUT 'mqtt:out/m' FORMAT JSON (timestamp => 'seconds', timestamp.day => '%Y/%m/%d') \
+         AS SELECT ts, day, n FROM readings; CREATE QUERY q FROM APPLICATION meter",
+    );
+    let (mut sender, mut listener) = clients(&engine);
+    sender.publish("in/m", "{\"ts\": 1700000000, \"day\": \"14.11.2023\", \"n\": 1}");
+    assert_eq!(next(&mut listener).1, json!({ "ts": 1_700_000_000, "day": "2023/11/14", "n": 1 }));
+    for (option, expected) in [
+        ("timestamp => 'weeks'", "'weeks', which is no unit"),
+        ("timestamp.n => 'seconds'", "that column is Int64"),
+        ("timestamp.m => 'seconds'", "there is no such column"),
+    ] {
+        let text = format!(
+            "CREATE APPLICATION wrong INPUT t (ts TIMESTAMP, n BIGINT) FROM 'mqtt:t' FORMAT JSON ({option}) \
+             OUTPUT 'mqtt:o' FORMAT JSON AS SELECT n FROM t"
+        );
+        let error = engine.create_application(&text).expect_err(option);
+        assert!(error.message.contains(expected) && error.line == Some(1) && error.hint.is_some(), "{error}");
+    }
+    let shown = run(&engine, "SHOW FUNCTIONS LIKE 'sha%' LIMIT 2");
+    assert_eq!(shown.rows.len(), 2);
+    assert_eq!(shown.rows[0][..2], [json!("sha224"), json!("Hashing")]);
+    let described = run(&engine, "DESCRIBE FUNCTION MEAN");
+    assert_eq!(described.rows[0], [json!("name"), json!("avg")]);
+    let described = run(&engine, "DESCRIBE FUNCTION now");
+    assert!(described.rows.iter().any(|row| row[1].as_str().is_some_and(|text| text.contains("arrival_time"))));
+    let error = engine.execute("DESCRIBE FUNCTION sha265").pop().expect("an answer").expect_err("there is none");
+    assert_eq!((error.column, error.hint.as_deref()), (Some(19), Some("did you mean 'sha256'?")));
+    engine.shutdown();
+}

@@ -8,7 +8,7 @@ use rivulet_operators::AggregateFunction;
 
 use super::nulls::{FUNCTIONS, filled, literal};
 use super::{Columns, PATHS, Path, aggregated, evaluate, scalar};
-use crate::plan::functions::{HISTORY, REGISTRY, WINDOWS};
+use crate::plan::functions::{HISTORY, REFUSED, REGISTRY, WINDOWS};
 
 #[allow(unreachable_pub, reason = "it is public where it stands")]
 #[path = "../../../../rivulet-testing/src/page.rs"]
@@ -17,6 +17,7 @@ mod page;
 const TEXT: &str = "String Functions";
 const TIME: &str = "Time and Date Functions";
 const MATH: &str = "Math Functions";
+const HASH: &str = "Hashing Functions";
 
 /// Functions of our own and those that do something else here than DataFusion says: the section, how they are called,
 /// what they give.
@@ -44,6 +45,7 @@ const OWN: &[(&str, &str, &str, &str)] = &[
     ("if", "Conditional Functions", "if(condition, one, other)", "`one` where the condition is true, else `other`."),
     ("minute", TIME, "minute(time)", "The minute."),
     ("mod", MATH, "mod(a, b)", "The remainder of `a / b`, as `a % b`."),
+    ("md5", HASH, "md5(text)", "The MD5 hash of a text, in hexadecimal."),
     ("month", TIME, "month(time)", "The month."),
     (
         "regexp_extract",
@@ -52,6 +54,9 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         "What the pattern, or a group of it, matches first. The pattern is a constant.",
     ),
     ("second", TIME, "second(time)", "The second."),
+    ("sha224", HASH, "sha224(text)", "The SHA-224 hash of a text, in hexadecimal."),
+    ("sha256", HASH, "sha256(text)", "The SHA-256 hash of a text, in hexadecimal."),
+    ("sha384", HASH, "sha384(text)", "The SHA-384 hash of a text, in hexadecimal."),
     (
         "split_index",
         TEXT,
@@ -125,8 +130,11 @@ Every function that SQL may call, in applications and in big queries alike. The 
 A function of null is null, but for those that are about nulls (`coalesce`, `nvl`, `concat` and the like). Names may be
 written in any case.
 
-Functions with a result that depends on when they are called (`now`, `random`, `uuid`) are refused: results are a
-function of the events. `arrival_time` is a column of every input of an application.
+Functions with a result that depends on when they are called (`now`, `random`, `uuid`) are [refused](#refused): results
+are a function of the events, and the same when events are replayed. `arrival_time` is a column of every input of an
+application.
+
+`SHOW FUNCTIONS LIKE '%date%'` lists functions on a server, and `DESCRIBE FUNCTION date_bin` shows one.
 
 - [Windows and earlier rows](#windows-and-earlier-rows)
 - [Aggregates](#aggregates)
@@ -142,6 +150,34 @@ These are no functions of values. They have sections of their own:
   `CLASSIFIER` and `MATCH_NUMBER` belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
 - In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG` and aggregates
   [OVER](../sql/big-queries.md#over) rows, and `PROCTIME()`, the clock as the time of tumbling windows.
+
+### tumble
+
+`tumble(time, width)`: Windows one behind the other, in GROUP BY.
+
+### hop
+
+`hop(time, slide, width)`: Windows of this width that begin every `slide`, in GROUP BY.
+
+### session
+
+`session(time, gap)`: Windows that end when no row came for `gap`, in GROUP BY.
+
+### count_window
+
+`count_window(rows [, slide])`: Windows of so many rows, in GROUP BY.
+
+### lag
+
+`lag(x [, rows])`: The value so many rows ago.
+
+### changed
+
+`changed(x)`: Whether the value differs from the one in the row before, in applications.
+
+### hysteresis
+
+`hysteresis(x, low, high)`: True from a value of at least `high` on, until one of at most `low` comes, in applications.
 
 ## Aggregates
 
@@ -198,6 +234,7 @@ fn the_reference_of_the_functions_is_current() {
         let anchor = section.to_lowercase().replace(' ', "-");
         let _ = writeln!(text, "- [{section}](#{anchor})");
     }
+    text.push_str("- [Refused](#refused)\n");
     text.push_str(OTHERS);
     for row in ROWS {
         let _ = writeln!(text, "| {} |", row.join(" | "));
@@ -230,7 +267,23 @@ fn the_reference_of_the_functions_is_current() {
             assert!(is_shown, "{name} has no example in FUNCTIONS");
         }
     }
+    text.push_str("\n## Refused\n\nThese are known from elsewhere, and refused with what to do instead.\n");
+    for (name, why, instead) in REFUSED {
+        let _ = write!(text, "\n### {name}\n\n`{name}()`: Refused: it {why}; {instead}.\n");
+    }
     page::check("functions.md", &page::wrapped(&text));
+}
+
+#[test]
+fn every_function_is_in_the_reference() {
+    let scalars: Vec<String> = REGISTRY.scalars().map(|(name, _)| name).collect();
+    let aggregates = AggregateFunction::ALL.into_iter().filter(|one| *one != AggregateFunction::CountDistinct);
+    let aggregates: Vec<&str> = aggregates.map(AggregateFunction::name).collect();
+    let names = scalars.iter().map(String::as_str).chain(aggregates).chain(WINDOWS).chain(HISTORY);
+    for name in names.chain(REFUSED.iter().map(|(name, ..)| *name)) {
+        let found = crate::function(name).unwrap_or_else(|| panic!("{name} is not in the reference"));
+        assert!(!found.calls.is_empty() && !found.description.is_empty(), "{found:?}");
+    }
 }
 
 fn describe(text: &mut String, name: &str, call: &str, gives: &str, others: &[String]) {

@@ -1,6 +1,7 @@
 //! Scalar functions beyond those of DataFusion: spellings of other engines, and such as are slow or wrong there.
 
 mod date_format;
+mod hashes;
 mod regexp_extract;
 mod rounding;
 mod text;
@@ -34,6 +35,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let mut all: Vec<Arc<ScalarUDF>> = short.collect();
     all.extend([date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()]);
     all.extend([text::split_index(), text::count_char()]);
+    all.extend(hashes::hashes());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
     all
 }
