@@ -174,6 +174,10 @@ pub struct Input {
     pub schema: SchemaRef,
     /// The index of the EVENT TIME column; without one the arrival time is the event time.
     pub event_time: Option<usize>,
+    /// The columns that are computed of the others, in words: name and expression. They are not in `schema`.
+    pub computed: Vec<(String, String)>,
+    /// The index of the one of them that is the event time.
+    pub computed_event_time: Option<usize>,
     /// Which columns come from the topic of an event.
     pub topic: TopicColumns,
     /// Where events come from.

@@ -56,8 +56,12 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
                 (false, true) => "",
             });
         table(out, &rows)?;
-        let event_time = match input.event_time {
-            Some(column) => format!("event time is {}", input.schema.field(column).name()),
+        for (name, expression) in &input.computed {
+            writeln!(out, "  {name} is {expression}")?;
+        }
+        let computed = input.computed_event_time.map(|place| input.computed[place].0.as_str());
+        let event_time = match input.event_time.map(|column| input.schema.field(column).name().as_str()).or(computed) {
+            Some(column) => format!("event time is {column}"),
             None => "event time is the arrival".to_owned(),
         };
         writeln!(

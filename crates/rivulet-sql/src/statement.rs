@@ -334,6 +334,16 @@ pub(crate) struct Select {
     pub(crate) emit_on_change: bool,
     /// For each output the condition behind its WHEN.
     pub(crate) output_conditions: Vec<Option<ast::Expr>>,
+    /// For each input its computed columns.
+    pub(crate) computed: Vec<Vec<ComputedColumn>>,
+}
+
+/// `column AS expression [EVENT TIME]`, in the declaration of an input.
+#[derive(Clone)]
+pub(crate) struct ComputedColumn {
+    pub(crate) name: Name,
+    pub(crate) expression: ast::Expr,
+    pub(crate) event_time: bool,
 }
 
 /// `MATCH_RECOGNIZE (...)`

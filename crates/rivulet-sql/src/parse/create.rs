@@ -10,10 +10,10 @@ use super::cursor::Cursor;
 use super::select;
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
-    ColumnDeclaration, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name, OutputDeclaration,
-    ParameterDeclaration, SealedSelect, StateWish,
+    ColumnDeclaration, ComputedColumn, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name,
+    OutputDeclaration, ParameterDeclaration, SealedSelect, StateWish,
 };
-use crate::{Literal, SqlError};
+use crate::{Literal, Position, SqlError};
 
 /// The longest text of an application, in bytes.
 pub(crate) const APPLICATION_BYTES_MAX: usize = 256 << 10;
@@ -42,10 +42,11 @@ pub(super) fn application(
     let name = cursor.name("the name of the application")?;
     let parameters = if *cursor.peek() == Token::LParen { parameters(cursor)? } else { Vec::new() };
     cursor.expect_word("INPUT")?;
-    let mut inputs = vec![input(cursor)?];
+    let (first, of_first) = input(cursor)?;
+    let (mut inputs, mut computed) = (vec![first], vec![of_first]);
     while cursor.eat_word("input") {
         let position = cursor.position();
-        let next = input(cursor)?;
+        let (next, of_next) = input(cursor)?;
         if inputs.iter().any(|other| other.name.text == next.name.text) {
             return Err(SqlError::new(position, format!("two inputs are called '{}'", next.name)));
         }
@@ -53,11 +54,13 @@ pub(super) fn application(
             return Err(SqlError::new(position, format!("an application has at most {INPUTS_MAX} inputs")));
         }
         inputs.push(next);
+        computed.push(of_next);
     }
     let (outputs, conditions) = outputs(cursor)?;
     cursor.expect_word("AS")?;
     let mut select = select::parse(cursor.rest(), cursor.end())?;
     select.output_conditions = conditions;
+    select.computed = computed;
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
@@ -256,26 +259,47 @@ fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlE
     }
 }
 
-fn input(cursor: &mut Cursor<'_>) -> Result<InputDeclaration, SqlError> {
+fn input(cursor: &mut Cursor<'_>) -> Result<(InputDeclaration, Vec<ComputedColumn>), SqlError> {
     let name = cursor.name("the name of the input")?;
-    let columns = columns(cursor, "input")?;
+    let mut computed = Vec::new();
+    let columns = some_columns(cursor, "input", Some(&mut computed))?;
     let address = if cursor.eat_word("from") { Some(cursor.string("an address in single quotes")?) } else { None };
     cursor.expect_word("FORMAT")?;
     let format = format(cursor)?;
     let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
-    Ok(InputDeclaration { name, columns, address, format, options })
+    Ok((InputDeclaration { name, columns, address, format, options }, computed))
 }
 
-/// The declared columns of `what`, an input or a table.
+/// The declared columns of `what`, a sink or a table.
 pub(super) fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>, SqlError> {
+    some_columns(cursor, what, None)
+}
+
+/// The declared columns of `what`; those that are computed are put into `computed` if there may be any.
+fn some_columns(
+    cursor: &mut Cursor<'_>,
+    what: &str,
+    mut computed: Option<&mut Vec<ComputedColumn>>,
+) -> Result<Vec<ColumnDeclaration>, SqlError> {
     let mut columns: Vec<ColumnDeclaration> = Vec::new();
     if *cursor.peek() != Token::LParen {
         return Err(cursor.expected(&format!("'(' and the columns of the {what}")));
     }
     cursor.advance();
     loop {
-        columns.push(column(cursor, &columns)?);
-        if columns.len() > COLUMNS_MAX {
+        match &mut computed {
+            Some(computed) if is_computed(cursor) => computed.push(computed_column(cursor, &columns, computed)?),
+            _ => {
+                let column = column(cursor, &columns)?;
+                let before = computed.as_deref().map_or(&[][..], |computed| computed);
+                refuse_second(&column.name, before.iter().any(|other| other.name.text == column.name.text))?;
+                if let Some(other) = before.iter().find(|other| other.event_time).filter(|_| column.event_time) {
+                    return Err(second_event_time(column.name.position, &other.name));
+                }
+                columns.push(column);
+            }
+        }
+        if columns.len() + computed.as_ref().map_or(0, |computed| computed.len()) > COLUMNS_MAX {
             return Err(SqlError::new(
                 cursor.position(),
                 format!("declare at most {COLUMNS_MAX} columns for the {what}"),
@@ -290,12 +314,75 @@ pub(super) fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnD
     }
 }
 
+/// Whether `name AS` is next.
+fn is_computed(cursor: &Cursor<'_>) -> bool {
+    cursor.rest().get(1).is_some_and(|behind| token_is_word(&behind.token, "as"))
+}
+
+/// `name AS expression [EVENT TIME]`, behind those that are declared before it.
+fn computed_column(
+    cursor: &mut Cursor<'_>,
+    columns: &[ColumnDeclaration],
+    before: &[ComputedColumn],
+) -> Result<ComputedColumn, SqlError> {
+    let name = cursor.declared_name("the name of a column")?;
+    check_column_name(&name)?;
+    let mut names = columns.iter().map(|other| &other.name).chain(before.iter().map(|other| &other.name));
+    refuse_second(&name, names.any(|other| other.text == name.text))?;
+    cursor.expect_word("AS")?;
+    let (rest, mut depth) = (cursor.rest(), 0usize);
+    let ends = |(index, token): (usize, &TokenWithSpan)| {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen if depth == 0 => return true,
+            Token::RParen => depth -= 1,
+            Token::Comma => return depth == 0,
+            _ => {}
+        }
+        let next = rest.get(index + 1);
+        depth == 0
+            && token_is_word(&token.token, "event")
+            && next.is_some_and(|next| token_is_word(&next.token, "time"))
+    };
+    let length = rest.iter().enumerate().position(ends).unwrap_or(rest.len());
+    let end = rest.get(length).map_or(cursor.end(), |token| token.span.into());
+    if length == 0 {
+        return Err(cursor.expected("an expression").hint("write for example event AS to_timestamp(ts) EVENT TIME"));
+    }
+    select::check_depth(&rest[..length])?;
+    let expression = select::read(&rest[..length], end, |parser| parser.parse_expr())?;
+    (0..length).for_each(|_| cursor.advance());
+    let position = cursor.position();
+    let event_time = cursor.eat_words(&["event", "time"]);
+    if event_time {
+        let of_columns = columns.iter().filter(|other| other.event_time).map(|other| &other.name);
+        let of_computed = before.iter().filter(|other| other.event_time).map(|other| &other.name);
+        if let Some(other) = of_columns.chain(of_computed).next() {
+            return Err(second_event_time(position, other));
+        }
+    }
+    Ok(ComputedColumn { name, expression, event_time })
+}
+
+fn refuse_second(name: &Name, is_second: bool) -> Result<(), SqlError> {
+    match is_second {
+        true => Err(SqlError::new(name.position, format!("the column '{name}' is declared twice"))),
+        false => Ok(()),
+    }
+}
+
+fn second_event_time(position: Position, first: &Name) -> SqlError {
+    SqlError::new(position, format!("an input has one EVENT TIME, and that is '{first}' already"))
+}
+
 /// A column, behind those that are declared `before` it.
 pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> Result<ColumnDeclaration, SqlError> {
     let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
-    if before.iter().any(|other| other.name.text == name.text) {
-        return Err(SqlError::new(name.position, format!("the column '{name}' is declared twice")));
+    refuse_second(&name, before.iter().any(|other| other.name.text == name.text))?;
+    if cursor.is_word("as") {
+        return Err(SqlError::new(cursor.position(), "a computed column is not supported here yet")
+            .hint("inputs of applications have them; elsewhere compute it in the SELECT or a view"));
     }
     let type_position = cursor.position();
     let data_type = cursor.data_type(false)?;
@@ -311,10 +398,7 @@ pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> R
                     .hint("a number is read as milliseconds since 1970, a text as ISO 8601"));
             }
             if let Some(other) = before.iter().find(|other| other.event_time) {
-                return Err(SqlError::new(
-                    position,
-                    format!("an input has one EVENT TIME, and that is '{}' already", other.name),
-                ));
+                return Err(second_event_time(position, &other.name));
             }
         } else {
             break;

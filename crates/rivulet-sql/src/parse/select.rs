@@ -494,6 +494,7 @@ impl SelectText<'_> {
             qualify,
             emit_on_change: false,
             output_conditions: Vec::new(),
+            computed: Vec::new(),
         })
     }
 }

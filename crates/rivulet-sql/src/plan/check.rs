@@ -29,6 +29,8 @@ pub(super) enum Place {
     Result,
     /// HAVING.
     Having,
+    /// A computed column of an input.
+    Computed,
     /// A column of a SELECT in a UNION ALL.
     UnionColumn,
     /// A key of GROUP BY.

@@ -74,7 +74,11 @@ impl Declarations {
         });
         let output_addresses = output_addresses.collect::<Result<Vec<_>, _>>()?;
         let inputs = create.inputs.iter().zip(input_addresses).map(|(input, address)| resolver.input(input, address));
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let mut inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        for (input, computed) in inputs.iter_mut().zip(&create.select.open().computed) {
+            input.computed = computed.iter().map(|one| (one.name.text.clone(), one.expression.to_string())).collect();
+            input.computed_event_time = computed.iter().position(|one| one.event_time);
+        }
         if let Some(place) = inputs.iter().position(|input| input.overflow != inputs[0].overflow) {
             let name = &create.inputs[place].name;
             return Err(SqlError::new(
@@ -178,6 +182,8 @@ impl Resolver<'_> {
             name: declaration.name.text.clone(),
             schema: Arc::new(Schema::new(fields)),
             event_time: declaration.columns.iter().position(|column| column.event_time),
+            computed: Vec::new(),
+            computed_event_time: None,
             topic: TopicColumns::default(),
             address,
             format: declaration.format.clone(),

@@ -76,6 +76,8 @@ impl CodeLoader for Arithmetic {
                 name: "numbers".into(),
                 schema: numbers("n"),
                 event_time: None,
+                computed: Vec::new(),
+                computed_event_time: None,
                 topic: TopicColumns::default(),
                 address: address("in"),
                 format: json(),

@@ -94,6 +94,10 @@ impl Scope<'_> {
                 return Err(refuse(format!("the aggregate {name} cannot stand in WHERE"))
                     .hint("WHERE looks at single rows; use HAVING"));
             }
+            Place::Computed => {
+                return Err(refuse(format!("the aggregate {name} cannot stand in a computed column"))
+                    .hint("it is computed of single rows; write the aggregate into the SELECT"));
+            }
             Place::UnionColumn => {
                 return Err(refuse(format!("the aggregate {name} cannot stand in a SELECT of a UNION ALL"))
                     .hint("aggregate in the SELECT around"));
@@ -128,6 +132,7 @@ impl Scope<'_> {
         let problem = match place {
             Place::Result => None,
             Place::Where => Some("cannot stand in WHERE"),
+            Place::Computed => Some("cannot stand in a computed column"),
             Place::UnionColumn => Some("cannot stand in a SELECT of a UNION ALL"),
             Place::Having => Some("cannot stand in HAVING"),
             Place::GroupKey => Some("cannot be a key of GROUP BY"),

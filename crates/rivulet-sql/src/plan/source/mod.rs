@@ -5,6 +5,7 @@
 //! over such rows; everything behind it sees rows as those of a single input.
 
 mod bounds;
+mod computed;
 mod join;
 mod join_condition;
 mod union;
@@ -28,6 +29,7 @@ use crate::value::format_us;
 use crate::{Position, SqlError, suggest};
 
 pub(crate) use bounds::BoundCheck;
+use computed::Computed;
 
 /// The rows that a SELECT reads.
 pub(super) struct Source<'a> {
@@ -62,7 +64,7 @@ pub(super) enum EventTime {
 }
 
 enum Kind {
-    One,
+    One(Vec<Computed>),
     Union(union::Union),
     Join(Box<join::Join>),
 }
@@ -77,6 +79,7 @@ impl<'a> Source<'a> {
         let inputs = &declarations.inputs;
         let planner = SourcePlanner { select, declarations, parameter_schema };
         if !select.union.is_empty() {
+            computed::refuse(select)?;
             return planner.union();
         }
         let index = find(&select.from, inputs)?;
@@ -84,6 +87,7 @@ impl<'a> Source<'a> {
             && let LookupKind::Join { on, is_left, is_latest, position } = &clause.kind
             && (*is_latest || inputs.iter().any(|input| input.name == clause.table.text))
         {
+            computed::refuse(select)?;
             let on = on.as_deref();
             return planner.join(
                 index,
@@ -98,21 +102,23 @@ impl<'a> Source<'a> {
         }
         refuse_unread(inputs, &[index], declarations)?;
         let input = &inputs[index];
+        let computed = computed::plan(select, input, declarations, parameter_schema)?;
+        let event_time = input.event_time.map(|column| input.schema.field(column).name());
+        let event_time = event_time.or(input.computed_event_time.map(|place| &computed[place].name));
+        let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
         Ok(Self {
             name: &input.name,
             alias: select.alias.as_ref().map(|alias| alias.text.as_str()),
-            fields: input.schema.fields().iter().map(|field| field.as_ref().clone()).collect(),
+            fields: fields.chain(computed.iter().map(Computed::field)).collect(),
             tables: Vec::new(),
-            event_time: input
-                .event_time
-                .map_or(EventTime::Arrival, |column| EventTime::Column(input.schema.field(column).name().clone())),
+            event_time: event_time.map_or(EventTime::Arrival, |name| EventTime::Column(name.clone())),
             lateness_us: input.lateness_us,
             idle_timeout_us: input.idle_timeout_us,
             row_schema: input.schema.clone(),
             lookups: &select.lookups,
             inputs,
             position: select.from.position,
-            kind: Kind::One,
+            kind: Kind::One(computed),
         })
     }
 
@@ -133,7 +139,7 @@ impl<'a> Source<'a> {
     pub(super) fn checks(&self) -> &[BoundCheck] {
         match &self.kind {
             Kind::Join(join) => &join.checks,
-            Kind::One | Kind::Union(_) => &[],
+            Kind::One(_) | Kind::Union(_) => &[],
         }
     }
 
@@ -155,7 +161,10 @@ impl<'a> Source<'a> {
         let uses_arrival = used.iter().copied().any(uses_arrival);
         let mut operators = Operators::default();
         let columns = match &self.kind {
-            Kind::One => self.assign_time(uses_arrival, &mut operators)?,
+            Kind::One(computed) => {
+                let columns = computed::operators(self, computed, parameter_schema, &mut operators)?;
+                self.assign_time(&columns, uses_arrival, &mut operators)?
+            }
             Kind::Union(union) => {
                 let columns = self.assign_times(uses_arrival || union.uses_arrival(), &mut operators)?;
                 union.operators(&columns, parameter_schema, uses_arrival, self.position, &mut operators)?
@@ -168,17 +177,21 @@ impl<'a> Source<'a> {
         Ok((operators, columns))
     }
 
-    fn assign_time(&self, append_arrival_column: bool, operators: &mut Operators) -> Result<SchemaRef, SqlError> {
+    fn assign_time(
+        &self,
+        columns: &SchemaRef,
+        append_arrival_column: bool,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
         let input = &self.inputs[0];
-        let assign_time = AssignTime {
-            event_time_column: input.event_time,
-            future_limit_us: input.future_limit_us,
-            append_arrival_column,
-        };
-        let columns = assign_time.output_schema(&self.row_schema).map_err(|error| defect(error, self.position))?;
-        let mut step = match input.event_time {
+        let computed = input.computed_event_time.map(|place| input.schema.fields().len() + place);
+        let event_time_column = input.event_time.or(computed);
+        let assign_time =
+            AssignTime { event_time_column, future_limit_us: input.future_limit_us, append_arrival_column };
+        let output = assign_time.output_schema(columns).map_err(|error| defect(error, self.position))?;
+        let mut step = match event_time_column {
             Some(column) => vec![
-                format!("event time: {}", input.schema.field(column).name()),
+                format!("event time: {}", columns.field(column).name()),
                 format!("future limit {}", format_us(input.future_limit_us)),
             ],
             None => vec![format!("event time: {ARRIVAL_TIME}")],
@@ -187,7 +200,7 @@ impl<'a> Source<'a> {
             step.push(format!("adds {ARRIVAL_TIME}"));
         }
         operators.push(assign_time, step);
-        Ok(columns)
+        Ok(output)
     }
 
     fn assign_times(&self, append_arrival_column: bool, operators: &mut Operators) -> Result<SchemaRef, SqlError> {

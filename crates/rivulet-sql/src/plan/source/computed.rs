@@ -1,0 +1,114 @@
+//! Columns of an input that are computed of its other columns: `event AS to_timestamp(ts / 1000) EVENT TIME`.
+//!
+//! They are computed before anything else is done with a row, so an event time may be one of them. A row on which an
+//! expression fails is refused, as it is behind the SELECT.
+
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use datafusion_common::Column;
+use datafusion_expr::Expr;
+use rivulet_operators::{NamedExpression, Project};
+
+use super::super::check::{Place, Scope, start};
+use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::Source;
+use crate::application::Input;
+use crate::plan::declarations::Declarations;
+use crate::plan::defect;
+use crate::plan::operators::Operators;
+use crate::statement::Select;
+use crate::value::{TIMESTAMP, type_name};
+use crate::{Position, SqlError};
+
+/// A computed column, planned over the others.
+pub(super) struct Computed {
+    pub(super) name: String,
+    expression: Expr,
+    data_type: DataType,
+    position: Position,
+}
+
+impl Computed {
+    /// The column as expressions behind it know it.
+    pub(super) fn field(&self) -> Field {
+        Field::new(&self.name, self.data_type.clone(), true)
+    }
+}
+
+/// The computed columns of the only input.
+pub(super) fn plan(
+    select: &Select,
+    input: &Input,
+    declarations: &Declarations,
+    parameter_schema: &SchemaRef,
+) -> Result<Vec<Computed>, SqlError> {
+    let Some(written) = select.computed.first().filter(|written| !written.is_empty()) else { return Ok(Vec::new()) };
+    let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
+    let planner = ExpressionPlanner::new(fields.chain(parameter_fields(parameter_schema)).collect())?;
+    let scope = Scope {
+        input: &input.name,
+        alias: None,
+        columns: input.schema.fields().iter().map(|field| field.name().as_str()).collect(),
+        parameters: &declarations.parameters,
+        windowed: false,
+        tables: &[],
+        in_table: false,
+    };
+    let planned = written.iter().map(|column| {
+        let mut expression = column.expression.clone();
+        let position = start(&expression).or(column.name.position);
+        scope.check(&mut expression, Place::Computed, position)?;
+        let (planned, found) = planner.plan_coerced(&expression, position)?;
+        let Some(data_type) = result_type(&found) else {
+            return Err(SqlError::new(position, format!("a column cannot be {}", type_name(&found))));
+        };
+        if column.event_time && data_type != TIMESTAMP {
+            let message =
+                format!("the event time '{}' must be a TIMESTAMP, not {}", column.name, type_name(&data_type));
+            return Err(SqlError::new(position, message)
+                .hint("make one of it: to_timestamp(seconds), to_timestamp_millis(milliseconds)"));
+        }
+        let expression = cast_to(planned, &found, &data_type);
+        Ok(Computed { name: column.name.text.clone(), expression, data_type, position })
+    });
+    planned.collect()
+}
+
+/// Refuses them where rows of several inputs, or of one several times, are brought together.
+pub(super) fn refuse(select: &Select) -> Result<(), SqlError> {
+    match select.computed.iter().flatten().next() {
+        Some(column) => Err(SqlError::new(
+            column.name.position,
+            "a computed column is not supported yet where inputs are joined or put together",
+        )
+        .hint("compute it in the SELECT")),
+        None => Ok(()),
+    }
+}
+
+/// What computes them, if there are any; also the columns that come out.
+pub(super) fn operators(
+    source: &Source<'_>,
+    computed: &[Computed],
+    parameter_schema: &SchemaRef,
+    operators: &mut Operators,
+) -> Result<SchemaRef, SqlError> {
+    let input = &source.row_schema;
+    if computed.is_empty() {
+        return Ok(input.clone());
+    }
+    let compiler = Compiler::new(input, parameter_schema, computed.iter().map(|one| &one.expression))?;
+    let plain = input.fields().iter().map(|field| {
+        let column = Expr::Column(Column::new_unqualified(field.name()));
+        Ok(NamedExpression::new(field.name(), compiler.compile(column, source.position)?))
+    });
+    let computed_columns = computed
+        .iter()
+        .map(|one| Ok(NamedExpression::new(&one.name, compiler.compile(one.expression.clone(), one.position)?)));
+    let columns = plain.chain(computed_columns).collect::<Result<_, SqlError>>()?;
+    let project = Project::new(input, parameter_schema, compiler.parameters, columns)
+        .map_err(|error| defect(error, source.position))?;
+    let output = project.output_schema().clone();
+    let written = source.inputs[0].computed.iter().map(|(name, expression)| format!("{expression} AS {name}"));
+    operators.push(project, written.collect());
+    Ok(output)
+}
