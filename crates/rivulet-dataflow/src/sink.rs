@@ -83,7 +83,7 @@ pub trait TransactionalSink: Sink {
 
     /// Asked after a failure: whether it took back all that was written since the last checkpoint, so that a restart
     /// from there is safe.
-    fn has_rolled_back(&self) -> bool {
+    fn has_rolled_back(&mut self) -> bool {
         false
     }
 }

@@ -11,6 +11,7 @@ mod session;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use rivulet_connectors::connector::{Condition, Direction};
 use rivulet_dataflow::QueryId;
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -654,8 +655,10 @@ pub struct BigQueryInfo {
     pub sink: String,
     /// Rows read from its sources.
     pub rows_in: u64,
-    /// Rows handed to its sink.
+    /// Rows that the receiver behind its sink has acknowledged.
     pub rows_out: u64,
+    /// How each of its sources and sinks gets on, where they are open.
+    pub health: Vec<EndHealth>,
     /// Refused rows by reason; reasons without refusals may be left out.
     pub refused: Vec<(String, u64)>,
     /// One of the first refused rows in words.
@@ -674,6 +677,35 @@ pub struct BigQueryInfo {
     pub watermark_lag_us: Option<u64>,
     /// Parallel tasks that it runs in; none while it does not run.
     pub tasks: u64,
+}
+
+/// How a source or sink of a big query gets on with the device behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndHealth {
+    /// The name of the source or sink.
+    pub name: String,
+    /// Which of the two.
+    pub direction: Direction,
+    /// How it gets on.
+    pub condition: Condition,
+    /// Since when, milliseconds since the epoch.
+    pub since_ms: i64,
+    /// What went wrong the last time, also after a recovery.
+    pub last_error: Option<String>,
+    /// Attempts that failed since the last one that went well.
+    pub retries: u64,
+    /// Attempts that failed since the query was started.
+    pub failures: u64,
+    /// Of a sink, rows that the receiver has acknowledged since then.
+    pub rows: u64,
+    /// Their size in bytes as they were sent.
+    pub bytes: u64,
+    /// Of a sink, rows that the receiver has rejected and that were left out.
+    pub rejected_rows: u64,
+    /// Of a sink, rows that it has and the receiver has not acknowledged.
+    pub waiting_rows: u64,
+    /// For how long the oldest of these waits.
+    pub oldest_ms: Option<u64>,
 }
 
 /// Which queries to list.

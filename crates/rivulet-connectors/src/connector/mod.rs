@@ -10,12 +10,14 @@
 //! with a reason and counted, what cannot be delivered is an error.
 //!
 //! - [`description`]: what connectors say about themselves;
+//! - [`health`]: how sources and sinks get on with what is behind them;
 //! - [`spec`]: what a statement asks for; [`options`]: its options, checked; [`error`]: what is wrong with it;
 //! - [`registry`]: all of them by their names; [`mod@reference`]: as a page;
 //! - then one connector each.
 
 pub mod description;
 pub mod error;
+pub mod health;
 pub(crate) mod nearest;
 pub mod registry;
 mod reference;
@@ -38,6 +40,7 @@ pub use description::{
     ConnectorDescription, Direction, DirectionDescription, Guarantee, OptionDescription, OptionKind,
 };
 pub use error::ConnectorError;
+pub use health::{Condition, Health, HealthReport};
 pub use mqtt::MqttHost;
 pub use options::Options;
 pub use registry::Connectors;

@@ -7,6 +7,7 @@ use arrow::datatypes::Schema;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::Instance;
+use super::health::Noted;
 use super::nearest::nearest;
 use super::options::{Options, shortened, shown};
 use super::{ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, OWN, SinkSpec, SourceSpec};
@@ -65,7 +66,8 @@ impl Connectors {
         assert!(instance < instances, "instance {instance} of {instances}");
         let (connector, options) = self.checked_sink(spec)?;
         let open = connector.open.sink.ok_or_else(|| self.not_this_way(connector, Direction::Sink))?;
-        open(spec, &options, Instance { number: instance, of: instances })
+        let sink = open(spec, &options, Instance { number: instance, of: instances })?;
+        Ok(Box::new(Noted::new(sink, spec.host.health.clone())))
     }
 
     /// Looks at the declaration of a source, without opening it.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use arrow::datatypes::SchemaRef;
 use serde::de::DeserializeOwned;
 
-use super::{ConnectorError, MqttHost};
+use super::{ConnectorError, Health, MqttHost};
 use crate::files::Files;
 
 /// A format by name, with its options, as the statement has them.
@@ -30,6 +30,8 @@ pub struct Host {
     pub comes_again: bool,
     /// Whether a source of it is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
+    /// Where the source or sink that is opened with this says how it gets on.
+    pub health: Arc<Health>,
 }
 
 impl Host {

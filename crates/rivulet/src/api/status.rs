@@ -45,6 +45,9 @@ pub(super) async fn live() -> Json<Health> {
 }
 
 /// Whether events are being processed
+///
+/// A server that processes events though a sink cannot deliver, a query has failed or a checkpoint is not made is
+/// `degraded` and still ready: to send its traffic elsewhere, or to restart it, would mend none of these.
 #[utoipa::path(
     get, path = "/health/ready", tag = "server",
     responses(
@@ -54,7 +57,8 @@ pub(super) async fn live() -> Json<Health> {
 )]
 pub(super) async fn ready(State(api): State<Api>) -> Result<Json<Health>, ApiError> {
     let problems = api.health().await??;
-    Ok(Json(Health { status: "ok".into(), problems }))
+    let status = if problems.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(Health { status: status.into(), problems }))
 }
 
 /// Save the state of queries now

@@ -352,8 +352,11 @@ pub struct BigQuery {
     pub sink: String,
     /// Rows read from its sources.
     pub rows_in: u64,
-    /// Rows handed to its sink.
+    /// Rows that the receiver behind its sink has acknowledged.
     pub rows_out: u64,
+    /// How each of its sources and sinks gets on, where they are open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<EndHealth>,
     /// Refused rows by reason.
     pub refused: BTreeMap<String, u64>,
     /// One of the first refused rows in words.
@@ -376,6 +379,41 @@ pub struct BigQuery {
     pub watermark_lag_us: Option<u64>,
     /// Parallel tasks that it runs in.
     pub tasks: u64,
+}
+
+/// How a source or sink of a big query gets on with the device behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndHealth {
+    /// The name of the source or sink.
+    #[schema(example = "alarms")]
+    pub name: String,
+    /// `source` or `sink`.
+    #[schema(example = "sink")]
+    pub kind: String,
+    /// `ok`; `retrying`, when the last attempt failed and another one follows; or `failing`, when that lasts for a
+    /// minute or it has given up.
+    #[schema(example = "retrying")]
+    pub state: String,
+    /// Since when, milliseconds since 1970.
+    pub since_ms: i64,
+    /// What went wrong the last time, also after a recovery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Attempts that failed since the last one that went well.
+    pub retries: u64,
+    /// Attempts that failed since the query was started.
+    pub failures: u64,
+    /// Of a sink, rows that the receiver has acknowledged since the query was started.
+    pub rows: u64,
+    /// Their size in bytes as they were sent.
+    pub bytes: u64,
+    /// Of a sink, rows that the receiver has rejected and that were left out.
+    pub rejected_rows: u64,
+    /// Of a sink, rows that it has and the receiver has not acknowledged.
+    pub waiting_rows: u64,
+    /// For how long the oldest of these waits, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_ms: Option<u64>,
 }
 
 /// Which queries to list.
@@ -677,10 +715,11 @@ pub struct ConnectionStatus {
 /// Whether the server is up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`.
+    /// `ok`; or `degraded`, when something is wrong although events are being processed.
     #[schema(example = "ok")]
     pub status: String,
-    /// What is wrong all the same, in words: checkpoints that fail, state that was lost.
+    /// What is wrong, in words: sinks that cannot deliver, queries that failed, checkpoints that fail, state that was
+    /// lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
@@ -795,6 +834,7 @@ impl From<service::BigQueryInfo> for BigQuery {
             sink: info.sink,
             rows_in: info.rows_in,
             rows_out: info.rows_out,
+            health: info.health.into_iter().map(EndHealth::from).collect(),
             refused: info.refused.into_iter().collect(),
             refusal: info.refusal,
             times_in_seconds: info.times_in_seconds.into_iter().collect(),
@@ -804,6 +844,25 @@ impl From<service::BigQueryInfo> for BigQuery {
             watermark_us: info.watermark_us,
             watermark_lag_us: info.watermark_lag_us,
             tasks: info.tasks,
+        }
+    }
+}
+
+impl From<service::EndHealth> for EndHealth {
+    fn from(health: service::EndHealth) -> Self {
+        Self {
+            name: health.name,
+            kind: health.direction.to_string(),
+            state: health.condition.name().to_owned(),
+            since_ms: health.since_ms,
+            last_error: health.last_error,
+            retries: health.retries,
+            failures: health.failures,
+            rows: health.rows,
+            bytes: health.bytes,
+            rejected_rows: health.rejected_rows,
+            waiting_rows: health.waiting_rows,
+            oldest_ms: health.oldest_ms,
         }
     }
 }

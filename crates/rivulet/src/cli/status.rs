@@ -34,7 +34,7 @@ With --wide also:
              as p50 and p99, from when the event says that it happened
 Of each big query, since it was last started:
   rows in    rows read from its sources
-  rows out   rows handed to its sink; a file, a transaction or the other side may still have to take them
+  rows out   rows that the receiver behind its sink has acknowledged
   refused    rows refused, for the reasons below the table
   p50, p99   median and 99th percentile of the time from a row's arrival to the writing of what came of it
   behind     how far the time of its results is behind the clock
@@ -291,12 +291,21 @@ fn wide_table(applications: &[&ApplicationStatus]) -> String {
     table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows)
 }
 
+/// The state of a query, and what of it does not work though it runs: `running, sink retrying`.
+fn big_state(query: &BigQuery) -> String {
+    let worst = query.health.iter().filter(|end| end.state != "ok").max_by_key(|end| end.state == "failing");
+    match worst.filter(|_| query.state == "running") {
+        Some(end) => format!("running, {} {}", end.kind, end.state),
+        None => query.state.clone(),
+    }
+}
+
 /// Of big queries what fits into 80 columns.
 fn narrow_big_table(queries: &[BigQuery]) -> String {
     let rows = queries.iter().map(|query| {
         [
             query.name.clone(),
-            query.state.clone(),
+            big_state(query),
             query.rows_in.to_string(),
             query.rows_out.to_string(),
             query.refused.values().sum::<u64>().to_string(),
@@ -313,7 +322,7 @@ fn wide_big_table(queries: &[BigQuery]) -> String {
     let rows = queries.iter().map(|query| {
         [
             query.name.clone(),
-            query.state.clone(),
+            big_state(query),
             query.tasks.to_string(),
             query.rows_in.to_string(),
             query.rows_out.to_string(),

@@ -1,5 +1,6 @@
 //! Answers to statements: small tables and sentences.
 
+use rivulet_connectors::connector::Direction;
 use rivulet_sql::FunctionDescription;
 use serde_json::{Value, json};
 
@@ -250,7 +251,16 @@ fn describe_big_query(one: BigQueryInfo) -> StatementResult {
     add("sources", json!(one.sources.join(", ")));
     add("sink", json!(one.sink));
     add("rows read", json!(one.rows_in));
-    add("rows handed to the sink", json!(one.rows_out));
+    add("rows acknowledged by the sink", json!(one.rows_out));
+    for end in &one.health {
+        add(&format!("{} {}", end.direction, end.name), json!(end.condition.name()));
+        if let Some(error) = &end.last_error {
+            add(&format!("{} {}: last error", end.direction, end.name), json!(error));
+        }
+        if end.direction == Direction::Sink {
+            add(&format!("sink {}: rows waiting", end.name), json!(end.waiting_rows));
+        }
+    }
     add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
     for (reason, count) in one.refused {
         add(&format!("refused: {reason}"), json!(count));

@@ -109,6 +109,14 @@ impl MqttHost for CommonConnection {
         self.side.publisher()
     }
 
+    fn problem(&self) -> Option<String> {
+        match &*self.side {
+            Side::Client(client, _) => client.status().problem(),
+            Side::Broker(broker) => broker.last_panic().filter(|_| !broker.is_running()),
+            Side::Given(_) => None,
+        }
+    }
+
     fn subscribe(&self, filter: &str) {
         self.side.subscribe([filter]);
     }

@@ -188,7 +188,8 @@ impl Service for Engine {
 
     fn problems(&self) -> Vec<String> {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
-        of_checkpoints.chain(self.event_log.loss()).chain(self.big_queries.problems()).collect()
+        let of_checkpoints = of_checkpoints.chain(self.event_log.loss());
+        of_checkpoints.chain(self.big_queries.problems()).chain(self.big_queries.troubled_ends()).collect()
     }
 
     fn announce_stop(&self) {

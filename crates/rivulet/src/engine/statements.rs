@@ -388,6 +388,11 @@ impl Engine {
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
         rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
+        if let Some(direction) = what.direction() {
+            let (state, of_queries) = self.health_of_end(direction, &name.text);
+            rows.extend(state.map(|state| vec![json!("state"), json!(state.name())]));
+            rows.extend(of_queries.into_iter().map(|(query, text)| vec![json!(format!("query {query}")), json!(text)]));
+        }
         rows.push(vec![json!("needed by"), json!(one.needed_by.join(", "))]);
         rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
         rows.extend(
@@ -401,7 +406,14 @@ impl Engine {
         let limit = rows_max(limit);
         let rows = self.big_queries.declared(what).into_iter();
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| registry::like(name, pattern)));
-        first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]))
+        let Some(direction) = what.direction() else {
+            return first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]));
+        };
+        let row = |(name, text): (String, String)| {
+            let state = self.health_of_end(direction, &name).0;
+            vec![json!(name), json!(text), json!(state.map(|state| state.name()))]
+        };
+        first(limit, &["name", column, "state"], rows.map(row))
     }
 }
 

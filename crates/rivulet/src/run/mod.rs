@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::{FinalUpTo, Host};
+use rivulet_connectors::connector::{Direction, FinalUpTo, Health, Host};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
@@ -79,6 +79,18 @@ pub struct Running {
     has_checkpoints: bool,
     was_stopped: AtomicBool,
     holds_up: Arc<AtomicBool>,
+    ends: Vec<End>,
+}
+
+/// A source or sink of a query that runs, by its name, and how it gets on.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The name that it was declared under.
+    pub name: String,
+    /// Which of the two.
+    pub direction: Direction,
+    /// How it gets on; all its partitions or instances together.
+    pub health: Arc<Health>,
 }
 
 impl Runner {
@@ -128,6 +140,7 @@ pub(crate) struct Opened {
     is_bounded: bool,
     has_checkpoints: bool,
     holds_up: Arc<AtomicBool>,
+    ends: Vec<End>,
 }
 
 impl Opened {
@@ -149,11 +162,12 @@ impl Opened {
             let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
             Some(snapshot.sources.get(place).map_or(&[][..], Vec::as_slice))
         };
-        let sources = plan
-            .sources
-            .iter()
-            .enumerate()
-            .map(|(place, source)| open::source(source, parallelism, host, was_at(place)));
+        let mut ends = Vec::new();
+        let sources = plan.sources.iter().enumerate().map(|(place, source)| {
+            let (end, host) = open::end(&source.declaration.name, Direction::Source, host);
+            ends.push(end);
+            open::source(source, parallelism, &host, was_at(place))
+        });
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());
         let host = &Host { comes_again, ..host.clone() };
@@ -164,6 +178,14 @@ impl Opened {
         }
         let results = results.map(SharedResults::new);
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
+        let host = &match &plan.output.sink {
+            Some(sink) => {
+                let (end, host) = open::end(&sink.name, Direction::Sink, host);
+                ends.push(end);
+                host
+            }
+            None => host.clone(),
+        };
         let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
             .into_iter()
             .enumerate()
@@ -184,18 +206,19 @@ impl Opened {
             measures: options.measures,
             restored: checkpoints.flatten(),
         };
-        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up })
+        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends })
     }
 
     /// Lets it run on these workers.
     pub(crate) fn start(self, workers: &Workers) -> Result<Running, ServiceError> {
-        let Self { parts, results, is_bounded, has_checkpoints, holds_up } = self;
+        let Self { parts, results, is_bounded, has_checkpoints, holds_up, ends } = self;
         let begun = Instant::now();
         let flow = workers.start_flow(parts).map_err(|error| {
             let problem = format!("it cannot go on from its checkpoint: {error}");
             ServiceError::from_text(ErrorKind::Unavailable, &problem)
         })?;
-        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped: AtomicBool::new(false), holds_up })
+        let was_stopped = AtomicBool::new(false);
+        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped, holds_up, ends })
     }
 }
 
@@ -263,9 +286,18 @@ impl Running {
         self.has_checkpoints
     }
 
-    /// What it did so far.
+    /// What it did so far. Rows are out when the receiver behind the sink has acknowledged them.
     pub fn report(&self) -> FlowReport {
-        self.flow.report()
+        let mut report = self.flow.report();
+        if let Some(sink) = self.ends.iter().find(|end| end.direction == Direction::Sink) {
+            report.rows_out = sink.health.report().rows;
+        }
+        report
+    }
+
+    /// Its sources and its sink, and how they get on.
+    pub fn ends(&self) -> &[End] {
+        &self.ends
     }
 
     /// Whether it is so far behind that others behind the connection it reads by wait.
@@ -308,7 +340,7 @@ impl Running {
             results.finish().map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error))?;
         }
         let was_stopped = self.was_stopped.load(Ordering::Acquire);
-        Ok(RunReport { flow: self.flow.report(), elapsed, was_stopped })
+        Ok(RunReport { flow: self.report(), elapsed, was_stopped })
     }
 
     /// Ends it as a crash would, after its last checkpoint.

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_connectors::connector::{ConnectorError, Connectors, FinalUpTo, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{
+    ConnectorError, Connectors, Direction, FinalUpTo, Health, Host, SinkSpec, SourceSpec,
+};
 use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_sql::{
     FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration,
 };
 
+use super::End;
 use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -103,6 +106,17 @@ pub(super) fn source(
         newest_us: newest_us.next().flatten(),
     });
     Ok(partitions.collect())
+}
+
+/// A source or sink of a query, opened by a host of its own in which it says how it gets on.
+pub(super) fn end(name: &Name, direction: Direction, host: &Host) -> (End, Host) {
+    let title = match host.query.as_str() {
+        "" => format!("{direction} '{name}'"),
+        query => format!("{direction} '{name}' of the query '{query}'"),
+    };
+    let health = Arc::new(Health::new(title));
+    let host = Host { health: health.clone(), ..host.clone() };
+    (End { name: name.text.clone(), direction, health }, host)
 }
 
 /// All instances of a sink.

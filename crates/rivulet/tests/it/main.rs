@@ -58,6 +58,7 @@ mod subqueries;
 mod server;
 mod shared_topics;
 mod simulation;
+mod sinks;
 mod several;
 mod tables;
 mod trial;

@@ -11,10 +11,11 @@ use rivulet::api;
 use rivulet::config::{self, FlagValue, Sources};
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, ErrorKind, LatencyStatus, LiveResult,
-    ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError,
+    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, EndHealth, ErrorKind, LatencyStatus,
+    LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError,
     StatementResult, Status, TableInfo, generated_name,
 };
+use rivulet_connectors::connector::{Condition, Direction};
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
 
@@ -334,6 +335,20 @@ impl Service for MemoryService {
                 sink: "counts".into(),
                 rows_in: 12_000,
                 rows_out: 340,
+                health: vec![EndHealth {
+                    name: "counts".into(),
+                    direction: Direction::Sink,
+                    condition: Condition::Failing,
+                    since_ms: 1_700_000_000_000,
+                    last_error: Some("the disk is full".into()),
+                    retries: 0,
+                    failures: 1,
+                    rows: 340,
+                    bytes: 6_800,
+                    rejected_rows: 0,
+                    waiting_rows: 12,
+                    oldest_ms: Some(250),
+                }],
                 refused: vec![("decode".into(), 2)],
                 refusal: Some("line 7: no JSON".into()),
                 times_in_seconds: vec![("readings".into(), 3)],

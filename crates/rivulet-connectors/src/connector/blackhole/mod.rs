@@ -1,9 +1,11 @@
 //! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query for its errors alone.
 
+use std::sync::Arc;
+
 use rivulet_dataflow::{Batch, Sink, SinkError};
 
 use super::description::{Instance, Opening};
-use super::{ConnectorDescription, ConnectorError, DirectionDescription, Options, SinkSpec};
+use super::{ConnectorDescription, ConnectorError, DirectionDescription, Health, Options, SinkSpec};
 
 /// What it is.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
@@ -21,16 +23,19 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     open: Opening { sink: Some(open), ..Opening::NONE },
 };
 
-fn open(_spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    Ok(Box::new(Blackhole))
+fn open(spec: &SinkSpec, _options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+    Ok(Box::new(Blackhole { health: spec.host.health.clone() }))
 }
 
-struct Blackhole;
+struct Blackhole {
+    health: Arc<Health>,
+}
 
 impl Sink for Blackhole {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         // As a real sink would, so that a compiler does not do away with what was computed for it.
         std::hint::black_box(batch);
+        self.health.hand_and_take(batch.rows(), 0);
         Ok(())
     }
 }

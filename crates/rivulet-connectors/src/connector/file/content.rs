@@ -104,7 +104,7 @@ impl Content {
     /// Makes the rows ready to be written, without the file, so that several may do so at a time.
     pub(super) fn prepare<'c>(&'c mut self, batch: &'c Batch) -> Result<Prepared<'c>, SinkError> {
         match self {
-            Self::Lines { .. } => self.lines(batch).map(Prepared::Lines),
+            Self::Lines { .. } => self.lines(batch).map(|lines| Prepared::Lines(lines, batch.rows())),
             Self::Parquet { .. } if batch.retracts.is_some() => Err(unexpected_change()),
             Self::Parquet { .. } => Ok(Prepared::Rows(batch)),
         }
@@ -113,17 +113,20 @@ impl Content {
 
 /// Rows that are ready to be written.
 pub(super) enum Prepared<'c> {
-    Lines(&'c [u8]),
+    Lines(&'c [u8], usize),
     Rows(&'c Batch),
 }
 
 impl Prepared<'_> {
     /// Appends them to a file.
     pub(super) fn write(self, part: &mut Part) -> Result<(), SinkError> {
-        match self {
-            Self::Lines(lines) => part.write_lines(lines),
-            Self::Rows(batch) => part.write_rows(&batch.columns),
-        }
+        let before = part.bytes();
+        let rows = match self {
+            Self::Lines(lines, rows) => part.write_lines(lines).map(|()| rows),
+            Self::Rows(batch) => part.write_rows(&batch.columns).map(|()| batch.rows()),
+        };
+        part.note_rows(rows?, usize::try_from(part.bytes().saturating_sub(before)).unwrap_or(usize::MAX));
+        Ok(())
     }
 }
 

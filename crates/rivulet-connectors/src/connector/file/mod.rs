@@ -387,12 +387,13 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         None => cannot_open(&spec.address, error.0, "the folder has to be there and to be writable"),
     };
     let goes_on = (Owner::new(&spec.host.server, &spec.host.query), spec.checkpoints.as_deref());
+    let allowed = (files, &spec.host.health);
     if !is_folder {
         let content = content(&spec.schema)?;
         return Ok(match append {
-            true => Box::new(AppendSink::open(path, content, files).map_err(failed)?),
+            true => Box::new(AppendSink::open(path, content, allowed).map_err(failed)?),
             false => {
-                let opened = FileSink::open(&path, content, instance.of, goes_on, files);
+                let opened = FileSink::open(&path, content, instance.of, goes_on, allowed);
                 Box::new(opened.map_err(failed)?)
             }
         });
@@ -414,7 +415,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         );
     }
     files.make_folder(&path).map_err(|error| failed(part::failed(&path, &error)))?;
-    let sink = FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format), goes_on, files);
+    let sink =
+        FolderSink::new(path, content, partitioning, commits, instance.number, ending(&format), goes_on, allowed);
     Ok(Box::new(sink.map_err(failed)?))
 }
 

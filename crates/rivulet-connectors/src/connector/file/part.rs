@@ -9,7 +9,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -27,6 +27,9 @@ const ROW_GROUP_ROWS: usize = 128 << 10;
 
 /// How much is gathered before it goes to the file.
 const WRITE_BYTES: usize = 256 << 10;
+
+/// After so long, what was gathered goes to the file however little it is.
+const WRITE_AFTER: Duration = Duration::from_millis(500);
 
 /// A hidden file that was written to since is left alone: whoever has created it may not have locked it yet.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
@@ -66,6 +69,9 @@ pub(super) struct Part {
     is_committed: bool,
     /// It stays when it is given up: a checkpoint may go on with it.
     is_kept: bool,
+    /// Rows that the system has not taken yet and their bytes, and since when the first of them waits.
+    waiting: (usize, usize),
+    waiting_since: Option<Instant>,
 }
 
 /// A file under construction as a checkpoint has it: its hidden and its own name, and how long it is if it is not
@@ -86,7 +92,12 @@ impl Part {
 
     fn of_lines(file: File, hidden: PathBuf, path: PathBuf, files: &Files) -> Self {
         let content = Content::Lines { file, buffer: Vec::with_capacity(WRITE_BYTES), bytes: 0 };
-        Self { content, hidden, path, files: files.clone(), is_committed: false, is_kept: false }
+        Self::of(content, hidden, path, files)
+    }
+
+    fn of(content: Content, hidden: PathBuf, path: PathBuf, files: &Files) -> Self {
+        let (files, is_committed, is_kept) = (files.clone(), false, false);
+        Self { content, hidden, path, files, is_committed, is_kept, waiting: (0, 0), waiting_since: None }
     }
 
     /// A Parquet file that will be `path`; folders above it are made.
@@ -112,7 +123,7 @@ impl Part {
             parquet_failed(&path, &error)
         })?;
         let content = Content::Parquet(Box::new(writer));
-        Ok(Self { content, hidden, path, files: files.clone(), is_committed: false, is_kept: false })
+        Ok(Self::of(content, hidden, path, files))
     }
 
     /// Appends lines.
@@ -137,6 +148,38 @@ impl Part {
     pub(super) fn write_rows(&mut self, rows: &RecordBatch) -> Result<(), SinkError> {
         let Content::Parquet(writer) = &mut self.content else { unreachable!("rows are written to Parquet files") };
         writer.write(rows).map_err(|error| parquet_failed(&self.path, &error))
+    }
+
+    /// Notes that what was written last are so many rows.
+    pub(super) fn note_rows(&mut self, rows: usize, bytes: usize) {
+        self.waiting = (self.waiting.0 + rows, self.waiting.1 + bytes);
+        self.waiting_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Hands to the system what has waited for [`WRITE_AFTER`], so that a full disk is known soon. Blocks of rows wait
+    /// until they are whole.
+    pub(super) fn write_waiting(&mut self) -> Result<(), SinkError> {
+        if self.waiting_since.is_none_or(|since| since.elapsed() < WRITE_AFTER) {
+            return Ok(());
+        }
+        let Content::Lines { file, buffer, .. } = &mut self.content else { return Ok(()) };
+        file.write_all(buffer).map_err(|error| failed(&self.path, &error))?;
+        buffer.clear();
+        Ok(())
+    }
+
+    /// Rows and bytes that the system has not taken, which it has when the file is whole.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        self.waiting
+    }
+
+    /// Rows and bytes that the system has taken since the last call.
+    pub(super) fn taken(&mut self) -> (usize, usize) {
+        if !matches!(&self.content, Content::Lines { buffer, .. } if buffer.is_empty()) {
+            return (0, 0);
+        }
+        self.waiting_since = None;
+        std::mem::take(&mut self.waiting)
     }
 
     /// How many bytes the file has or will have, about.

@@ -19,6 +19,7 @@ use super::part::{
     Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names,
 };
 use super::partition::Partitioning;
+use crate::connector::Health;
 use crate::files::Files;
 
 /// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
@@ -58,6 +59,7 @@ pub(super) struct FolderSink {
     checkpoints: Option<Pending>,
     owner: Option<Owner>,
     allowed: Files,
+    health: Arc<Health>,
 }
 
 /// Files that wait for a checkpoint.
@@ -81,7 +83,7 @@ impl FolderSink {
         instance: usize,
         ending: &'static str,
         (owner, checkpoints): (Option<Owner>, Option<&[String]>),
-        allowed: &Files,
+        (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
         let begun_us = *BEGUN_US;
         // The first one does it for all; folders by values are below.
@@ -119,14 +121,21 @@ impl FolderSink {
             checkpoints,
             owner,
             allowed: allowed.clone(),
+            health: health.clone(),
         })
     }
 
     /// A file takes no more rows. One that waits for a checkpoint is nothing but its names: there may be thousands.
     fn complete(&mut self, index: usize) -> Result<(), SinkError> {
         let part = self.open.remove(index).1;
-        let Some(pending) = &mut self.checkpoints else { return part.commit() };
+        let (rows, bytes) = part.waiting();
+        let Some(pending) = &mut self.checkpoints else {
+            part.commit()?;
+            self.health.take(rows, bytes);
+            return Ok(());
+        };
         pending.whole.push(part.into_whole()?);
+        self.health.take(rows, bytes);
         if pending.whole.len() + pending.prepared.len() > WHOLE_MAX {
             let folder = self.folder.display();
             return Err(SinkError(format!(
@@ -161,6 +170,7 @@ impl FolderSink {
         };
         let part = &mut self.open[index].1;
         self.content.prepare(batch)?.write(part)?;
+        take(part, &self.health);
         if part.bytes() >= self.commits.bytes {
             self.complete(index)?;
         }
@@ -171,6 +181,14 @@ impl FolderSink {
         self.last_commit = Instant::now();
         // One that fails does not take the others along.
         (0..self.open.len()).rev().map(|index| self.complete(index)).fold(Ok(()), Result::and)
+    }
+}
+
+/// Counts the rows that the system has taken of a file.
+fn take(part: &mut Part, health: &Health) {
+    let (rows, bytes) = part.taken();
+    if rows > 0 {
+        health.take(rows, bytes);
     }
 }
 
@@ -211,6 +229,7 @@ impl Sink for FolderSink {
         if batch.is_empty() {
             return Ok(());
         }
+        self.health.hand(batch.rows());
         match &mut self.partitioning {
             None => self.write_to("", batch),
             Some(partitioning) => {
@@ -221,7 +240,14 @@ impl Sink for FolderSink {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
-        if self.last_commit.elapsed() >= self.commits.interval { self.close_all() } else { Ok(()) }
+        if self.last_commit.elapsed() >= self.commits.interval {
+            return self.close_all();
+        }
+        for (_, part) in &mut self.open {
+            part.write_waiting()?;
+            take(part, &self.health);
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<bool, SinkError> {
@@ -241,7 +267,11 @@ impl TransactionalSink for FolderSink {
         // Blocks of rows cannot be gone on with, lines can.
         for index in (0..self.open.len()).rev() {
             match self.open[index].1.is_of_lines() {
-                true => self.open[index].1.sync()?,
+                true => {
+                    let part = &mut self.open[index].1;
+                    part.sync()?;
+                    take(part, &self.health);
+                }
                 false => self.complete(index)?,
             }
         }
@@ -284,6 +314,7 @@ static OPEN_FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<Mutex<SharedFile>>>>> = 
 pub(super) struct FileSink {
     content: Content,
     file: Arc<Mutex<SharedFile>>,
+    health: Arc<Health>,
 }
 
 impl FileSink {
@@ -293,8 +324,9 @@ impl FileSink {
         content: Content,
         instances: usize,
         (owner, checkpoints): (Option<Owner>, Option<&[String]>),
-        allowed: &Files,
+        (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
+        let health = health.clone();
         let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
         let mut files = OPEN_FILES.lock();
         files.retain(|_, file| file.strong_count() > 0);
@@ -306,7 +338,7 @@ impl FileSink {
             }
             shared.to_open -= 1;
             drop(shared);
-            return Ok(Self { content, file });
+            return Ok(Self { content, file, health });
         }
         // Each instance has said how long the file was when it prepared; others may have written after that.
         let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared, allowed));
@@ -332,7 +364,7 @@ impl FileSink {
             to_finish: instances,
         }));
         files.insert(path, Arc::downgrade(&file));
-        Ok(Self { content, file })
+        Ok(Self { content, file, health })
     }
 }
 
@@ -342,9 +374,21 @@ impl Sink for FileSink {
         let mut file = self.file.lock();
         file.has_rows |= !batch.is_empty();
         match &mut file.part {
-            Some(part) => prepared.write(part),
+            Some(part) => {
+                self.health.hand(batch.rows());
+                prepared.write(part)?;
+                take(part, &self.health);
+                Ok(())
+            }
             None => Err(SinkError("rows came after the end (a defect of the engine)".into())),
         }
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        let Some(part) = &mut self.file.lock().part else { return Ok(()) };
+        part.write_waiting()?;
+        take(part, &self.health);
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<bool, SinkError> {
@@ -356,7 +400,12 @@ impl Sink for FileSink {
         if !file.has_rows && std::fs::metadata(&file.path).is_ok_and(|metadata| metadata.len() > 0) {
             tracing::warn!("no row was written; {}, which had some, has none any more", file.path.display());
         }
-        file.part.take().map_or(Ok(()), Part::commit).map(|()| true)
+        if let Some(part) = file.part.take() {
+            let (rows, bytes) = part.waiting();
+            part.commit()?;
+            self.health.take(rows, bytes);
+        }
+        Ok(true)
     }
 
     /// Parquet has its index at the end, so that a file cannot be continued.
@@ -375,6 +424,7 @@ impl TransactionalSink for FileSink {
         let mut file = self.file.lock();
         let Some(part) = &mut file.part else { return Ok(Some(String::new())) };
         part.sync()?;
+        take(part, &self.health);
         let text = part.to_text();
         file.path.parent().into_iter().for_each(sync_names);
         text_of(&[text]).map(Some)
@@ -386,10 +436,15 @@ pub(super) struct AppendSink {
     content: Content,
     file: File,
     path: PathBuf,
+    health: Arc<Health>,
 }
 
 impl AppendSink {
-    pub(super) fn open(path: PathBuf, content: Content, allowed: &Files) -> Result<Self, SinkError> {
+    pub(super) fn open(
+        path: PathBuf,
+        content: Content,
+        (allowed, health): (&Files, &Arc<Health>),
+    ) -> Result<Self, SinkError> {
         let opened = allowed.open_with(File::options().create(true).append(true), &path).and_then(|mut file| {
             if file.metadata()?.len() == 0 {
                 file.write_all(content.header())?;
@@ -397,7 +452,7 @@ impl AppendSink {
             Ok(file)
         });
         let file = opened.map_err(|error| failed(&path, &error))?;
-        Ok(Self { content, file, path })
+        Ok(Self { content, file, path, health: health.clone() })
     }
 }
 
@@ -405,7 +460,9 @@ impl Sink for AppendSink {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
-        self.file.write_all(lines).map_err(|error| failed(&self.path, &error))
+        self.file.write_all(lines).map_err(|error| failed(&self.path, &error))?;
+        self.health.hand_and_take(batch.rows(), lines.len());
+        Ok(())
     }
 
     /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken

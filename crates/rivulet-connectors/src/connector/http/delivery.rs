@@ -11,14 +11,13 @@ use parking_lot::{Condvar, Mutex};
 use ureq::Agent;
 use ureq::http::{HeaderName, HeaderValue, StatusCode};
 
+use crate::connector::Health;
+
 /// The first pause between two attempts; it doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// The longest one, also if the receiver asks for more.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-
-/// How often it is said at most that requests are not taken.
-const SAY_PERIOD: Duration = Duration::from_secs(60);
 
 /// How it posts.
 #[derive(Clone, Debug)]
@@ -30,12 +29,14 @@ pub(super) struct DeliveryOptions {
     pub(super) retry_for: Duration,
     pub(super) skips_rejected: bool,
     pub(super) connections: usize,
+    pub(super) health: Arc<Health>,
 }
 
 /// What is posted.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) body: Vec<u8>,
+    pub(super) rows: usize,
     /// The same however often the request is posted, and of no other one.
     pub(super) idempotency_key: String,
 }
@@ -49,8 +50,6 @@ struct State {
     requests: usize,
     failed: Option<String>,
     is_closed: bool,
-    /// When it was said the last time that requests are not taken.
-    said: Option<Instant>,
 }
 
 struct Shared {
@@ -173,8 +172,12 @@ impl Shared {
         let mut pause = PAUSE_MIN;
         loop {
             let (problem, asked) = match self.attempt(agent, request) {
-                Attempt::Taken => return Ok(()),
+                Attempt::Taken => {
+                    self.options.health.take(request.rows, request.body.len());
+                    return Ok(());
+                }
                 Attempt::Rejected(problem) if self.options.skips_rejected => {
+                    self.options.health.leave_out(request.rows, &problem);
                     tracing::warn!(url = self.options.url, "a request was rejected and is skipped: {problem}");
                     return Ok(());
                 }
@@ -189,21 +192,11 @@ impl Shared {
             if Instant::now() + wait >= deadline {
                 return Err(format!("{problem} (tried for {:?})", self.options.retry_for));
             }
-            self.say(&problem);
+            self.options.health.retry(&problem);
             if self.is_closed_within(wait) {
                 return Err("given up".into());
             }
             pause = (2 * pause).min(PAUSE_MAX);
-        }
-    }
-
-    /// Says that requests are tried again, now and then.
-    fn say(&self, problem: &str) {
-        let mut state = self.state.lock();
-        if state.said.is_none_or(|said| said.elapsed() >= SAY_PERIOD) {
-            state.said = Some(Instant::now());
-            let (requests, DeliveryOptions { url, retry_for, .. }) = (state.requests, &self.options);
-            tracing::warn!(url, requests, "requests are not taken, and tried again for {retry_for:?} each: {problem}");
         }
     }
 

@@ -267,6 +267,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         retry_for: options.duration("retry_for").unwrap_or_default(),
         skips_rejected: options.text("on_reject") == Some("skip"),
         connections: options.count("connections").unwrap_or(1),
+        health: spec.host.health.clone(),
     };
     let batch_rows = options.count("batch_rows").unwrap_or(1);
     // Where rows do not come again, a row that is like one before a crash is another one.

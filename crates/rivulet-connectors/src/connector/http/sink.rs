@@ -8,6 +8,7 @@ use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::delivery::{Delivery, DeliveryOptions, Request};
 use super::keys::Keys;
+use crate::connector::Health;
 use crate::connector::outgoing::Outgoing;
 use crate::formats::{Format, FormatError, RowFormat};
 
@@ -29,6 +30,7 @@ pub(super) fn content_type(format: &RowFormat) -> &'static str {
 pub(super) struct HttpSink {
     url: String,
     delivery: Delivery,
+    health: Arc<Health>,
     outgoing: Outgoing,
     batch_rows: usize,
     /// Whether several rows are an array, and not lines.
@@ -58,9 +60,10 @@ impl HttpSink {
         }
         let outgoing = Outgoing::new(format, schema, false)?;
         let is_array = content_type(format) == "application/json";
-        let url = options.url.clone();
+        let (url, health) = (options.url.clone(), options.health.clone());
         let run = RandomState::new().build_hasher().finish();
-        Ok(Self { url, delivery: Delivery::start(options), outgoing, batch_rows, is_array, keys, run, requests: 0 })
+        let delivery = Delivery::start(options);
+        Ok(Self { url, delivery, health, outgoing, batch_rows, is_array, keys, run, requests: 0 })
     }
 
     fn failed(&self, problem: &str) -> SinkError {
@@ -75,10 +78,11 @@ impl Sink for HttpSink {
         let keys = self.keys.as_deref();
         let encoded = self.outgoing.encode(batch)?;
         let starts = (0..encoded.rows()).step_by(batch_rows);
+        self.health.hand(encoded.rows());
         self.delivery.push(starts.map(|start| {
             let rows = start..(start + batch_rows).min(encoded.rows());
             let mut body = Vec::new();
-            for row in rows {
+            for row in rows.clone() {
                 match (batch_rows, is_array, body.is_empty()) {
                     (1, ..) => {}
                     (_, true, true) => body.push(b'['),
@@ -94,7 +98,7 @@ impl Sink for HttpSink {
             // Of the delivery and not of its content: rows may be equal.
             *requests += 1;
             let idempotency_key = keys.map_or_else(|| format!("{run:016x}{requests:016x}"), |keys| keys.key(&body));
-            Request { body, idempotency_key }
+            Request { body, rows: rows.len(), idempotency_key }
         }));
         Ok(())
     }

@@ -16,6 +16,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 
 use super::queue::{Queue, Shared};
 use super::start::{Begin, Reading};
+use crate::connector::Health;
 use crate::connector::intake::BYTES_AT_ONCE;
 
 /// How many messages are taken before they are handed over.
@@ -33,6 +34,9 @@ const ASSIGNMENT_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a member waits for its group to decide. One that has got no partition then may get none: there may be more
 /// members than partitions.
 const ASSIGNMENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// So long after the library told of a problem, it is taken to be over.
+const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 /// Messages end to end.
 #[derive(Debug, Default)]
@@ -122,7 +126,7 @@ struct Lane {
 }
 
 /// Begins to read in a thread of its own; gives the queues of the partitions, in the order of `reading`.
-pub(super) fn start(reading: Reading) -> (Vec<Arc<Queue>>, Arc<Shared>) {
+pub(super) fn start(reading: Reading, health: Arc<Health>) -> (Vec<Arc<Queue>>, Arc<Shared>) {
     let shared = Arc::<Shared>::default();
     // In a group it turns out later which are ours.
     let is_known = !reading.is_member();
@@ -136,6 +140,8 @@ pub(super) fn start(reading: Reading) -> (Vec<Arc<Queue>>, Arc<Shared>) {
         begun: Instant::now(),
         assignment_seen: None,
         queue_bytes_max: Queue::bytes_max(queues.len()),
+        health,
+        troubled: None,
         reading,
     };
     if let Err(error) = std::thread::Builder::new().name("kafka source".into()).spawn(move || fetcher.run()) {
@@ -168,6 +174,9 @@ struct Fetcher {
     assignment_seen: Option<Instant>,
     /// Of a partition with more than that waiting nothing is read.
     queue_bytes_max: usize,
+    health: Arc<Health>,
+    /// When the library told of a problem the last time, unless messages came since.
+    troubled: Option<Instant>,
 }
 
 impl Fetcher {
@@ -177,7 +186,13 @@ impl Fetcher {
             self.look_at_assignment();
             let filled = self.fill();
             self.hand_over();
+            // It tells again and again of a broker that is away, and says nothing of one that is back and has no
+            // messages.
+            if self.troubled.is_some_and(|at| at.elapsed() >= TROUBLE_LASTS) {
+                self.recover();
+            }
             if let Err(problem) = filled {
+                self.health.fail(&problem);
                 self.shared.fail(problem);
                 break;
             }
@@ -225,6 +240,9 @@ impl Fetcher {
                 None => return Ok(()),
                 Some(Ok(message)) => {
                     wait = Duration::ZERO;
+                    if self.troubled.is_some() {
+                        self.recover();
+                    }
                     self.take(&message);
                     if self.round_bytes >= BYTES_AT_ONCE {
                         return Ok(());
@@ -240,13 +258,19 @@ impl Fetcher {
                 Some(Err(error)) => match is_final(&error) {
                     true => return Err(error.to_string()),
                     false => {
-                        tracing::warn!(topic = self.reading.topic, "Kafka: {error}; trying again");
+                        self.troubled = Some(Instant::now());
+                        self.health.retry(&error.to_string());
                         return Ok(());
                     }
                 },
             }
         }
         Ok(())
+    }
+
+    fn recover(&mut self) {
+        self.troubled = None;
+        self.health.recover();
     }
 
     fn take(&mut self, message: &BorrowedMessage<'_>) {

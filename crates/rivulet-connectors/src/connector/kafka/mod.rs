@@ -181,7 +181,7 @@ fn open_source(
     let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();
     for reading in plan {
         let begins = reading.begins.clone();
-        let (queues, shared) = fetch::start(reading);
+        let (queues, shared) = fetch::start(reading, spec.host.health.clone());
         sources.extend(queues.into_iter().zip(begins).map(|(queue, begin)| {
             let partition = queue.partition;
             let source = source::KafkaSource::new(&rows, queue, &shared, &begin);
@@ -210,7 +210,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
             return Err(options.wrong("delivery", "is 'exactly_once', and nobody makes checkpoints here", hint));
         }
     };
-    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, spec.changes, key, transactions);
+    let (changes, health) = (spec.changes, &spec.host.health);
+    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, changes, key, transactions, health);
     Ok(Box::new(opened.map_err(failed)?))
 }
 
@@ -234,7 +235,7 @@ fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction
         config.set("transaction.timeout.ms", transaction::TIMEOUT_MS);
     }
     let topic = parse_address(&spec.address)?.1.to_owned();
-    Ok(Some(transaction::Place { config, id, topic }))
+    Ok(Some(transaction::Place { config, id, topic, health: spec.host.health.clone() }))
 }
 
 /// The settings of the producer.

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
@@ -22,6 +22,7 @@ use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
 use super::transaction::Transactions;
+use crate::connector::Health;
 use crate::connector::outgoing::Outgoing;
 use crate::formats::{FormatError, RowFormat};
 
@@ -32,6 +33,9 @@ pub(super) const QUEUE_KIB: usize = 256 << 10;
 /// Above this many messages or bytes there is no room.
 const ROOM_MESSAGES: usize = QUEUE_MESSAGES / 4;
 const ROOM_BYTES: usize = (QUEUE_KIB << 10) / 4;
+
+/// Messages are not delivered if they wait for so long and the library tells of a problem.
+const STANDS_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the end may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
@@ -44,21 +48,54 @@ pub(super) struct Deliveries {
     bytes: AtomicUsize,
     /// The first that failed.
     failed: Mutex<Option<String>>,
+    /// What is wrong with the connections, as the library has said it last since a message was delivered.
+    problem: Mutex<Option<String>>,
+    has_problem: AtomicBool,
+    health: Arc<Health>,
 }
 
 /// What a producer tells of its messages.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Context(Arc<Deliveries>);
 
-impl ClientContext for Context {}
+impl Context {
+    pub(super) fn new(health: &Arc<Health>) -> Self {
+        Self(Arc::new(Deliveries { health: health.clone(), ..Deliveries::default() }))
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.0.health
+    }
+}
+
+impl ClientContext for Context {
+    /// The library connects again by itself: it is the sink that knows whether anything waits for that.
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!("Kafka: {error}: {reason}");
+        let mut problem = self.0.problem.lock();
+        // That all brokers are away says less than why one of them is.
+        match error {
+            KafkaError::Global(RDKafkaErrorCode::AllBrokersDown) => _ = problem.get_or_insert(reason.to_owned()),
+            _ => *problem = Some(reason.to_owned()),
+        }
+        drop(problem);
+        self.0.has_problem.store(true, Ordering::Release);
+    }
+}
 
 impl ProducerContext for Context {
     /// How many bytes the message has.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, bytes: usize) {
-        if let Err((error, _)) = result {
-            self.0.failed.lock().get_or_insert_with(|| error.to_string());
+        match result {
+            Ok(_) => {
+                if self.0.has_problem.swap(false, Ordering::AcqRel) {
+                    *self.0.problem.lock() = None;
+                }
+                self.0.health.take(1, bytes);
+            }
+            Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),
         }
         self.0.bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -105,6 +142,7 @@ struct Held {
 }
 
 impl KafkaSink {
+    #[expect(clippy::too_many_arguments, reason = "each says another thing of the topic")]
     pub(super) fn open(
         config: &ClientConfig,
         topic: &str,
@@ -113,13 +151,14 @@ impl KafkaSink {
         changes: bool,
         key: Option<KeyEncoder>,
         transactions: Option<Arc<Transactions>>,
+        health: &Arc<Health>,
     ) -> Result<Self, OpenError> {
         // A row that was taken back is a message without value, so none says what it is.
         let outgoing = Outgoing::new(format, schema, false).map_err(OpenError::Format)?;
         let producer = match &transactions {
             Some(transactions) => transactions.producer().clone(),
             None => {
-                let made = ThreadedProducer::from_config_and_context(config, Context::default());
+                let made = ThreadedProducer::from_config_and_context(config, Context::new(health));
                 made.map_err(OpenError::Kafka)?
             }
         };
@@ -141,12 +180,17 @@ impl KafkaSink {
 
     fn send_changes(&mut self, due: Due) -> Result<(), SinkError> {
         let Some(newest) = &mut self.newest else { return Ok(()) };
-        newest.send(due, |key, value| self.sender.send(Some(key), value))
+        newest.send(due, |key, value| {
+            // Only the newest row of a key goes: the others never waited for the broker.
+            self.sender.deliveries.health.hand(1);
+            self.sender.send(Some(key), value)
+        })
     }
 
     fn write_rows(&mut self, batch: &Batch) -> Result<(), SinkError> {
         let keys = self.key.as_mut().map(|key| key.encode(batch));
         let encoded = self.outgoing.encode(batch)?;
+        self.sender.deliveries.health.hand(encoded.rows());
         (0..encoded.rows()).try_for_each(|row| self.sender.send(keys.map(|keys| keys.row(row)), Some(encoded.row(row))))
     }
 }
@@ -213,6 +257,18 @@ impl Sender {
         Ok(())
     }
 
+    /// Says what is wrong with the connections while messages wait for them.
+    fn look(&self) {
+        let deliveries = &self.deliveries;
+        let waits = || deliveries.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER);
+        if deliveries.has_problem.load(Ordering::Acquire)
+            && waits()
+            && let Some(problem) = &*deliveries.problem.lock()
+        {
+            deliveries.health.stand(problem);
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.overflow.borrow().is_empty() && self.deliveries.waiting.load(Ordering::Acquire) == 0
     }
@@ -246,6 +302,7 @@ impl Sink for KafkaSink {
     fn flush(&mut self) -> Result<(), SinkError> {
         // The library sends by itself, a few milliseconds after it was given the first message of a batch.
         self.sender.check()?;
+        self.sender.look();
         self.sender.send_held()?;
         self.send_changes(Due::ValuesAndGone)
     }
@@ -255,6 +312,7 @@ impl Sink for KafkaSink {
         self.sender.check()?;
         self.send_changes(Due::All)?;
         self.sender.send_held()?;
+        self.sender.look();
         if !self.sender.is_idle() {
             return Ok(false);
         }
@@ -316,7 +374,7 @@ impl TransactionalSink for KafkaSink {
     }
 
     /// A transaction that failed is aborted, by us or by the broker when its time is over.
-    fn has_rolled_back(&self) -> bool {
+    fn has_rolled_back(&mut self) -> bool {
         self.sender.check().is_err()
             || self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_committed().is_err())
     }

@@ -25,8 +25,8 @@ use rdkafka::{Offset, TopicPartitionList};
 use serde::{Deserialize, Serialize};
 
 use super::sink::{Context, OpenError};
-use crate::connector::FinalUpTo;
 use crate::connector::instances::Instances;
+use crate::connector::{FinalUpTo, Health};
 
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,9 +35,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// next.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_PAUSE: Duration = Duration::from_millis(200);
-
-/// How often it is said at most that a commit takes long.
-const SAY_PERIOD: Duration = Duration::from_secs(60);
 
 /// How long whoever gives up a transaction waits for the broker to know.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,6 +71,7 @@ pub(super) struct Place {
     /// The identifier, which is also the name of the group of the marker.
     pub(super) id: String,
     pub(super) topic: String,
+    pub(super) health: Arc<Health>,
 }
 
 /// The producer that all instances of a sink share.
@@ -109,7 +107,7 @@ impl Place {
     /// A producer that has shut out all others of the same identifier; what they had open is aborted, or committed if
     /// that had begun.
     fn producer(&self) -> Result<ThreadedProducer<Context>, OpenError> {
-        let producer = ThreadedProducer::from_config_and_context(&self.config, Context::default());
+        let producer = ThreadedProducer::from_config_and_context(&self.config, Context::new(&self.health));
         let producer: ThreadedProducer<Context> = producer.map_err(OpenError::Kafka)?;
         // A topic that is made when it is first asked for is made now: the marker is an offset of it.
         let deadline = Instant::now() + OPEN_TIMEOUT;
@@ -354,23 +352,18 @@ impl Transactions {
 
     /// Asks the broker until it answers; it may be away for a while. How long is bounded by the transaction's timeout.
     fn insist(&self, ask: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
-        let mut say_at = Instant::now() + COMMIT_TIMEOUT;
+        let health = self.producer.context().health();
         loop {
             match ask() {
                 Err(error) if is_passing(&error) && !self.is_given_up.load(Ordering::Acquire) => {
-                    if Instant::now() >= say_at {
-                        say_at = Instant::now() + SAY_PERIOD;
-                        let (id, topic) = (&self.id, &self.topic);
-                        tracing::warn!(
-                            id,
-                            topic,
-                            "a transaction is not committed yet, and tried again: {}",
-                            problem(&error)
-                        );
-                    }
+                    health.retry(&format!("a transaction is not committed yet: {}", problem(&error)));
                     thread::sleep(COMMIT_PAUSE);
                 }
-                outcome => return outcome,
+                Ok(()) => {
+                    health.recover();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             }
         }
     }

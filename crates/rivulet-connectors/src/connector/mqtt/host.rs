@@ -12,6 +12,11 @@ pub trait MqttHost: Send + Sync {
     /// Where messages are handed over.
     fn publisher(&self) -> Arc<dyn Publisher>;
 
+    /// Why messages do not come and go at present, if they do not.
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
     /// Asks the broker for what matches a filter. Filters are counted: each call is taken back by one of
     /// [`MqttHost::unsubscribe`].
     fn subscribe(&self, filter: &str);

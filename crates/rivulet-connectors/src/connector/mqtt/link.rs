@@ -93,6 +93,10 @@ impl MqttHost for Link {
         self.client.publisher()
     }
 
+    fn problem(&self) -> Option<String> {
+        self.client.status().problem()
+    }
+
     fn subscribe(&self, filter: &str) {
         if let Err(error) = self.client.subscribe([filter]) {
             // It was checked when the source was opened.

@@ -185,7 +185,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         filter: filter.to_owned(),
         holds_up: spec.host.holds_up.clone(),
     };
-    let opened = source::open(&host, filter, layout, partitions, queue)?;
+    let opened = source::open(&host, filter, layout, partitions, queue, &spec.host.health)?;
     host.await_subscription(filter).map_err(|problem| refused(&spec.address, problem))?;
     Ok(opened)
 }
@@ -197,7 +197,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
         &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
     )?;
     let host = host_of(&spec.host, &spec.address, options)?;
-    Ok(Box::new(sink::MqttSink::new(host, rows)))
+    Ok(Box::new(sink::MqttSink::new(host, rows, spec.host.health.clone())))
 }
 
 /// The connection of the process, or one of its own where a broker is named.

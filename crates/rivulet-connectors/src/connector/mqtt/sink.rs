@@ -3,7 +3,9 @@
 //! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or
 //! is left out and said. Behind a checkpoint, all messages before it have left.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
@@ -13,7 +15,7 @@ use rivulet_dataflow::{Batch, Sink, SinkError};
 use super::host::MqttHost;
 use super::{no_topic, qos};
 use crate::connector::outgoing::Outgoing;
-use crate::connector::{ConnectorError, Options, SinkSpec};
+use crate::connector::{ConnectorError, Health, Options, SinkSpec};
 use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
 use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Template};
@@ -39,9 +41,17 @@ pub(super) struct Rows {
     skips: bool,
     /// Rows that were left out.
     skipped: u64,
+    /// The bytes of the payloads that were written last.
+    bytes: usize,
     /// Kept for its memory.
     text: String,
 }
+
+/// Rows are not delivered if they wait for so long and there is no connection.
+const STANDS_AFTER: Duration = Duration::from_secs(1);
+
+/// Of how many batches it is known by themselves whether they have left; later ones are counted with the last.
+const ON_THEIR_WAY_MAX: usize = 1_024;
 
 impl Rows {
     /// What `spec` asks for.
@@ -69,6 +79,7 @@ impl Rows {
             publish: PublishOptions { qos: qos(options), retain: options.boolean("retain") },
             skips: options.text("on_bad_topic") == Some("skip"),
             skipped: 0,
+            bytes: 0,
             text: String::new(),
         })
     }
@@ -86,6 +97,7 @@ impl Rows {
         let columns = self.payload.iter().map(|&column| batch.columns.column(column).clone()).collect();
         let columns = RecordBatch::try_new(self.payload_schema.clone(), columns).map_err(failed)?;
         let encoded = self.outgoing.encode(&batch.clone().with_columns(columns))?;
+        self.bytes = encoded.payload_bytes();
         for (row, payload) in encoded.iter().enumerate() {
             self.text.clear();
             let mut problem = None;
@@ -148,26 +160,78 @@ pub(super) struct MqttSink {
     batch: PublishBatch,
     /// The number of the message before which all have to have left for a checkpoint.
     awaited: Option<u64>,
+    health: Arc<Health>,
+    on_their_way: VecDeque<OnTheirWay>,
+}
+
+/// Rows whose messages have yet to leave.
+#[derive(Clone, Copy, Debug)]
+struct OnTheirWay {
+    /// The number of the message behind them.
+    until: u64,
+    rows: usize,
+    bytes: usize,
 }
 
 impl MqttSink {
-    pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows) -> Self {
-        Self { publisher: host.publisher(), host, rows, batch: PublishBatch::new(), awaited: None }
+    pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows, health: Arc<Health>) -> Self {
+        let (publisher, batch) = (host.publisher(), PublishBatch::new());
+        Self { publisher, host, rows, batch, awaited: None, health, on_their_way: VecDeque::new() }
+    }
+
+    /// Counts what has left since the last call, and says why nothing does.
+    fn look(&mut self) {
+        if self.on_their_way.is_empty() {
+            return;
+        }
+        let first_left = self.publisher.first_left();
+        while let Some(gone) = self.on_their_way.pop_front_if(|one| one.until <= first_left) {
+            self.health.take(gone.rows, gone.bytes);
+        }
+        // A moment is nothing: what was just written is on its way.
+        if self.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER)
+            && let Some(problem) = self.host.problem()
+        {
+            self.health.stand(&problem);
+        }
     }
 }
 
 impl Sink for MqttSink {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        let skipped = self.rows.skipped;
         let written = self.rows.write(batch, &mut self.batch, &*self.publisher);
+        let (rows, bytes) = (batch.rows(), self.rows.bytes);
+        self.health.hand(rows);
+        let skipped = usize::try_from(self.rows.skipped - skipped).unwrap_or(usize::MAX);
+        if skipped > 0 {
+            self.health.leave_out(skipped, "their values make no topic");
+        }
         self.publisher.submit(&mut self.batch);
+        let until = self.publisher.next();
+        let sent = OnTheirWay { until, rows: rows.saturating_sub(skipped), bytes };
+        let is_full = self.on_their_way.len() >= ON_THEIR_WAY_MAX;
+        match self.on_their_way.back_mut() {
+            Some(last) if is_full => {
+                (last.until, last.rows, last.bytes) = (until, last.rows + sent.rows, last.bytes + bytes);
+            }
+            _ => self.on_their_way.push_back(sent),
+        }
+        self.look();
         // A checkpoint that was being made was given up.
         self.awaited = None;
         written
     }
 
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.look();
+        Ok(())
+    }
+
     /// All that was written has left; with QoS 1 the broker has acknowledged it.
     fn drain(&mut self) -> Result<bool, SinkError> {
         let awaited = *self.awaited.get_or_insert_with(|| self.publisher.next());
+        self.look();
         if self.publisher.first_left() < awaited {
             return Ok(false);
         }
@@ -177,7 +241,9 @@ impl Sink for MqttSink {
 
     fn finish(&mut self) -> Result<bool, SinkError> {
         self.host.finish();
-        self.host.is_finished().map_err(SinkError)
+        let is_finished = self.host.is_finished().map_err(SinkError)?;
+        self.look();
+        Ok(is_finished)
     }
 
     fn has_room(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Rows of messages that the router brings.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use super::host::MqttHost;
 use super::inbox::{Messages, Queue, TopicInbox};
 use super::no_topic;
 use super::topic::Layout;
-use crate::connector::ConnectorError;
+use crate::connector::{ConnectorError, Health};
 use crate::mqtt::{InboxId, Route};
 
 /// How long to wait when there is nothing.
@@ -23,9 +24,27 @@ struct Tap {
     inbox: Arc<TopicInbox>,
     /// The inbox as the router knows it, while messages come.
     registered: Mutex<Option<InboxId>>,
+    health: Arc<Health>,
+    /// When it was last looked whether there is a connection, microseconds since the epoch.
+    looked_us: AtomicI64,
 }
 
+/// How often it is looked whether there is a connection while nothing comes, microseconds.
+const LOOK_US: i64 = 1_000_000;
+
 impl Tap {
+    /// Looks now and then whether messages can come.
+    fn look(&self, now_us: i64) {
+        if now_us.saturating_sub(self.looked_us.load(Ordering::Relaxed)) < LOOK_US {
+            return;
+        }
+        self.looked_us.store(now_us, Ordering::Relaxed);
+        match self.host.problem() {
+            Some(problem) => self.health.stand(&problem),
+            None => self.health.recover(),
+        }
+    }
+
     fn open(&self) -> Result<(), String> {
         let mut registered = self.registered.lock();
         if registered.is_some() {
@@ -75,10 +94,18 @@ pub(super) fn open(
     layout: Layout,
     partitions: usize,
     queue: Queue,
+    health: &Arc<Health>,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let layout = Arc::new(layout);
     let inbox = Arc::new(TopicInbox::new(layout.clone(), partitions, queue));
-    let tap = Arc::new(Tap { host: host.clone(), filter: filter.to_owned(), inbox, registered: Mutex::new(None) });
+    let tap = Arc::new(Tap {
+        host: host.clone(),
+        filter: filter.to_owned(),
+        inbox,
+        registered: Mutex::new(None),
+        health: health.clone(),
+        looked_us: AtomicI64::new(0),
+    });
     tap.open().map_err(|problem| no_topic(filter, &problem))?;
     let partition = |partition| -> Result<Box<dyn Source>, ConnectorError> {
         let (tap, layout, decoder) = (tap.clone(), layout.clone(), layout.decoder()?);
@@ -97,7 +124,10 @@ impl Source for MqttSource {
         refusals.count(Reason::Overflow, std::mem::take(&mut self.messages.dropped));
         let events = &self.messages.events;
         // The oldest counts: what is said of latency is at least what it was.
-        let Some(&arrival_us) = events.arrival_us().first() else { return Ok(Polled::Nothing(IDLE)) };
+        let Some(&arrival_us) = events.arrival_us().first() else {
+            self.tap.look(now_us);
+            return Ok(Polled::Nothing(IDLE));
+        };
         let (count, bytes) = (events.rows(), events.payload_bytes());
         let columns = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
         self.messages.events.shrink_for(count, bytes);

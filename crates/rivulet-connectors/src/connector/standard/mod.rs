@@ -85,7 +85,8 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 fn open_sink(spec: &SinkSpec, _options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     check_address(STDOUT.name, &spec.address)?;
     let format = format_or_json(spec.format.as_ref(), &spec.host.files)?;
-    let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, instance.number == 0)?;
+    let (is_first, health) = (instance.number == 0, &spec.host.health);
+    let sink = StandardSink::new(std::io::stdout(), &format, &spec.schema, spec.changes, is_first, health)?;
     Ok(Box::new(sink))
 }
 

@@ -1,10 +1,12 @@
 //! Rows as lines of a stream.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Sink, SinkError};
 
+use crate::connector::Health;
 use crate::connector::file::Content;
 use crate::formats::{FormatError, RowFormat};
 
@@ -30,6 +32,7 @@ pub(super) struct StandardSink<W> {
     stream: W,
     content: Content,
     needs_header: bool,
+    health: Arc<Health>,
 }
 
 impl<W: Write + Send> StandardSink<W> {
@@ -40,9 +43,10 @@ impl<W: Write + Send> StandardSink<W> {
         schema: &SchemaRef,
         changes: bool,
         is_first: bool,
+        health: &Arc<Health>,
     ) -> Result<Self, FormatError> {
         let content = Content::lines_of(format, schema, changes)?;
-        Ok(Self { stream, content, needs_header: is_first })
+        Ok(Self { stream, content, needs_header: is_first, health: health.clone() })
     }
 
     fn header(&mut self) -> io::Result<()> {
@@ -55,7 +59,9 @@ impl<W: Write + Send> Sink for StandardSink<W> {
         self.header().map_err(|error| output_failed(&error))?;
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
-        self.stream.write_all(lines).map_err(|error| output_failed(&error))
+        self.stream.write_all(lines).map_err(|error| output_failed(&error))?;
+        self.health.hand_and_take(batch.rows(), lines.len());
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
@@ -69,8 +75,6 @@ impl<W: Write + Send> Sink for StandardSink<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{Int64Array, RecordBatch};
     use arrow::datatypes::{DataType, Field, Schema};
 
@@ -85,7 +89,7 @@ mod tests {
         let columns = RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(vec![1, 2]))]).unwrap();
         let batch = Batch::new(vec![0; 2].into(), vec![0; 2].into(), vec![0; 2].into(), columns);
         let batch = batch.with_retracts(Some(vec![false, true].into()));
-        let mut sink = StandardSink::new(stream, format, &schema(), true, true).unwrap();
+        let mut sink = StandardSink::new(stream, format, &schema(), true, true, &Arc::default()).unwrap();
         sink.write(&batch)?;
         sink.finish()?;
         Ok(())

@@ -109,6 +109,14 @@ pub struct ClientStatus {
     pub partial_overlap: Option<(String, String)>,
 }
 
+impl ClientStatus {
+    /// Why there is no connection, if there is none.
+    pub fn problem(&self) -> Option<String> {
+        let why = || self.last_error.clone().unwrap_or_else(|| "there is no connection to the broker yet".to_owned());
+        (!self.connected).then(why)
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Count {
     Connections,

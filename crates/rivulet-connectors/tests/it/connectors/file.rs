@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, TimestampMillisecondArray};
-use rivulet_connectors::connector::Connectors;
+use rivulet_connectors::connector::{Condition, Connectors};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
 use super::support::{
-    Drained, batch, drain, fill, format, options, poll_all_until, poll_until, sink, sink_error, source, source_error,
+    Drained, batch, drain, fill, finish, flush_until, format, options, poll_all_until, poll_until, sink, sink_error,
+    source, source_error,
 };
 
 const COLUMNS: &str = "name TEXT, n BIGINT";
@@ -488,4 +489,36 @@ fn what_is_wrong_is_said() {
     let schema = rows(0..1).columns.schema();
     let spec = sink("file:/proc/none/x.json", schema);
     assert!(sink_error(&spec).starts_with("cannot open 'file:/proc/none/x.json': cannot write /proc/none/x.json"));
+}
+
+#[test]
+fn rows_count_when_the_system_has_taken_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, is_soon) in [("lines/", true), ("one.json", true), ("blocks/", false)] {
+        let mut spec = sink(&address(&folder.path().join(name)), rows(0..1).columns.schema());
+        spec.format = Some(format(if is_soon { "JSON" } else { "PARQUET" }));
+        let health = spec.host.health.clone();
+        let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+        sink.write(&rows(0..5)).unwrap();
+        assert_eq!((health.report().rows, health.report().waiting_rows), (0, 5), "{name}: they are in memory");
+        if is_soon {
+            flush_until(&mut *sink, &health, |health| health.rows == 5);
+        }
+        finish(&mut *sink).unwrap();
+        let told = health.report();
+        assert_eq!((told.rows, told.waiting_rows, told.condition), (5, 0, Condition::Ok), "{name}");
+        assert!(told.bytes > 0, "{name}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_takes_no_rows() {
+    let mut spec = sink("file:/dev/full", rows(0..1).columns.schema());
+    spec.format = Some(format("JSON"));
+    spec.options = options(&[("append", "true")]);
+    let error = fill(&spec, &[rows(0..3)]).unwrap_err();
+    let told = spec.host.health.report();
+    assert_eq!((told.condition, told.rows), (Condition::Failing, 0));
+    assert!(error.contains("the disk is full") && told.last_error == Some(error), "{told:?}");
 }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::Connectors;
+use rivulet_connectors::connector::{Condition, Connectors};
 use rivulet_dataflow::{Batch, Source};
 
 use super::support::{
-    Drained, PATIENCE, batch, fill, format, options, poll_until, sink, sink_error, source, source_error,
+    Drained, PATIENCE, batch, fill, flush_until, format, options, poll_until, sink, sink_error, source, source_error,
 };
 
 /// An HTTP request or answer as it came.
@@ -208,6 +208,39 @@ fn rows_are_posted_in_order_until_they_are_taken() {
     assert_eq!(keys.collect::<std::collections::HashSet<_>>().len(), 5 + 21);
     // Connections are kept, of each of the three sinks.
     assert!(receiver.connections.load(Ordering::Relaxed) <= 5);
+}
+
+#[test]
+fn rows_count_when_the_receiver_has_taken_them_and_a_receiver_that_refuses_is_told() {
+    let receiver = Receiver::start(&["200 OK\r\n", "503 Service Unavailable\r\nretry-after: 1\r\n"]);
+    let spec = sink(&receiver.address(), numbers(0..1).columns.schema());
+    let health = spec.host.health.clone();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&numbers(0..3)).unwrap();
+    flush_until(&mut *sink, &health, |health| health.condition == Condition::Retrying);
+    let told = health.report();
+    assert_eq!((told.rows, told.waiting_rows, told.retries, told.failures), (1, 2, 1, 1));
+    assert!(told.last_error.as_ref().is_some_and(|error| error.contains("503")) && told.oldest.is_some(), "{told:?}");
+    flush_until(&mut *sink, &health, |health| health.rows == 3);
+    let told = health.report();
+    assert_eq!((told.condition, told.waiting_rows, told.retries, told.failures), (Condition::Ok, 0, 0, 1));
+    assert_eq!((told.bytes, told.oldest), (21, None));
+}
+
+#[test]
+fn what_is_given_up_or_left_out_is_told() {
+    let mut spec = sink(&format!("http:127.0.0.1:{}/x", free_port()), numbers(0..1).columns.schema());
+    spec.options = options(&[("retry_for", "300 ms")]);
+    fill(&spec, &[numbers(0..2)]).unwrap_err();
+    let told = spec.host.health.report();
+    assert_eq!((told.condition, told.rows, told.waiting_rows), (Condition::Failing, 0, 2));
+    assert!(told.last_error.is_some_and(|error| error.contains("tried for 300ms")));
+    let receiver = Receiver::start(&["400 Bad Request\r\n"]);
+    let mut spec = super::support::sink(&receiver.address(), numbers(0..1).columns.schema());
+    spec.options = options(&[("on_reject", "skip")]);
+    fill(&spec, &[numbers(0..3)]).unwrap();
+    let told = spec.host.health.report();
+    assert_eq!((told.condition, told.rows, told.left_out, told.waiting_rows), (Condition::Ok, 2, 1, 0));
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
-use rivulet_connectors::connector::{Connectors, FinalUpTo, Host, SinkSpec};
+use rivulet_connectors::connector::{Condition, Connectors, FinalUpTo, Host, SinkSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink};
 
 use super::kafka_broker::Broker;
 use super::support::{
-    Drained, PATIENCE, batch, drain, fill, finish, format, options, poll_all_until, sink, sink_error, source,
-    source_error,
+    Drained, PATIENCE, batch, drain, fill, finish, flush_until, format, options, poll_all_until, sink, sink_error,
+    source, source_error,
 };
 
 fn rows(range: std::ops::Range<i64>) -> Batch {
@@ -38,7 +38,9 @@ fn against_a_broker() {
     errors_surface(&topic("errors"));
     transactions_become_final_with_checkpoints(&topic("final"));
     a_later_run_shuts_out_the_one_before(&topic("shut_out"));
-    let address = topic("restarted");
+    let lost = topic("lost");
+    rows_wait_for_a_broker_that_is_away(&lost, &mut broker);
+    let address = format!("kafka:{}/restarted", broker.address);
     a_broker_that_restarts_aborts_nothing(&address, &mut broker);
 }
 
@@ -46,6 +48,9 @@ fn written_is_read(address: &str) {
     let mut spec = sink(address, rows(0..1).columns.schema());
     spec.options = options(&[("key", "device"), ("properties.compression.type", "zstd")]);
     fill(&spec, &[rows(0..5000), rows(5000..20_000)]).unwrap();
+    let told = spec.host.health.report();
+    assert_eq!((told.rows, told.waiting_rows, told.condition), (20_000, 0, Condition::Ok));
+    assert!(told.bytes > 20_000);
     let mut spec = source(address, COLUMNS);
     spec.options = options(&[("bounded", "true")]);
     let mut expected: Vec<String> = (0..20_000).map(|n| format!("device {}|{n}", n % 10)).collect();
@@ -386,6 +391,34 @@ fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
     prepare(&mut sinks);
     commit(&mut sinks, 2);
     await_rows(address, 0..20);
+}
+
+fn rows_wait_for_a_broker_that_is_away(address: &str, broker: &mut Broker) {
+    let spec = sink(address, rows(0..1).columns.schema());
+    let health = spec.host.health.clone();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(0..3)).unwrap();
+    flush_until(&mut *sink, &health, |health| health.rows == 3);
+    broker.kill();
+    sink.write(&rows(3..5)).unwrap();
+    flush_until(&mut *sink, &health, |health| health.condition == Condition::Retrying);
+    assert_eq!((health.report().rows, health.report().waiting_rows), (3, 2));
+    broker.start_again();
+    flush_until(&mut *sink, &health, |health| health.rows == 5);
+    assert_eq!((health.report().condition, health.report().waiting_rows), (Condition::Ok, 0));
+}
+
+#[test]
+fn a_broker_at_a_dead_port_takes_no_rows() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let spec = sink(&format!("kafka:127.0.0.1:{port}/x"), rows(0..1).columns.schema());
+    let health = spec.host.health.clone();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(0..3)).unwrap();
+    flush_until(&mut *sink, &health, |health| health.condition == Condition::Retrying);
+    let told = health.report();
+    assert_eq!((told.rows, told.waiting_rows), (0, 3));
+    assert!(told.last_error.as_ref().is_some_and(|error| error.contains("refused")), "{told:?}");
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::Connectors;
+use rivulet_connectors::connector::{Condition, Connectors};
 use rivulet_dataflow::{Batch, Sink};
 
-use super::support::{PATIENCE, batch, options, sink};
+use super::support::{PATIENCE, batch, flush_until, options, sink};
 
 fn rows(range: std::ops::Range<i64>) -> Batch {
     batch(vec![("n", Arc::new(Int64Array::from_iter_values(range)) as ArrayRef)])
@@ -52,6 +52,7 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
     let accepted = accept(listener);
     let mut spec = sink("mqtt:out", rows(0..1).columns.schema());
     spec.options = options(&[("broker", &broker), ("qos", "1")]);
+    let health = spec.host.health.clone();
     let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     let mut socket = accepted.join().unwrap();
     await_drained(&mut *sink);
@@ -71,12 +72,21 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
         assert!(!sink.drain().unwrap());
         thread::sleep(Duration::from_millis(2));
     }
+    let told = health.report();
+    assert_eq!((told.rows, told.waiting_rows), (0, 3), "they are sent, and not taken");
     acknowledge(packets[0]);
     await_drained(&mut *sink);
+    assert_eq!((health.report().rows, health.report().waiting_rows), (3, 0));
     // Another checkpoint waits for what came since.
     sink.write(&rows(3..4)).unwrap();
     assert!(!sink.drain().unwrap());
     let (_, body) = packet(&mut socket);
     socket.write_all(&[0x40, 2, body[5], body[6]]).unwrap();
     await_drained(&mut *sink);
+    // A broker that goes away, for good.
+    drop(socket);
+    sink.write(&rows(4..6)).unwrap();
+    flush_until(&mut *sink, &health, |health| health.condition == Condition::Retrying);
+    let told = health.report();
+    assert_eq!((told.rows, told.waiting_rows), (4, 2), "{told:?}");
 }

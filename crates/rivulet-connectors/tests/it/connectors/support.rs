@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use rivulet_connectors::connector::{ConnectorError, Connectors, FormatText, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{
+    ConnectorError, Connectors, FormatText, Health, HealthReport, Host, SinkSpec, SourceSpec,
+};
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, Source, SourceError};
 
 /// How long anything may take.
@@ -76,6 +78,16 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
 
 pub(crate) fn options(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().copied().map(pair).collect()
+}
+
+/// Asks a sink to go on until it says of itself what is wanted.
+pub(crate) fn flush_until(sink: &mut dyn Sink, health: &Health, is_so: impl Fn(&HealthReport) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so(&health.report()) {
+        assert!(Instant::now() < deadline, "it says {:?}", health.report());
+        sink.flush().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// What is wrong with a source.

@@ -308,6 +308,17 @@ fn application(query: &Query) -> String {
     if query.big.is_some() { "-".into() } else { query.application.clone() }
 }
 
+/// How its sinks get on.
+fn delivery(query: &BigQuery) -> Option<String> {
+    let sinks = query.health.iter().filter(|end| end.kind == "sink");
+    let texts = sinks.map(|end| {
+        let error = end.last_error.as_ref().map(|error| format!(", last error: {error}")).unwrap_or_default();
+        format!("{} {}, {} waiting, {} failed attempts{error}", end.name, end.state, end.waiting_rows, end.failures)
+    });
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
 /// What a big query does, a line for each thing.
 fn big_text(query: &BigQuery) -> String {
     let or_dash = |value: Option<u64>| value.map_or_else(|| "-".into(), duration_us);
@@ -320,6 +331,7 @@ fn big_text(query: &BigQuery) -> String {
         ("sink", Some(query.sink.clone())),
         ("rows in", Some(query.rows_in.to_string())),
         ("rows out", Some(query.rows_out.to_string())),
+        ("to the sink", delivery(query)),
         ("refused", Some(if refused.is_empty() { "0".into() } else { refused.join(", ") })),
         ("a refusal", query.refusal.clone()),
         ("waiting", Some(query.waiting_rows.to_string())),

@@ -75,6 +75,15 @@ impl Declared {
         }
     }
 
+    /// Which way rows go; a view has none.
+    pub(in crate::engine) fn direction(self) -> Option<Direction> {
+        match self {
+            Self::Source => Some(Direction::Source),
+            Self::Sink => Some(Direction::Sink),
+            Self::View => None,
+        }
+    }
+
     /// A name is that of one source or view; sinks have names of their own.
     fn shares_names_with(self, other: Self) -> bool {
         (self == Self::Sink) == (other == Self::Sink)

@@ -63,7 +63,8 @@ impl OneQuery {
         };
         let seconds = named(&sources, &report.seconds);
         let told = seconds.iter().map(|(source, seconds)| format!("source '{source}': {seconds}"));
-        let told = (!seconds.is_empty()).then(|| told.collect::<Vec<_>>().join("; "));
+        let told: Vec<String> = told.chain(self.troubles()).collect();
+        let told = (!told.is_empty()).then(|| told.join("; "));
         let info = BigQueryInfo {
             name: name.to_owned(),
             state,
@@ -73,6 +74,7 @@ impl OneQuery {
             sink,
             rows_in: report.rows_in,
             rows_out: report.rows_out,
+            health: self.health(),
             refused: Reason::ALL
                 .into_iter()
                 .map(|reason| (reason.name().to_owned(), report.refused[reason as usize]))

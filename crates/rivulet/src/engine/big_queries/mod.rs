@@ -7,7 +7,7 @@
 //! In reading order: `claim`: who changes a query; `opener`: what waits for the world outside; `declared`: sources,
 //! sinks and views; here: queries, from their creation to their end; `saved` and `note`: what outlives the process;
 //! `life`: the states of a query; `begin`: where one goes on; `load`: start and end of the server; `replace`: another
-//! version of a query goes on where one was; `info`: what is shown of them; `watch`: what is done about those that fail
+//! version of a query goes on where one was; `info` and `health`: what is shown of them; `watch`: what is done about those that fail
 //! or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more
 //! than there may be.
 
@@ -15,6 +15,7 @@ mod begin;
 mod claim;
 mod crash;
 mod declared;
+mod health;
 mod info;
 mod life;
 mod load;

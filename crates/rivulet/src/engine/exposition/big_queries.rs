@@ -5,15 +5,79 @@ use std::fmt;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
+use rivulet_connectors::connector::{Condition, Direction};
 
 use super::{Labels, Snapshot, encode_histogram};
-use crate::service::{BigQueryInfo, QueryState};
+use crate::engine::big_queries::BigQuerySnapshot;
+use crate::service::{BigQueryInfo, EndHealth, QueryState};
 
 /// Every state, so that a series does not vanish when a query leaves one.
 const STATES: [QueryState; 5] =
     [QueryState::Running, QueryState::Paused, QueryState::Ended, QueryState::Failed, QueryState::NotRunning];
 
+/// A figure of a source or sink.
+type OfEnd = fn(&EndHealth) -> u64;
+
 impl Snapshot {
+    /// How sources and sinks get on.
+    fn encode_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let ends = |direction: Direction| {
+            let of_query = move |one: &BigQuerySnapshot| {
+                let ends = one.info.health.iter().filter(move |end| end.direction == direction);
+                ends.map(|end| (one.info.name.clone(), end.clone())).collect::<Vec<_>>()
+            };
+            self.big_queries.iter().flat_map(of_query)
+        };
+        for direction in [Direction::Source, Direction::Sink] {
+            let kind = direction.to_string();
+            let name = format!("{kind}_state");
+            let help = format!("Whether a {kind} of a big query is in this state");
+            let mut family = encoder.encode_descriptor(&name, &help, None, MetricType::Gauge)?;
+            for (query, end) in ends(direction) {
+                for condition in Condition::ALL {
+                    let labels = Labels(&[("query", &query), (&kind, &end.name), ("state", condition.name())]);
+                    family.encode_family(&labels)?.encode_gauge(&i64::from(end.condition == condition))?;
+                }
+            }
+            let name = format!("{kind}_failures");
+            let help = format!("Attempts of a {kind} of a big query that failed");
+            let mut family = encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?;
+            for (query, end) in ends(direction) {
+                let labels = Labels(&[("query", &query), (&kind, &end.name)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&end.failures, None)?;
+            }
+        }
+        let counters: [(&str, &str, OfEnd); 3] = [
+            ("sink_rows", "Rows that the receiver behind a sink has acknowledged", |end| end.rows),
+            ("sink_bytes", "Bytes of rows that the receiver behind a sink has acknowledged", |end| end.bytes),
+            ("sink_rejected_rows", "Rows that the receiver has rejected and that were left out", |end| {
+                end.rejected_rows
+            }),
+        ];
+        for (name, help, value) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (query, end) in ends(Direction::Sink) {
+                let labels = Labels(&[("query", &query), ("sink", &end.name)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&end), None)?;
+            }
+        }
+        let gauges: [(&str, &str, OfEnd); 2] = [
+            ("sink_waiting_rows", "Rows that the receiver behind a sink has not acknowledged", |end| end.waiting_rows),
+            ("sink_oldest_ms", "How long the oldest row waits that the receiver has not acknowledged", |end| {
+                end.oldest_ms.unwrap_or(0)
+            }),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (query, end) in ends(Direction::Sink) {
+                let value = i64::try_from(value(&end)).unwrap_or(i64::MAX);
+                let labels = Labels(&[("query", &query), ("sink", &end.name)]);
+                family.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn encode_big_queries(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Whether a big query is in this state";
         let mut family = encoder.encode_descriptor("big_query_state", help, None, MetricType::Gauge)?;
@@ -26,7 +90,9 @@ impl Snapshot {
         type Count = fn(&BigQueryInfo) -> u64;
         let counters: [(&str, &str, Count); 2] = [
             ("big_query_rows_in", "Rows read from the sources of a big query", |info| info.rows_in),
-            ("big_query_rows_out", "Rows handed to the sink of a big query", |info| info.rows_out),
+            ("big_query_rows_out", "Rows of a big query that the receiver behind its sink has acknowledged", |info| {
+                info.rows_out
+            }),
         ];
         for (name, help, value) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -72,6 +138,7 @@ impl Snapshot {
                 family.encode_family(&labels)?.encode_gauge(&(watermark_us as f64 / 1e6))?;
             }
         }
+        self.encode_ends(encoder)?;
         let help = "From the arrival of a row of a big query to the writing of what came of it";
         let mut family = encoder.encode_descriptor("big_query_latency", help, seconds, MetricType::Histogram)?;
         for one in &self.big_queries {

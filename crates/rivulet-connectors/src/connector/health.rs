@@ -1,0 +1,390 @@
+//! How sources and sinks get on with the devices behind them: whether these take and give rows, since when they do not,
+//! and how much waits.
+//!
+//! A [`Health`] is that of one source or sink of one query. Its connector gets it when it is opened, in the
+//! [`Host`](super::Host), and all its instances share it. Whatever shows it reads it without waiting for the query.
+//!
+//! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. Each
+//! change of the condition is one line in the log, however often a connector tries in vain.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rivulet_dataflow::{Batch, Clock, Sink, SinkError, TransactionalSink};
+
+use crate::clock::SystemClock;
+
+/// After so long in vain, a source or sink that is retrying is failing.
+const FAILING_AFTER: Duration = Duration::from_secs(60);
+
+/// How precisely it is known since when the oldest row waits, and of how many moments that is kept.
+const MARK_EVERY: Duration = Duration::from_millis(50);
+const MARKS_MAX: usize = 256;
+
+/// How a source or sink gets on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// The last attempt went well, or there was none.
+    #[default]
+    Ok,
+    /// The last attempt failed, and another one follows.
+    Retrying,
+    /// It has been retrying for a minute, or has given up.
+    Failing,
+}
+
+impl Condition {
+    /// All of them, the best first.
+    pub const ALL: [Self; 3] = [Self::Ok, Self::Retrying, Self::Failing];
+
+    /// The name in answers and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Retrying => "retrying",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What there is to know of a [`Health`] at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthReport {
+    /// How it gets on.
+    pub condition: Condition,
+    /// Since when, microseconds since the epoch.
+    pub since_us: i64,
+    /// What went wrong the last time, also after a recovery; `None` if nothing ever did.
+    pub last_error: Option<String>,
+    /// Attempts that failed since the last one that went well.
+    pub retries: u64,
+    /// Attempts that failed since the start.
+    pub failures: u64,
+    /// Of a sink, rows that the receiver has acknowledged.
+    pub rows: u64,
+    /// The size of these in bytes as they were sent.
+    pub bytes: u64,
+    /// Of a sink, rows that the receiver has rejected and that were left out.
+    pub left_out: u64,
+    /// Of a sink, rows that it was given and the receiver has not acknowledged.
+    pub waiting_rows: u64,
+    /// For how long the oldest of these waits.
+    pub oldest: Option<Duration>,
+}
+
+/// How one source or sink of a query gets on.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// What it is, in words: `sink 'alarms' of the query 'hot'`.
+    title: String,
+    handed: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    left_out: AtomicU64,
+    failures: AtomicU64,
+    /// The condition is not [`Condition::Ok`]: asked for each message, without the lock.
+    is_troubled: AtomicBool,
+    course: Mutex<Course>,
+}
+
+#[derive(Debug, Default)]
+struct Course {
+    condition: Condition,
+    since: Option<Instant>,
+    since_us: i64,
+    retries: u64,
+    last_error: Option<String>,
+    /// When rows were handed over: the first of those up to this number, counted from the start.
+    marks: VecDeque<(u64, Instant)>,
+}
+
+impl Health {
+    /// Of a source or sink that is called this in the log.
+    pub fn new(title: impl Into<String>) -> Self {
+        let course = Course { since_us: SystemClock.now_us(), ..Course::default() };
+        Self { title: title.into(), course: Mutex::new(course), ..Self::default() }
+    }
+
+    /// The sink was given so many rows for its receiver. Once a batch.
+    pub fn hand(&self, rows: usize) {
+        if rows == 0 {
+            return;
+        }
+        let mut course = self.course.lock();
+        let handed = self.handed.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
+        course.forget_marks(self.settled());
+        let now = Instant::now();
+        let is_full = course.marks.len() >= MARKS_MAX;
+        match course.marks.back_mut() {
+            Some((until, since)) if is_full || now - *since < MARK_EVERY => *until = handed,
+            _ => course.marks.push_back((handed, now)),
+        }
+    }
+
+    /// The receiver has acknowledged so many rows, of so many bytes.
+    pub fn take(&self, rows: usize, bytes: usize) {
+        self.rows.fetch_add(rows as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.recover();
+    }
+
+    /// Rows that were handed over are there: for sinks that need not wait.
+    pub fn hand_and_take(&self, rows: usize, bytes: usize) {
+        self.handed.fetch_add(rows as u64, Ordering::Relaxed);
+        self.take(rows, bytes);
+    }
+
+    /// The receiver has rejected so many rows, which are left out.
+    pub fn leave_out(&self, rows: usize, problem: &str) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.left_out.fetch_add(rows as u64, Ordering::Relaxed);
+        self.course.lock().last_error = Some(problem.to_owned());
+    }
+
+    /// An attempt failed, and another one follows.
+    pub fn retry(&self, problem: &str) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let mut course = self.course.lock();
+        course.retries += 1;
+        self.note(&mut course, Condition::Retrying, problem);
+    }
+
+    /// Nothing goes at present, though no attempt of ours is known to have failed since the last call.
+    pub fn stand(&self, problem: &str) {
+        let mut course = self.course.lock();
+        if course.condition == Condition::Ok {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            course.retries += 1;
+        }
+        self.note(&mut course, Condition::Retrying, problem);
+    }
+
+    /// It has given up.
+    pub fn fail(&self, problem: &str) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.note(&mut self.course.lock(), Condition::Failing, problem);
+    }
+
+    /// An attempt went well.
+    pub fn recover(&self) {
+        if !self.is_troubled.load(Ordering::Acquire) {
+            return;
+        }
+        let mut course = self.course.lock();
+        let retries = std::mem::take(&mut course.retries);
+        if course.condition != Condition::Ok {
+            let (title, for_s) = (&self.title, course.since.map_or(0, |since| since.elapsed().as_secs()));
+            course.change(Condition::Ok);
+            self.is_troubled.store(false, Ordering::Release);
+            tracing::info!(retries, "the {title} works again, after {for_s} s");
+        }
+    }
+
+    /// Whether it does not work at present.
+    pub fn is_troubled(&self) -> bool {
+        self.is_troubled.load(Ordering::Acquire)
+    }
+
+    /// For how long the oldest row waits that the receiver has not acknowledged.
+    pub fn oldest(&self) -> Option<Duration> {
+        let mut course = self.course.lock();
+        course.forget_marks(self.settled());
+        course.marks.front().map(|(_, since)| since.elapsed())
+    }
+
+    /// How it is now.
+    pub fn report(&self) -> HealthReport {
+        let oldest = self.oldest();
+        let course = self.course.lock();
+        let handed = self.handed.load(Ordering::Relaxed);
+        HealthReport {
+            condition: course.condition,
+            since_us: course.since_us,
+            last_error: course.last_error.clone(),
+            retries: course.retries,
+            failures: self.failures.load(Ordering::Relaxed),
+            rows: self.rows.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            left_out: self.left_out.load(Ordering::Relaxed),
+            waiting_rows: handed.saturating_sub(self.settled()),
+            oldest,
+        }
+    }
+
+    /// Rows of which nothing more is to be done.
+    fn settled(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed) + self.left_out.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, course: &mut Course, condition: Condition, problem: &str) {
+        let is_long = course.since.is_some_and(|since| since.elapsed() >= FAILING_AFTER);
+        let condition = match (course.condition, condition) {
+            (Condition::Failing, _) => Condition::Failing,
+            (Condition::Retrying, Condition::Retrying) if is_long => Condition::Failing,
+            (_, condition) => condition,
+        };
+        if course.last_error.as_deref() != Some(problem) {
+            course.last_error = Some(problem.to_owned());
+        }
+        if course.condition == condition {
+            return;
+        }
+        let waiting_rows = self.handed.load(Ordering::Relaxed).saturating_sub(self.settled());
+        let (title, before) = (&self.title, course.condition);
+        // It is in vain since the first attempt, whatever it is called now.
+        match before {
+            Condition::Ok => course.change(condition),
+            _ => course.condition = condition,
+        }
+        self.is_troubled.store(true, Ordering::Release);
+        tracing::warn!(waiting_rows, "the {title} is {condition}: {problem}");
+    }
+}
+
+impl Course {
+    fn change(&mut self, condition: Condition) {
+        self.condition = condition;
+        self.since_us = SystemClock.now_us();
+        self.since = Some(Instant::now());
+    }
+
+    /// Forgets when rows were handed over that are settled.
+    fn forget_marks(&mut self, settled: u64) {
+        while self.marks.front().is_some_and(|(until, _)| *until <= settled) {
+            self.marks.pop_front();
+        }
+    }
+}
+
+/// A sink whose errors, which end its query, are noted in its health.
+pub(super) struct Noted {
+    sink: Box<dyn Sink>,
+    health: Arc<Health>,
+    waits_for_commit: bool,
+}
+
+impl Noted {
+    pub(super) fn new(mut sink: Box<dyn Sink>, health: Arc<Health>) -> Self {
+        let waits_for_commit = sink.transactional().is_some_and(|sink| sink.waits_for_commit());
+        Self { sink, health, waits_for_commit }
+    }
+
+    fn note<T>(&mut self, act: impl FnOnce(&mut dyn Sink) -> Result<T, SinkError>) -> Result<T, SinkError> {
+        act(&mut *self.sink).inspect_err(|error| self.health.fail(&error.0))
+    }
+
+    fn note_transactional<T>(
+        &mut self,
+        act: impl FnOnce(&mut dyn TransactionalSink) -> Result<T, SinkError>,
+    ) -> Result<T, SinkError> {
+        let transactional = self.sink.transactional().expect("it was asked whether it is");
+        act(transactional).inspect_err(|error| self.health.fail(&error.0))
+    }
+}
+
+impl Sink for Noted {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        self.note(|sink| sink.write(batch))
+    }
+
+    fn has_room(&self) -> bool {
+        self.sink.has_room()
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.note(|sink| sink.flush())
+    }
+
+    fn drain(&mut self) -> Result<bool, SinkError> {
+        self.note(|sink| sink.drain())
+    }
+
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        self.note(|sink| sink.finish())
+    }
+
+    fn can_resume(&self) -> bool {
+        self.sink.can_resume()
+    }
+
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        if self.sink.transactional().is_some() { Some(self) } else { None }
+    }
+}
+
+impl TransactionalSink for Noted {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        self.note_transactional(|sink| sink.prepare())
+    }
+
+    fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
+        self.note_transactional(|sink| sink.commit(epoch))
+    }
+
+    fn close(&mut self) -> Result<(), SinkError> {
+        self.note_transactional(|sink| sink.close())
+    }
+
+    fn waits_for_commit(&self) -> bool {
+        self.waits_for_commit
+    }
+
+    fn has_rolled_back(&mut self) -> bool {
+        self.sink.transactional().is_some_and(|sink| sink.has_rolled_back())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_what_the_receiver_has_not_acknowledged() {
+        let health = Health::new("sink 's'");
+        health.hand(3);
+        std::thread::sleep(2 * MARK_EVERY);
+        health.hand(4);
+        let all = health.report();
+        assert_eq!((all.rows, all.waiting_rows), (0, 7));
+        health.take(2, 20);
+        let oldest = health.oldest().unwrap();
+        health.take(1, 10);
+        health.leave_out(1, "no");
+        assert!(health.oldest().unwrap() < oldest, "the first three are settled");
+        health.take(3, 0);
+        let report = health.report();
+        assert_eq!((report.rows, report.bytes, report.left_out, report.waiting_rows), (6, 30, 1, 0));
+        assert_eq!((report.oldest, report.last_error.as_deref()), (None, Some("no")));
+        assert_eq!(report.condition, Condition::Ok);
+    }
+
+    #[test]
+    fn a_condition_lasts_until_an_attempt_goes_well() {
+        let health = Health::new("sink 's'");
+        health.hand(1);
+        (0..3).for_each(|_| health.retry("refused"));
+        let troubled = health.report();
+        assert_eq!((troubled.condition, troubled.retries, troubled.failures), (Condition::Retrying, 3, 3));
+        health.stand("refused");
+        let known = HealthReport { oldest: None, ..health.report() };
+        assert_eq!(known, HealthReport { oldest: None, ..troubled }, "it is known already");
+        health.take(1, 1);
+        let well = health.report();
+        assert_eq!((well.condition, well.retries, well.failures), (Condition::Ok, 0, 3));
+        assert_eq!(well.last_error.as_deref(), Some("refused"));
+        health.course.lock().change(Condition::Retrying);
+        health.course.lock().since = Instant::now().checked_sub(FAILING_AFTER);
+        health.retry("refused");
+        assert_eq!(health.report().condition, Condition::Failing, "for a minute in vain");
+    }
+}

@@ -1,0 +1,113 @@
+//! How the sources and sinks of big queries get on: for the status, for whoever asks whether the server is ready, and
+//! for who describes a source or sink.
+
+use std::time::Duration;
+
+use rivulet_connectors::connector::{Condition, Direction};
+
+use super::{BigQueries, OneQuery};
+use crate::counted::counted;
+use crate::run::Running;
+use crate::service::{EndHealth, QueryState};
+
+impl OneQuery {
+    /// How each of its sources and sinks gets on; nothing where they are not open.
+    pub(super) fn health(&self) -> Vec<EndHealth> {
+        self.life.flow().map_or_else(Vec::new, |running| health_of(running))
+    }
+
+    /// Its sources and sinks that do not work, though it runs.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        match self.life.state() {
+            QueryState::Running | QueryState::Paused => {
+                self.health().iter().filter(|end| end.condition != Condition::Ok).map(EndHealth::text).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn health_of(running: &Running) -> Vec<EndHealth> {
+    running.ends().iter().map(|end| EndHealth::new(&end.name, end.direction, end.health.report())).collect()
+}
+
+impl EndHealth {
+    fn new(name: &str, direction: Direction, report: rivulet_connectors::connector::HealthReport) -> Self {
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            name: name.to_owned(),
+            direction,
+            condition: report.condition,
+            since_ms: report.since_us / 1_000,
+            last_error: report.last_error,
+            retries: report.retries,
+            failures: report.failures,
+            rows: report.rows,
+            bytes: report.bytes,
+            rejected_rows: report.left_out,
+            waiting_rows: report.waiting_rows,
+            oldest_ms: report.oldest.map(ms),
+        }
+    }
+
+    /// What is wrong with it, in a sentence.
+    fn text(&self) -> String {
+        let Self { name, direction, condition, last_error, waiting_rows, retries, .. } = self;
+        let waiting = match (direction, waiting_rows) {
+            (Direction::Sink, 1..) => format!("{} wait, ", counted(*waiting_rows, "row")),
+            _ => String::new(),
+        };
+        let tried = format!("{} so far", counted(*retries, "failed attempt"));
+        let error = last_error.as_deref().unwrap_or_default().replace("\nhint: ", "; ");
+        format!("the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
+    }
+
+    /// The same of one that works or not, for who describes it.
+    fn description(&self) -> String {
+        if self.condition != Condition::Ok {
+            return self.text();
+        }
+        let last = self.last_error.as_ref().map(|error| format!("; its last error was: {error}")).unwrap_or_default();
+        match self.direction {
+            Direction::Source => format!("ok{last}"),
+            Direction::Sink => {
+                let (rows, waiting_rows) = (counted(self.rows, "row"), self.waiting_rows);
+                format!("ok: {rows} acknowledged, {waiting_rows} waiting{last}")
+            }
+        }
+    }
+}
+
+impl BigQueries {
+    /// The sources and sinks that do not work, of big queries that run.
+    pub(in crate::engine) fn troubled_ends(&self) -> Vec<String> {
+        /// So many are named.
+        const NAMED_MAX: usize = 16;
+        let all = self.that(|one| one.life.flow().is_some());
+        let troubles = all.iter().flat_map(|(name, one)| {
+            one.troubles().into_iter().map(move |trouble| format!("the query '{name}' runs, and {trouble}"))
+        });
+        let mut troubles: Vec<String> = troubles.collect();
+        let more = troubles.len().saturating_sub(NAMED_MAX);
+        troubles.truncate(NAMED_MAX);
+        troubles.extend((more > 0).then(|| format!("{more} more sources and sinks do not work")));
+        troubles
+    }
+
+    /// How a source or sink gets on in each query that has it open: the worst condition of all, and each in words.
+    pub(in crate::engine) fn health_of_end(
+        &self,
+        direction: Direction,
+        name: &str,
+    ) -> (Option<Condition>, Vec<(String, String)>) {
+        let mut worst = None;
+        let mut shown = Vec::new();
+        for (query, one) in self.that(|one| one.life.flow().is_some()) {
+            for end in one.health().iter().filter(|end| end.direction == direction && end.name == name) {
+                worst = worst.max(Some(end.condition));
+                shown.push((query.clone(), end.description()));
+            }
+        }
+        (worst, shown)
+    }
+}
