@@ -50,6 +50,14 @@ pub enum EdgeKind {
     Hash(Vec<usize>),
     /// To the only instance that there is.
     Gather,
+    /// To the only instance that there is, and not what leaves the node: rows that are made of those that it refuses.
+    /// It does not part the stage of the node.
+    Refused {
+        /// Those that are late.
+        late: bool,
+        /// All others.
+        others: bool,
+    },
 }
 
 impl fmt::Display for EdgeKind {
@@ -59,6 +67,8 @@ impl fmt::Display for EdgeKind {
             Self::RoundRobin => "round-robin",
             Self::Hash(_) => "hash",
             Self::Gather => "gather",
+            Self::Refused { late: true, others: false } => "late rows",
+            Self::Refused { .. } => "refused rows",
         })
     }
 }

@@ -187,6 +187,11 @@ impl Refusals {
         self.records.len() < self.records_max
     }
 
+    /// The content of how many more refusals would be kept.
+    pub fn room(&self) -> usize {
+        self.records_max.saturating_sub(self.records.len())
+    }
+
     /// Counts `rows` refused rows without content.
     pub fn count(&mut self, reason: Reason, rows: u64) {
         self.counts[reason as usize] += rows;

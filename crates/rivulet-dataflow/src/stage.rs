@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub use host::StageHost;
 pub use watermarks::Watermarks;
 
-use crate::{Dataflow, EdgeKind, NodeId, OperatorFactory, Work};
+use crate::{Dataflow, Edge, EdgeKind, NodeId, OperatorFactory, Work};
 
 /// Nodes that run in one task, one behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
         let inputs: Vec<_> = dataflow.inputs_of(id).collect();
         if let [edge] = inputs.as_slice()
             && edge.kind == EdgeKind::Forward
-            && dataflow.outputs_of(edge.from).count() == 1
+            && dataflow.outputs_of(edge.from).filter(|edge| !is_of_refused(edge)).count() == 1
         {
             let stage = places[edge.from];
             stages[stage].nodes.push(id);
@@ -57,17 +57,26 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
         }
         let instances = match node.work {
             Work::Source(source) => partitions[source].clamp(1, parallelism),
-            _ if inputs.iter().any(|edge| edge.kind == EdgeKind::Gather) => 1,
+            _ if inputs.iter().any(|edge| edge.kind == EdgeKind::Gather || is_of_refused(edge)) => 1,
             _ if inputs.iter().all(|edge| edge.kind == EdgeKind::Forward) => {
                 inputs.iter().map(|edge| stages[places[edge.from]].instances).max().unwrap_or(1)
             }
             _ => parallelism,
         };
+        // A stage refuses rows as one: its nodes read the same sources.
+        let mut refusing: Vec<usize> = Vec::new();
         let inputs = inputs
             .into_iter()
+            .filter(|edge| {
+                let from = places[edge.from];
+                let is_known = is_of_refused(edge) && refusing.contains(&from);
+                refusing.push(from);
+                !is_known
+            })
             .map(|edge| {
                 let from = places[edge.from];
                 let kind = match &edge.kind {
+                    kind @ EdgeKind::Refused { .. } => kind.clone(),
                     // Of one instance each row goes to the one beside it, whatever its key.
                     _ if instances == 1 && stages[from].instances == 1 => EdgeKind::Forward,
                     EdgeKind::Forward if stages[from].instances != instances => EdgeKind::RoundRobin,
@@ -80,6 +89,10 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
         places.push(stages.len() - 1);
     }
     stages
+}
+
+fn is_of_refused(edge: &Edge) -> bool {
+    matches!(edge.kind, EdgeKind::Refused { .. })
 }
 
 /// Of each sink of the dataflow, in how many instances it runs.

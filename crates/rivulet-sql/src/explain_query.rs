@@ -53,7 +53,11 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
         let number = id + 1;
         match &node.work {
             Work::Source(source) => writeln!(out, "  {number}. source {}", plan.sources[*source].declaration.name)?,
-            Work::Sink(_) => writeln!(out, "  {number}. sink ({edges})")?,
+            Work::Sink(0) => writeln!(out, "  {number}. sink ({edges})")?,
+            Work::Sink(place) => {
+                let name = &plan.letters[place - 1].name;
+                writeln!(out, "  {number}. sink {name} of refused rows ({edges})")?;
+            }
             Work::Operator(factory) => {
                 let description = factory.describe();
                 let state = if factory.is_stateful() { ", with state" } else { "" };

@@ -9,7 +9,7 @@ use datafusion_expr::LogicalPlan;
 use rivulet_operators::Table;
 
 use crate::address::parse_address;
-use crate::plan::query::plan_view;
+use crate::plan::query::{check_letters, plan_view};
 use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
 use crate::value::{TIMESTAMP, interval_us, type_name};
 use crate::{Literal, Position, SqlError, suggest};
@@ -33,6 +33,10 @@ pub struct SourceDeclaration {
     pub idle_timeout_us: Option<i64>,
     /// How far ahead of its arrival the time of a row may be, microseconds; without, it depends on the source.
     pub future_limit_us: Option<i64>,
+    /// The sink of rows that come too late; without, they are dead letters as others are.
+    pub late: Option<Name>,
+    /// The sink of rows that cannot be processed; without, they are counted only.
+    pub dead_letter: Option<Name>,
     /// Where the rows come from, as `connector:rest`.
     pub address: String,
     /// Where the address stands.
@@ -133,9 +137,12 @@ impl CreateSource {
             event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
         }
+        let (mut late, mut dead_letter) = (None, None);
         let mut options = Vec::new();
         for (name, literal, position) in &self.options {
             match name.text.as_str() {
+                "late" => late = Some(sink_name(name, literal, *position)?),
+                "dead_letter" => dead_letter = Some(sink_name(name, literal, *position)?),
                 "lateness" if self.watermark.is_some() => {
                     return Err(SqlError::new(name.position, "the lateness is declared twice")
                         .hint("WATERMARK FOR says it already"));
@@ -162,12 +169,23 @@ impl CreateSource {
             lateness_us,
             idle_timeout_us,
             future_limit_us,
+            late,
+            dead_letter,
             address: self.address.clone(),
             address_position: self.address_position,
             format: self.format.clone(),
             options,
             text: self.text.clone(),
         })
+    }
+}
+
+/// The sink that an option of a source names.
+fn sink_name(option: &Name, literal: &Literal, position: Position) -> Result<Name, SqlError> {
+    match literal {
+        Literal::Text(text) => Ok(Name { text: text.clone(), position }),
+        _ => Err(SqlError::new(position, format!("{option} takes the name of a sink in single quotes"))
+            .hint(format!("write for example {option} => 'letters'"))),
     }
 }
 
@@ -293,6 +311,7 @@ impl Scope {
     /// Adds a source.
     pub fn add_source(&mut self, source: SourceDeclaration) -> Result<(), SqlError> {
         self.check_is_free(&source.name)?;
+        check_letters(&source, self)?;
         self.relations.insert(source.name.text.clone(), Relation::Source(Arc::new(source)));
         Ok(())
     }

@@ -150,7 +150,7 @@ impl<K: Copy> Layout<K> {
             return columns;
         }
         // Refusals get back the slot of the one query that there is.
-        let mut own = Refusals::new(if refusals.wants_content() { 16 } else { 0 });
+        let mut own = Refusals::new(refusals.room());
         let batch = decoder.decode(events, &mut own);
         pass_on(&own, refusals);
         let columns = self.origins.iter().map(|origin| match origin {

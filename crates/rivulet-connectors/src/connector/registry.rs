@@ -103,6 +103,11 @@ impl Connectors {
         connector.open.final_up_to.map_or(Ok(FinalUpTo::Any), |final_up_to| final_up_to(spec, &options))
     }
 
+    /// Whether the sink may say itself from where a query goes on ([`Connectors::final_up_to`]).
+    pub fn may_decide_begin(self, spec: &SinkSpec) -> bool {
+        self.checked_sink(spec).is_ok_and(|(connector, _)| connector.open.final_up_to.is_some())
+    }
+
     /// The one file that the result of a query replaces when the query ends, if the sink is such a file.
     pub fn replaced_file(self, spec: &SinkSpec) -> Option<PathBuf> {
         let (connector, options) = self.checked_sink(spec).ok()?;

@@ -13,6 +13,8 @@ use super::task::FlowTask;
 #[derive(Default)]
 pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
+    /// Those of what is refused, which other elements follow as well.
+    refused: Vec<OutputEdge>,
 }
 
 struct OutputEdge {
@@ -45,7 +47,7 @@ impl Outputs {
         nodes: &[Option<usize>],
         key_groups: KeyGroups,
     ) -> Self {
-        let mut edges = Vec::new();
+        let (mut edges, mut refused) = (Vec::new(), Vec::new());
         for (stage, tasks) in stages.iter().zip(tasks).skip(from + 1) {
             for (place, input) in stage.inputs.iter().enumerate().filter(|(_, input)| input.from == from) {
                 let targets: Vec<Target> = tasks
@@ -62,20 +64,44 @@ impl Outputs {
                 // Those who send in turn do not all begin with the same one.
                 let next = instance % turns.len().max(1);
                 let kind = input.kind.clone();
+                let edges = if matches!(kind, EdgeKind::Refused { .. }) { &mut refused } else { &mut edges };
                 edges.push(OutputEdge { kind, key_groups, targets, turns, next, hashes: Vec::new(), rows });
             }
         }
-        Self { edges }
+        Self { edges, refused }
     }
 
     /// Whether every target has room. A target that has none wakes the sender when it has.
     pub(super) fn have_room(&self) -> bool {
         // All are asked, so that each of those that are full knows that somebody waits.
         let mut room = true;
-        for target in self.edges.iter().flat_map(|edge| &edge.targets) {
+        for target in self.targets() {
             room &= target.task.has_room();
         }
         room
+    }
+
+    /// Whether refused rows go anywhere.
+    pub(super) fn take_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Sends to each sink of refused rows what `rows` makes of those that it takes: of late ones, and of all others.
+    pub(super) fn send_refused(
+        &self,
+        rows: impl Fn(bool, bool) -> Result<Option<Batch>, String>,
+    ) -> Result<(), String> {
+        for edge in &self.refused {
+            let EdgeKind::Refused { late, others } = edge.kind else { continue };
+            if let Some(batch) = rows(late, others)? {
+                edge.targets.iter().for_each(|target| target.send(batch.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.edges.iter().chain(&self.refused).flat_map(|edge| &edge.targets)
     }
 
     /// Sends rows to whom they belong.
@@ -87,7 +113,7 @@ impl Outputs {
 
     /// Sends to all what is no row.
     pub(super) fn tell(&mut self, element: &Element) {
-        for target in self.edges.iter().flat_map(|edge| &edge.targets) {
+        for target in self.targets() {
             target.task.push(target.channel, element.clone());
         }
     }
@@ -97,7 +123,7 @@ impl OutputEdge {
     fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
         match &self.kind {
             _ if self.targets.len() == 1 => self.targets[0].send(batch),
-            EdgeKind::Forward | EdgeKind::Gather => {
+            EdgeKind::Forward | EdgeKind::Gather | EdgeKind::Refused { .. } => {
                 self.targets.iter().for_each(|target| target.send(batch.clone()));
             }
             EdgeKind::RoundRobin => {

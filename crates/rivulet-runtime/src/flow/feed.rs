@@ -337,7 +337,7 @@ impl Open {
             Some(time) if columns.column(time).null_count() > 0 => {
                 let keep = is_not_null(columns.column(time)).map_err(|error| error.to_string())?;
                 let kept = filter_record_batch(&columns, &keep).map_err(|error| error.to_string())?;
-                refusals.count(Reason::Decode, (columns.num_rows() - kept.num_rows()) as u64);
+                refuse_without_time(&columns, time, arrival_us, refusals);
                 kept
             }
             _ => columns,
@@ -377,6 +377,17 @@ fn times_of(column: &ArrayRef) -> Result<ScalarBuffer<i64>, String> {
     times.map(|times| times.values().clone()).ok_or_else(|| {
         format!("the event time column has the type {}, which is not a timestamp in microseconds", column.data_type())
     })
+}
+
+/// Refuses the rows that have no time.
+fn refuse_without_time(columns: &RecordBatch, time: usize, arrival_us: i64, refusals: &mut Refusals) {
+    for row in (0..columns.num_rows()).filter(|&row| columns.column(time).is_null(row)) {
+        refusals.refuse(0, Reason::Decode, arrival_us, || {
+            let at = || ScalarBuffer::from(vec![arrival_us]);
+            let row = Batch::new(vec![0].into(), at(), at(), columns.slice(row, 1));
+            ("the event time is missing".to_owned(), Refused::Row(Box::new(row)))
+        });
+    }
 }
 
 /// Refuses the rows that are not kept because of their time.

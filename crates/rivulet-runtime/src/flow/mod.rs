@@ -22,13 +22,16 @@ mod measure;
 pub mod checkpoint;
 mod task;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Reason, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink};
+use rivulet_dataflow::{
+    Batch, Dataflow, Reason, Refusal, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink,
+};
 
 use crate::Histogram;
 use crate::host::Host;
@@ -67,6 +70,8 @@ pub struct FlowParts {
     pub dataflow: Dataflow,
     /// For each source of the dataflow its partitions, at least one.
     pub sources: Vec<Vec<Partition>>,
+    /// What makes rows of what is refused, for the sinks that stand behind edges of refused rows.
+    pub letters: Option<Arc<dyn Letters>>,
     /// For each sink of the dataflow its instances, as many as
     /// [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
     pub sinks: Vec<Vec<Box<dyn Sink>>>,
@@ -78,6 +83,15 @@ pub struct FlowParts {
     pub measures: bool,
     /// Where it goes on; sources and sinks were opened there.
     pub restored: Option<Snapshot>,
+}
+
+/// Makes rows of what a query refuses, for the sinks of refused rows.
+pub trait Letters: Send + Sync {
+    /// A row for each of `refusals`. What was refused came from these sources, by their places in the plan.
+    ///
+    /// # Errors
+    /// A row cannot be made, which is a defect.
+    fn rows(&self, refusals: &[&Refusal], sources: &[usize]) -> Result<Batch, String>;
 }
 
 /// A big query that runs.
@@ -220,7 +234,7 @@ impl Flow {
     /// # Errors
     /// The state that it is to go on with is not that of these operators.
     pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, StateError> {
-        let FlowParts { name, dataflow, sources, sinks, parallelism, limits, measures, restored } = parts;
+        let FlowParts { name, dataflow, sources, letters, sinks, parallelism, limits, measures, restored } = parts;
         let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
@@ -248,6 +262,7 @@ impl Flow {
         let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| host.node(worker)).collect();
         let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
         let mut sinks: Vec<_> = sinks.into_iter().map(Vec::into_iter).collect();
+        let sources_of = sources_of(&stages, &dataflow);
         // Those downstream first: who sends holds who receives.
         let mut made: Vec<Vec<Arc<FlowTask>>> = vec![Vec::new(); stages.len()];
         let mut aligned = 0_usize..;
@@ -279,6 +294,8 @@ impl Flow {
                         channels: stage.channels(instance, &stages),
                         partitions: of_source.get_mut(instance).map(std::mem::take),
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
+                        letters: letters.clone().map(|letters| (letters, sources_of[index].clone())),
+                        is_of_results: stage.sink(&dataflow) == Some(0),
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
                         nodes: stage.operator_nodes(&dataflow).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
@@ -507,6 +524,17 @@ impl Flow {
         report.progress = progress.filter(|&(_, all)| all > 0);
         report
     }
+}
+
+/// By stage the sources that its rows come from, by their places in the plan.
+fn sources_of(stages: &[Stage], dataflow: &Dataflow) -> Vec<Arc<[usize]>> {
+    let mut all: Vec<Arc<[usize]>> = Vec::with_capacity(stages.len());
+    for stage in stages {
+        let read = stage.inputs.iter().flat_map(|input| all[input.from].iter().copied());
+        let read: BTreeSet<usize> = read.chain(stage.source(dataflow)).collect();
+        all.push(read.into_iter().collect());
+    }
+    all
 }
 
 impl Drop for Flow {

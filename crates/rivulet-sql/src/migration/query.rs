@@ -14,11 +14,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
 use rivulet_dataflow::{FlowMap, NodeId, StateSelection, StateSignature, Work};
 
 use crate::plan::query::{PlannedSource, QueryPlan};
+use crate::scope::SinkDeclaration;
 
 /// What becomes of a query in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,12 @@ pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration 
         _ => false,
     };
 
+    let of_letters = |sink: &Arc<SinkDeclaration>| {
+        let is_it = |one: &Arc<SinkDeclaration>| one.name.text == sink.name.text && one.text == sink.text;
+        before.letters.iter().position(is_it).map(|place| place + 1)
+    };
+    let sinks = std::iter::once(is_same_sink.then_some(0)).chain(after.letters.iter().map(of_letters)).collect();
+
     let ((old, old_result), (new, new_result)) = (stateful(before), stateful(after));
     let takes_back = before.output.changes && after.output.changes && is_same_sink;
     let mut operators = vec![None; after.dataflow.nodes().len()];
@@ -115,7 +123,7 @@ pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration 
         lost: lost.into_iter().map(why_lost).collect(),
         sources_new: sources_new.collect(),
         sources_gone: sources_gone.collect(),
-        map: FlowMap { sources, operators, sinks: vec![is_same_sink.then_some(0)] },
+        map: FlowMap { sources, operators, sinks },
         takes_back_others: takes_back && old_result != new_result,
     }
 }
@@ -150,7 +158,7 @@ fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
             Work::Operator(factory) => Some((factory, factory.describe())),
             Work::Sink(_) => None,
         };
-        let is_sink = matches!(one.work, Work::Sink(_));
+        let is_sink = matches!(one.work, Work::Sink(0));
         (identity, description.as_ref().map(|(_, one)| &one.shared)).hash(&mut signature);
         edges.iter().for_each(|edge| (edge.input, signatures[edge.from]).hash(&mut signature));
         signatures.push(signature.finish());

@@ -389,7 +389,7 @@ impl Engine {
         rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
         if let Some(direction) = what.direction() {
-            let (state, of_queries) = self.health_of_end(direction, &name.text);
+            let (state, of_queries) = self.big_queries.health_of_end(direction, &name.text);
             rows.extend(state.map(|state| vec![json!("state"), json!(state.name())]));
             rows.extend(of_queries.into_iter().map(|(query, text)| vec![json!(format!("query {query}")), json!(text)]));
         }
@@ -410,7 +410,7 @@ impl Engine {
             return first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]));
         };
         let row = |(name, text): (String, String)| {
-            let state = self.health_of_end(direction, &name).0;
+            let state = self.big_queries.health_of_end(direction, &name).0;
             vec![json!(name), json!(text), json!(state.map(|state| state.name()))]
         };
         first(limit, &["name", column, "state"], rows.map(row))

@@ -5,8 +5,10 @@
 //! statement; what reads input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.
 //!
 //! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations;
+//! [`letters`]: rows of what is refused;
 //! [`results`]: where the rows of a `SELECT` go; here: how a planned query is run.
 
+mod letters;
 mod open;
 pub mod results;
 mod script;
@@ -20,9 +22,10 @@ use rivulet_connectors::connector::{Direction, FinalUpTo, Health, Host};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
-use rivulet_sql::{PlannedOutput, QueryPlan};
+use rivulet_sql::{PlannedOutput, QueryPlan, SinkDeclaration};
 
 use crate::service::{ErrorKind, ServiceError};
+use letters::QueryLetters;
 use results::{Results, SharedResults};
 
 pub use open::CONNECTORS;
@@ -80,6 +83,8 @@ pub struct Running {
     was_stopped: AtomicBool,
     holds_up: Arc<AtomicBool>,
     ends: Vec<End>,
+    /// That of the sink of its results.
+    output: Option<Arc<Health>>,
 }
 
 /// A source or sink of a query that runs, by its name, and how it gets on.
@@ -141,6 +146,7 @@ pub(crate) struct Opened {
     has_checkpoints: bool,
     holds_up: Arc<AtomicBool>,
     ends: Vec<End>,
+    output: Option<Arc<Health>>,
 }
 
 impl Opened {
@@ -178,21 +184,24 @@ impl Opened {
         }
         let results = results.map(SharedResults::new);
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
-        let host = &match &plan.output.sink {
-            Some(sink) => {
-                let (end, host) = open::end(&sink.name, Direction::Sink, host);
-                ends.push(end);
-                host
-            }
-            None => host.clone(),
+        // Of all its instances one.
+        let mut open_end = |sink: &SinkDeclaration| {
+            let (end, host) = open::end(&sink.name, Direction::Sink, host);
+            ends.push(end);
+            host
         };
+        let mut hosts = vec![plan.output.sink.as_deref().map_or_else(|| host.clone(), &mut open_end)];
+        hosts.extend(plan.letters.iter().map(|sink| open::of_letters(sink, open_end(sink))));
         let sinks = sink_instances(&plan.dataflow, &partitions, parallelism)
             .into_iter()
             .enumerate()
             .map(|(place, instances)| {
                 let prepared = snapshot.and_then(|snapshot| snapshot.sinks.get(place)).cloned().unwrap_or_default();
                 let prepared = checkpoints.is_some().then_some(prepared);
-                open_sink(&plan.output, results.as_ref(), instances, host, prepared)
+                match place {
+                    0 => open_sink(&plan.output, results.as_ref(), instances, &hosts[0], prepared),
+                    place => open::letters(&plan.letters[place - 1], instances, &hosts[place], prepared),
+                }
             })
             .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
         let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_resume());
@@ -200,25 +209,27 @@ impl Opened {
             name: name.to_owned(),
             dataflow: plan.dataflow.clone(),
             sources,
+            letters: Some(QueryLetters::new(plan, name)),
             sinks,
             parallelism,
             limits: options.limits,
             measures: options.measures,
             restored: checkpoints.flatten(),
         };
-        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends })
+        let output = plan.output.sink.is_some().then(|| hosts[0].health.clone());
+        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output })
     }
 
     /// Lets it run on these workers.
     pub(crate) fn start(self, workers: &Workers) -> Result<Running, ServiceError> {
-        let Self { parts, results, is_bounded, has_checkpoints, holds_up, ends } = self;
+        let Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output } = self;
         let begun = Instant::now();
         let flow = workers.start_flow(parts).map_err(|error| {
             let problem = format!("it cannot go on from its checkpoint: {error}");
             ServiceError::from_text(ErrorKind::Unavailable, &problem)
         })?;
         let was_stopped = AtomicBool::new(false);
-        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped, holds_up, ends })
+        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped, holds_up, ends, output })
     }
 }
 
@@ -240,11 +251,20 @@ pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     /// How long a device may take.
     const FINISH_MAX: Duration = Duration::from_secs(5);
     const PERIOD: Duration = Duration::from_millis(5);
-    let Some(declaration) = &plan.output.sink else { return Ok(()) };
-    let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
-    let opened = open::sink(declaration, &plan.output, 1, host, Some(prepared));
+    let prepared = |place: usize| Some(snapshot.sinks.get(place).cloned().unwrap_or_default());
+    let mut opened: Vec<(&SinkDeclaration, Box<dyn Sink>)> = Vec::new();
+    let without_place = |error| ServiceError { line: None, column: None, ..error };
+    if let Some(declaration) = &plan.output.sink {
+        let sinks = open::sink(declaration, &plan.output, 1, host, prepared(0)).map_err(without_place)?;
+        opened.extend(sinks.into_iter().map(|sink| (&**declaration, sink)));
+    }
+    for (place, declaration) in (1..).zip(&plan.letters) {
+        let host = open::of_letters(declaration, host.clone());
+        let sinks = open::letters(declaration, 1, &host, prepared(place)).map_err(without_place)?;
+        opened.extend(sinks.into_iter().map(|sink| (&**declaration, sink)));
+    }
     let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
-    for mut sink in opened.map_err(|error| ServiceError { line: None, column: None, ..error })? {
+    for (declaration, mut sink) in opened {
         if sink.transactional().is_some_and(|sink| sink.waits_for_commit()) {
             continue;
         }
@@ -289,8 +309,8 @@ impl Running {
     /// What it did so far. Rows are out when the receiver behind the sink has acknowledged them.
     pub fn report(&self) -> FlowReport {
         let mut report = self.flow.report();
-        if let Some(sink) = self.ends.iter().find(|end| end.direction == Direction::Sink) {
-            report.rows_out = sink.health.report().rows;
+        if let Some(sink) = &self.output {
+            report.rows_out = sink.report().rows;
         }
         report
     }

@@ -12,6 +12,7 @@ use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_sql::{
     FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration,
+    letter_schema,
 };
 
 use super::End;
@@ -136,6 +137,35 @@ pub(super) fn sink(
     let placed =
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
     (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed)).collect()
+}
+
+/// The host of a sink of refused rows: what it writes is told apart from the results of the query.
+pub(super) fn of_letters(declaration: &SinkDeclaration, host: Host) -> Host {
+    Host { query: format!("{}/{}", host.query, declaration.name), ..host }
+}
+
+/// All instances of a sink of refused rows, with a host of [`of_letters`].
+pub(super) fn letters(
+    declaration: &SinkDeclaration,
+    instances: usize,
+    host: &Host,
+    prepared: Option<Vec<String>>,
+) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
+    let spec = SinkSpec { checkpoints: prepared, ..sink_spec(declaration, letter_schema(), host) };
+    let placed =
+        |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
+    let opened = (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed));
+    let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
+    // Where the query goes on from is up to the sink of its results: two that each decide it could not agree.
+    if CONNECTORS.may_decide_begin(&spec) && opened.iter_mut().any(|sink| sink.transactional().is_some()) {
+        let name = &declaration.name;
+        let message =
+            format!("the sink '{name}' is exactly once in transactions of its own, and takes no refused rows");
+        return Err(
+            ServiceError::invalid(message).with_hint("declare a sink for them with delivery => 'at_least_once'")
+        );
+    }
+    Ok(opened)
 }
 
 /// Up to where the results of a query are final whose instances of the sink have said this to its newest checkpoint.

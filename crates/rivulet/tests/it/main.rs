@@ -24,6 +24,7 @@ mod cli;
 mod clock;
 mod comparison;
 mod cut;
+mod dead_letters;
 mod engine;
 mod examples;
 mod hostile_http;

@@ -64,6 +64,7 @@ fn results(
             parallelism,
             limits: FlowLimits { batch_rows: at_once, ..FlowLimits::default() },
             measures: false,
+            letters: None,
             restored: None,
         })
         .expect("there is no state that could not fit");

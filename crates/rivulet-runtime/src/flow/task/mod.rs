@@ -12,15 +12,15 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusals, Refused, Seconds, Sink,
-    SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, panic_text,
+    Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused, Seconds,
+    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, panic_text,
 };
 
-use super::FlowState;
 use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Measured, OperatorCounters};
+use super::{FlowState, Letters};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
@@ -49,6 +49,10 @@ pub(super) struct FlowParts {
     pub(super) partitions: Option<Vec<Partition>>,
     /// Its place in the alignment of sources, if it reads any.
     pub(super) aligned: Option<usize>,
+    /// What makes rows of what it refuses, and the sources that its rows come from.
+    pub(super) letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
+    /// Its sink is that of the results, and not of refused rows.
+    pub(super) is_of_results: bool,
     pub(super) operators: Vec<Box<dyn Operator>>,
     /// The operators in the dataflow.
     pub(super) nodes: Vec<NodeId>,
@@ -76,7 +80,9 @@ pub(crate) struct FlowTask {
     aligned: Option<usize>,
     /// Whether it ends with a sink, and with one that waits for each checkpoint to be durable.
     writes: bool,
+    is_of_results: bool,
     waits_for_commit: bool,
+    letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
     /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
     final_to: AtomicU64,
     standing: Standing,
@@ -159,6 +165,8 @@ impl FlowTask {
         if let Some(load) = host.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
+        // Where they go to a sink, all of them do, after each step: a step refuses no more than it was given.
+        let refusals_max = if parts.outputs.take_refused() { usize::MAX } else { REFUSALS_TOLD_MAX };
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             stage: parts.stage,
             instance: parts.instance,
@@ -168,6 +176,8 @@ impl FlowTask {
             upstream: OnceLock::new(),
             aligned: parts.aligned,
             writes: parts.sink.is_some(),
+            is_of_results: parts.is_of_results,
+            letters: parts.letters.filter(|_| parts.outputs.take_refused()),
             waits_for_commit: transactional(&mut parts.sink).is_some_and(|sink| sink.waits_for_commit()),
             final_to: AtomicU64::new(0),
             standing: Standing::default(),
@@ -187,7 +197,7 @@ impl FlowTask {
                 outputs: parts.outputs,
                 sink: parts.sink,
                 slots: SlotTable::new(Arc::new(Schema::empty())),
-                refusals: Refusals::new(REFUSALS_TOLD_MAX),
+                refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 had_ended: parts.restored.has_ended,
                 is_finishing: false,
@@ -262,6 +272,7 @@ impl FlowTask {
                 Some(_) => self.give_of_sources(core, now_us)?,
                 None => self.give_of_inbox(core),
             };
+            self.note_refusals(core)?;
             // What came just now may lie behind a barrier that was committed since this was last looked at.
             self.go_on(core);
         }
@@ -411,27 +422,41 @@ impl FlowTask {
                 Fault::Engine => format!("an operator failed, which is a defect of the engine: {error}"),
                 Fault::UserCode => format!("the code of the query failed: {error}"),
             }),
-        }
+        }?;
+        self.note_refusals(core)
     }
 
-    /// Counts what was refused, and sends what the sink has buffered on its way.
-    fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
-        let mut figures = self.figures.lock();
-        figures.reached_us = core.stage.reached_us();
-        if !core.refusals.is_empty() {
-            for reason in Reason::ALL {
-                figures.refused[reason as usize] += core.refusals.counted(reason);
-            }
-            core.refusals.seconds().iter().for_each(|seconds| figures.seconds.add(*seconds));
-            let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
-            let told = core.refusals.records().iter().take(places);
-            figures.told.extend(told.map(|record| match &record.content {
-                Refused::Payload(payload) => format!("{}: {}", record.detail, excerpt(payload)),
-                Refused::Row(_) => record.detail.clone(),
-            }));
-            core.refusals.clear();
+    /// Counts what was refused, and sends it where it goes: before the barrier, behind which it would count twice.
+    fn note_refusals(&self, core: &mut Core) -> Result<(), String> {
+        if core.refusals.is_empty() {
+            return Ok(());
         }
+        let mut figures = self.figures.lock();
+        for reason in Reason::ALL {
+            figures.refused[reason as usize] += core.refusals.counted(reason);
+        }
+        core.refusals.seconds().iter().for_each(|seconds| figures.seconds.add(*seconds));
+        let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
+        let told = core.refusals.records().iter().take(places);
+        figures.told.extend(told.map(|record| match &record.content {
+            Refused::Payload(payload) => format!("{}: {}", record.detail, excerpt(payload)),
+            Refused::Row(_) => record.detail.clone(),
+        }));
         drop(figures);
+        if let Some((letters, sources)) = &self.letters {
+            core.outputs.send_refused(|late, others| {
+                let is_taken = |refusal: &&Refusal| if refusal.reason == Reason::Late { late } else { others };
+                let taken: Vec<&Refusal> = core.refusals.records().iter().filter(is_taken).collect();
+                if taken.is_empty() { Ok(None) } else { letters.rows(&taken, sources).map(Some) }
+            })?;
+        }
+        core.refusals.clear();
+        Ok(())
+    }
+
+    /// Notes how far it is, and sends what the sink has buffered on its way.
+    fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
+        self.figures.lock().reached_us = core.stage.reached_us();
         match &mut core.sink {
             Some(sink) if !core.is_finishing => sink.flush().map_err(|error| error.0),
             _ => Ok(()),

@@ -45,7 +45,7 @@ impl FlowTask {
             report.rows_in += one.rows_in;
             *progress = progress.zip(figures.progress).map(|((done, all), (more, of))| (done + more, all + of));
         }
-        if self.writes {
+        if self.writes && self.is_of_results {
             report.rows_out += one.rows_out;
             report.watermark_us = match (report.watermark_us, one.watermark_us) {
                 (Some(one), Some(other)) => Some(one.min(other)),
@@ -58,7 +58,9 @@ impl FlowTask {
             figures.seconds.add_to(&mut report.seconds, source);
         }
         report.refusals.extend_from_slice(&figures.told);
-        report.latency_us.merge(&figures.latency_us);
+        if self.is_of_results {
+            report.latency_us.merge(&figures.latency_us);
+        }
         report.state_bytes += figures.state_bytes;
     }
 }

@@ -17,6 +17,7 @@ use super::aggregates::PlannedAggregate;
 use super::builder::{has_fixed_width, window_bounds};
 use super::columns::{place_in, unaliased, used_columns, uses_windows};
 use super::error::{not_yet, place_of, refused};
+use super::letters;
 use super::lower::Lowering;
 use super::stream::{Attached, Partition, Pending, Place, Stream};
 use crate::SqlError;
@@ -214,7 +215,9 @@ impl Lowering {
         // the operator measures. To find a text among the states costs more than to send its row, however few states
         // there are.
         let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
+        // A row that comes too late is looked at by itself where somebody wants it.
         let is_reduced_first = edge != EdgeKind::Forward
+            && !letters::are_kept(&self.sources)
             && whole.can_be_split()
             && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap));
         let node = if is_reduced_first {

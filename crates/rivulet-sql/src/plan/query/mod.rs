@@ -19,6 +19,7 @@ mod columns;
 mod culprit;
 mod error;
 mod join;
+mod letters;
 mod lookup;
 mod lower;
 mod output;
@@ -50,6 +51,9 @@ use builder::Builder;
 use lower::Lowering;
 use relations::{ReferenceTable, SourceTable};
 
+pub(crate) use letters::check as check_letters;
+pub use letters::letter_schema;
+
 /// A big query, planned.
 pub struct QueryPlan {
     /// The sources that it reads, each once; [`rivulet_dataflow::Work::Source`] counts in this list.
@@ -60,6 +64,9 @@ pub struct QueryPlan {
     pub dataflow: Dataflow,
     /// What comes out.
     pub output: PlannedOutput,
+    /// The sinks of refused rows, from the second place of [`rivulet_dataflow::Work::Sink`] on; they take rows of
+    /// [`letter_schema`].
+    pub letters: Vec<Arc<SinkDeclaration>>,
     /// What each operator does, by node and by the places of columns: names alone may stand for several.
     pub(crate) identities: BTreeMap<NodeId, String>,
     /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to
@@ -131,8 +138,9 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan));
     let stream = stream.map_err(|error| at_its_join(error, query))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
-    let Builder { dataflow, identities, changes, .. } = lowering.builder;
-    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, identities, changes })
+    let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
+    let letters = letters::add(&mut dataflow, &lowering.sources, scope)?;
+    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 
 /// Plans a view, and makes sure that it can be run, unless it is a long one: what cannot be is refused here, and not at

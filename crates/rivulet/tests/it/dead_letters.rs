@@ -1,0 +1,159 @@
+//! What becomes of the rows that big queries refuse: dead letters and late rows, in the sinks that sources name.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use rivulet::engine::Engine;
+use rivulet::service::{Service, ServiceError};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::engine::configuration;
+use super::support::wait_until;
+use super::tables::said;
+
+/// An engine that makes checkpoints when asked and at the end.
+fn open(folder: &Path) -> Arc<Engine> {
+    let mut config = configuration(folder);
+    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
+    Engine::open(config).expect("an engine")
+}
+
+fn stop(engine: Arc<Engine>) {
+    engine.shutdown();
+    drop(engine);
+}
+
+fn refused(engine: &Engine, script: &str) -> ServiceError {
+    engine.execute(script).pop().expect("an answer").expect_err(script)
+}
+
+/// The rows in the whole files of a folder.
+fn rows(folder: &Path, name: &str) -> Vec<Value> {
+    let Ok(entries) = fs::read_dir(folder.join(name)) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let whole = paths.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
+    let texts: Vec<String> = whole.map(|path| fs::read_to_string(path).unwrap()).collect();
+    texts.iter().flat_map(|text| text.lines()).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn append(folder: &Path, lines: &str) {
+    use std::io::Write;
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(folder.join("in.jsonl")).unwrap();
+    file.write_all(lines.as_bytes()).unwrap();
+}
+
+fn refusals(engine: &Engine) -> u64 {
+    engine.status().big_queries[0].refused.iter().map(|(_, count)| count).sum()
+}
+
+fn declare(engine: &Engine, folder: &Path, options: &str) {
+    append(folder, "");
+    for sink in ["counts", "letters", "too_late"] {
+        said(engine, &format!("CREATE SINK {sink} TO 'file:{}/' FORMAT JSON", folder.join(sink).display()));
+    }
+    said(
+        engine,
+        &format!(
+            "CREATE SOURCE readings (ts TIMESTAMP EVENT TIME, device TEXT, value DOUBLE) FROM 'file:{}' FORMAT JSON \
+             WITH (follow => true, {options})",
+            folder.join("in.jsonl").display()
+        ),
+    );
+    said(
+        engine,
+        "CREATE QUERY per_device AS SELECT device, count(*) AS n, window_end FROM readings \
+         GROUP BY device, tumble(ts, INTERVAL '10 seconds') INTO counts",
+    );
+}
+
+fn reading(s: i64, device: &str) -> String {
+    format!("{{\"ts\":{},\"device\":\"{device}\",\"value\":1}}\n", s * 1_000)
+}
+
+#[test]
+fn what_a_query_refuses_is_in_the_sinks_once_over_checkpoints_and_restarts() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    declare(&engine, folder.path(), "dead_letter => 'letters', late => 'too_late'");
+    append(folder.path(), &(reading(1, "a") + "no JSON\n" + &reading(21, "a") + "\u{1}\n"));
+    wait_until("two are refused", || refusals(&engine) == 2);
+    // Behind the watermark of what came before.
+    append(folder.path(), &reading(2, "b"));
+    wait_until("one is late", || refusals(&engine) == 3);
+    said(&engine, "CHECKPOINT");
+    append(folder.path(), "behind the checkpoint\n");
+    wait_until("one more is refused", || refusals(&engine) == 4);
+    // As a crash would leave it: what was written behind the checkpoint is taken back and written again.
+    drop(engine);
+    let engine = open(folder.path());
+    wait_until("it is refused once more", || refusals(&engine) == 1);
+    append(folder.path(), &reading(3, "c"));
+    wait_until("another is late", || refusals(&engine) == 2);
+    stop(engine);
+
+    let letters = rows(folder.path(), "letters");
+    let mut payloads: Vec<&str> = letters.iter().map(|letter| letter["payload"].as_str().unwrap()).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, ["\u{1}", "behind the checkpoint", "no JSON"], "{letters:?}");
+    for letter in &letters {
+        assert_eq!((&letter["query"], &letter["source"]), (&"per_device".into(), &"readings".into()));
+        assert_eq!(letter["reason"], "decode");
+        assert!(letter["detail"].is_string() && letter["arrival_ms"].is_i64(), "{letter}");
+    }
+    let late = rows(folder.path(), "too_late");
+    let mut devices: Vec<String> = late
+        .iter()
+        .map(|letter| {
+            assert_eq!((&letter["reason"], &letter["source"]), (&"late".into(), &"readings".into()), "{letter}");
+            let row: Value = serde_json::from_str(letter["row"].as_str().unwrap()).unwrap();
+            row["device"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    devices.sort_unstable();
+    assert_eq!(devices, ["b", "c"]);
+}
+
+#[test]
+fn late_rows_are_dead_letters_where_nothing_else_is_said() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    declare(&engine, folder.path(), "dead_letter => 'letters'");
+    let plan = engine.execute("EXPLAIN QUERY per_device").pop().unwrap().unwrap().rows;
+    assert!(plan.iter().any(|row| row[0].as_str().unwrap().contains("sink letters of refused rows")), "{plan:?}");
+    append(folder.path(), &(reading(1, "a") + &reading(21, "a")));
+    wait_until("they are read", || engine.status().big_queries[0].rows_in == 2);
+    append(folder.path(), &(reading(2, "b") + "{\"ts\":null,\"device\":\"d\"}\n"));
+    wait_until("they are refused", || refusals(&engine) == 2);
+    stop(engine);
+    let mut reasons: Vec<String> =
+        rows(folder.path(), "letters").iter().map(|letter| letter["reason"].as_str().unwrap().to_owned()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["decode", "late"]);
+    assert!(rows(folder.path(), "too_late").is_empty());
+}
+
+#[test]
+fn sinks_that_take_no_refused_rows_are_refused_in_their_place() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    declare(&engine, folder.path(), "dead_letter => 'letters'");
+    let source =
+        |options: &str| format!("CREATE SOURCE other (n BIGINT)\nFROM 'file:x.jsonl' FORMAT JSON WITH ({options})");
+    let error = refused(&engine, &source("dead_letter => 'leters'"));
+    assert_eq!((error.line, error.column), (Some(2), Some(58)), "{error:?}");
+    assert!(error.message.contains("names no sink that is declared: 'leters'"), "{error:?}");
+    assert!(error.hint.is_some_and(|hint| hint.contains("letters")));
+    let error = refused(&engine, &source("late => 'home/late'"));
+    assert!(error.hint.is_some_and(|hint| hint.contains("CREATE SINK letters TO 'mqtt:")), "a topic is no sink");
+    said(&engine, &format!("CREATE SINK narrow (n BIGINT) TO 'file:{}/n/' FORMAT JSON", folder.path().display()));
+    let error = refused(&engine, &source("late => 'narrow'"));
+    assert!(error.hint.is_some_and(|hint| hint.contains("query, source, reason, detail, arrival_ms")));
+    assert!(refused(&engine, &source("late => 7")).message.contains("takes the name of a sink"));
+    let error = refused(&engine, "DROP SINK letters");
+    assert!(error.message.contains("'readings' needs it"), "{error:?}");
+    said(&engine, "DROP QUERY per_device");
+    said(&engine, "DROP SOURCE readings");
+    said(&engine, "DROP SINK letters");
+}
