@@ -152,7 +152,7 @@ fn a_paused_query_asks_for_nothing_and_goes_on_with_what_it_had() {
     assert_eq!(said(&engine, "RESUME QUERY per_device"), "query per_device runs");
     wait_until("the rest is read", || rows_read(&engine) == "4");
     assert_eq!(property(&engine, "per_device", "state"), "running");
-    wait_until("the window closes", || property(&engine, "per_device", "rows handed to the sink") == "1");
+    wait_until("the window closes", || property(&engine, "per_device", "rows acknowledged by the sink") == "1");
     // With the end of the query the file is complete.
     said(&engine, "DROP QUERY per_device");
     let written = fs::read_to_string(folder.path().join("out.jsonl")).expect("the file");
@@ -216,7 +216,7 @@ fn an_error_that_ends_a_query_is_shown_and_resuming_tries_again() {
     fs::write(&input, "{\"device\":\"b\",\"value\":1}\n").expect("a file");
     let answer = said(&engine, "RESUME QUERY publish");
     assert_eq!(answer, "query publish runs again, from the start of its sources");
-    wait_until("the row is published", || property(&engine, "publish", "rows handed to the sink") == "1");
+    wait_until("the row is published", || property(&engine, "publish", "rows acknowledged by the sink") == "1");
     assert_eq!(state(), "running");
     drop(engine);
     let engine = open(folder.path());

@@ -17,20 +17,23 @@ use crate::kill::{Load, WINDOW, kills};
 use crate::server::{Server, free_port, wait};
 
 /// Enough for the catalog, checkpoints and what the log gathers meanwhile.
-const DISK_MIB: usize = 160;
+const DISK_SIZE: &str = "160m";
 
 const DEVICES: usize = 3;
 
 /// A file system of its own; gone when dropped.
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// `None` where that is not allowed.
-    fn mount(folder: &Path) -> Option<Self> {
+    /// A disk of this size, as `mount` takes it; `None`, and a word about it, where that is not allowed.
+    pub(crate) fn mount(folder: &Path, size: &str) -> Option<Self> {
         fs::create_dir(folder).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={DISK_MIB}m"), "tmpfs"]).arg(folder);
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(folder);
         let mounted = mount.output().is_ok_and(|output| output.status.success());
+        if !mounted {
+            _ = writeln!(stderr(), "skipped: this process may not mount a file system");
+        }
         mounted.then(|| Self(folder.to_owned()))
     }
 
@@ -62,10 +65,7 @@ impl Drop for Disk {
 #[test]
 fn what_was_acknowledged_is_there_after_the_disk_was_full() {
     let folder = TempDir::new().unwrap();
-    let Some(disk) = Disk::mount(&folder.path().join("data")) else {
-        _ = writeln!(stderr(), "skipped: this process may not mount a file system");
-        return;
-    };
+    let Some(disk) = Disk::mount(&folder.path().join("data"), DISK_SIZE) else { return };
     let mqtt = free_port();
     let start = || Server::start_at(folder.path(), mqtt, 1);
     let mut server = start();

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::open;
+use super::kill_disk::Disk;
 use super::support::{TestServer, wait_until};
 use super::tables::said;
 
@@ -131,19 +132,22 @@ fn a_receiver_that_recovers_is_well_again() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 fn a_disk_that_is_full_is_the_end_of_the_query_and_not_of_the_truth() {
     let folder = TempDir::new().unwrap();
+    let Some(_disk) = Disk::mount(&folder.path().join("small"), "64k") else { return };
     let engine = open(folder.path());
-    // A device of the system that has no room: files.allow has to name it.
-    let full = folder.path().join("full.json");
-    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
-    declare(&engine, folder.path(), &format!("TO 'file:{}' FORMAT JSON WITH (append => true)", full.display()));
+    let result = folder.path().join("small/out.json");
+    declare(&engine, folder.path(), &format!("TO 'file:{}' FORMAT JSON", result.display()));
     let shown = || engine.status().big_queries.remove(0);
+    wait_until("there is room for two rows", || shown().rows_out == 2);
+    let more = "{\"n\":1234567}\n".repeat(20_000);
+    let mut input = fs::OpenOptions::new().append(true).open(folder.path().join("in.jsonl")).unwrap();
+    input.write_all(more.as_bytes()).unwrap();
     wait_until("it fails", || shown().state == QueryState::Failed);
     let query = shown();
     let sink = query.health.iter().find(|end| end.name == "away").unwrap();
-    assert_eq!((query.rows_out, sink.condition, sink.rows), (0, Condition::Failing, 0));
+    assert_eq!((sink.condition, sink.rows), (Condition::Failing, query.rows_out));
+    assert!(query.rows_out < 20_002 && sink.waiting_rows > 0, "{sink:?}");
     assert!(sink.last_error.as_ref().unwrap().contains("the disk is full"), "{sink:?}");
     let described = properties(&engine, "DESCRIBE SINK away");
     assert!(described.contains(&("state".to_owned(), "failing".into())), "{described:?}");

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
@@ -49,6 +49,9 @@ pub(super) struct Rows {
 
 /// Rows are not delivered if they wait for so long and there is no connection.
 const STANDS_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the end waits for what is on its way.
+const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// Of how many batches it is known by themselves whether they have left; later ones are counted with the last.
 const ON_THEIR_WAY_MAX: usize = 1_024;
@@ -162,6 +165,8 @@ pub(super) struct MqttSink {
     awaited: Option<u64>,
     health: Arc<Health>,
     on_their_way: VecDeque<OnTheirWay>,
+    /// Until when the end waits for what is on its way.
+    finish_by: Option<Instant>,
 }
 
 /// Rows whose messages have yet to leave.
@@ -176,7 +181,7 @@ struct OnTheirWay {
 impl MqttSink {
     pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows, health: Arc<Health>) -> Self {
         let (publisher, batch) = (host.publisher(), PublishBatch::new());
-        Self { publisher, host, rows, batch, awaited: None, health, on_their_way: VecDeque::new() }
+        Self { publisher, host, rows, batch, awaited: None, health, on_their_way: VecDeque::new(), finish_by: None }
     }
 
     /// Counts what has left since the last call, and says why nothing does.
@@ -243,7 +248,9 @@ impl Sink for MqttSink {
         self.host.finish();
         let is_finished = self.host.is_finished().map_err(SinkError)?;
         self.look();
-        Ok(is_finished)
+        // The connection of a server goes on behind us: what is still on its way then is said to wait.
+        let finish_by = *self.finish_by.get_or_insert_with(|| Instant::now() + FINISH_MAX);
+        Ok(is_finished && (self.on_their_way.is_empty() || Instant::now() >= finish_by))
     }
 
     fn has_room(&self) -> bool {
