@@ -188,6 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn edges_of_refused_rows_part_no_stage_and_lead_from_each_once() {
+        let columns = || Arc::new(Schema::empty());
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), columns());
+        let filter = dataflow.then(source, EdgeKind::Forward, Arc::new(Nothing), columns());
+        let window = dataflow.then(filter, EdgeKind::Hash(vec![0]), Arc::new(Nothing), columns());
+        let sink = dataflow.add(Work::Sink(0), columns());
+        dataflow.connect(window, sink, 0, EdgeKind::Forward);
+        let without = cut(&dataflow, &[3], 2);
+        let letters = dataflow.add(Work::Sink(1), columns());
+        let kind = EdgeKind::Refused { late: true, others: true };
+        [source, filter, window].map(|node| dataflow.connect(node, letters, 0, kind.clone()));
+        let with = cut(&dataflow, &[3], 2);
+        assert_eq!(with[..2], without, "what is fused stays so");
+        let input = |from| StageInput { from, input: 0, kind: kind.clone() };
+        assert_eq!(with[2], Stage { nodes: vec![letters], instances: 1, inputs: vec![input(0), input(1)] });
+        assert_eq!(sink_instances(&dataflow, &[3], 2), [2, 1]);
+        assert_eq!(with[2].channels(0, &with).len(), 4, "one from each task");
+    }
+
+    #[test]
     fn what_is_connected_point_to_point_is_one_stage() {
         let mut dataflow = Dataflow::default();
         let source = dataflow.add(Work::Source(0), columns());

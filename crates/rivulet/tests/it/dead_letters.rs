@@ -10,6 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::configuration;
+use super::server::{Server, free_port, wait};
 use super::support::wait_until;
 use super::tables::said;
 
@@ -48,24 +49,22 @@ fn refusals(engine: &Engine) -> u64 {
     engine.status().big_queries[0].refused.iter().map(|(_, count)| count).sum()
 }
 
+/// What is declared, with these options of the source; paths are those of the folder.
+fn declarations(options: &str) -> Vec<String> {
+    let sinks =
+        ["counts", "letters", "too_late"].map(|sink| format!("CREATE SINK {sink} TO 'file:{sink}/' FORMAT JSON"));
+    let source = format!(
+        "CREATE SOURCE readings (ts TIMESTAMP EVENT TIME, device TEXT, value DOUBLE) FROM 'file:in.jsonl' FORMAT JSON \
+         WITH (follow => true, {options})"
+    );
+    let query = "CREATE QUERY per_device AS SELECT device, count(*) AS n, window_end FROM readings \
+                 GROUP BY device, tumble(ts, INTERVAL '10 seconds') INTO counts";
+    sinks.into_iter().chain([source, query.to_owned()]).collect()
+}
+
 fn declare(engine: &Engine, folder: &Path, options: &str) {
     append(folder, "");
-    for sink in ["counts", "letters", "too_late"] {
-        said(engine, &format!("CREATE SINK {sink} TO 'file:{}/' FORMAT JSON", folder.join(sink).display()));
-    }
-    said(
-        engine,
-        &format!(
-            "CREATE SOURCE readings (ts TIMESTAMP EVENT TIME, device TEXT, value DOUBLE) FROM 'file:{}' FORMAT JSON \
-             WITH (follow => true, {options})",
-            folder.join("in.jsonl").display()
-        ),
-    );
-    said(
-        engine,
-        "CREATE QUERY per_device AS SELECT device, count(*) AS n, window_end FROM readings \
-         GROUP BY device, tumble(ts, INTERVAL '10 seconds') INTO counts",
-    );
+    declarations(options).iter().for_each(|sql| _ = said(engine, sql));
 }
 
 fn reading(s: i64, device: &str) -> String {
@@ -75,23 +74,31 @@ fn reading(s: i64, device: &str) -> String {
 #[test]
 fn what_a_query_refuses_is_in_the_sinks_once_over_checkpoints_and_restarts() {
     let folder = TempDir::new().unwrap();
-    let engine = open(folder.path());
-    declare(&engine, folder.path(), "dead_letter => 'letters', late => 'too_late'");
+    let start = || Server::start_at(folder.path(), free_port(), 3600);
+    let mut server = start();
+    append(folder.path(), "");
+    declarations("dead_letter => 'letters', late => 'too_late'").iter().for_each(|sql| _ = server.sql_ok(sql));
+    let refused = |server: &Server| -> u64 {
+        let status = server.status();
+        let refused = status["big_queries"][0]["refused"].as_object().unwrap();
+        refused.values().map(|count| count.as_u64().unwrap()).sum()
+    };
     append(folder.path(), &(reading(1, "a") + "no JSON\n" + &reading(21, "a") + "\u{1}\n"));
-    wait_until("two are refused", || refusals(&engine) == 2);
+    wait("two are refused", || refused(&server) == 2);
     // Behind the watermark of what came before.
     append(folder.path(), &reading(2, "b"));
-    wait_until("one is late", || refusals(&engine) == 3);
-    said(&engine, "CHECKPOINT");
+    wait("one is late", || refused(&server) == 3);
+    server.sql_ok("CHECKPOINT");
     append(folder.path(), "behind the checkpoint\n");
-    wait_until("one more is refused", || refusals(&engine) == 4);
-    // As a crash would leave it: what was written behind the checkpoint is taken back and written again.
-    drop(engine);
-    let engine = open(folder.path());
-    wait_until("it is refused once more", || refusals(&engine) == 1);
+    wait("one more is refused", || refused(&server) == 4);
+    // What was written behind the checkpoint is taken back and written again.
+    server.kill_9();
+    let mut server = start();
+    wait("it is refused once more", || refused(&server) == 1);
     append(folder.path(), &reading(3, "c"));
-    wait_until("another is late", || refusals(&engine) == 2);
-    stop(engine);
+    wait("another is late", || refused(&server) == 2);
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
 
     let letters = rows(folder.path(), "letters");
     let mut payloads: Vec<&str> = letters.iter().map(|letter| letter["payload"].as_str().unwrap()).collect();
@@ -142,7 +149,7 @@ fn sinks_that_take_no_refused_rows_are_refused_in_their_place() {
     let source =
         |options: &str| format!("CREATE SOURCE other (n BIGINT)\nFROM 'file:x.jsonl' FORMAT JSON WITH ({options})");
     let error = refused(&engine, &source("dead_letter => 'leters'"));
-    assert_eq!((error.line, error.column), (Some(2), Some(58)), "{error:?}");
+    assert_eq!((error.line, error.column), (Some(2), Some(54)), "{error:?}");
     assert!(error.message.contains("names no sink that is declared: 'leters'"), "{error:?}");
     assert!(error.hint.is_some_and(|hint| hint.contains("letters")));
     let error = refused(&engine, &source("late => 'home/late'"));
@@ -153,6 +160,8 @@ fn sinks_that_take_no_refused_rows_are_refused_in_their_place() {
     assert!(refused(&engine, &source("late => 7")).message.contains("takes the name of a sink"));
     let error = refused(&engine, "DROP SINK letters");
     assert!(error.message.contains("'readings' needs it"), "{error:?}");
+    let error = refused(&engine, "CREATE QUERY both AS SELECT device FROM readings INTO letters");
+    assert!(error.message.contains("takes the refused rows of the source 'readings'"), "{error:?}");
     said(&engine, "DROP QUERY per_device");
     said(&engine, "DROP SOURCE readings");
     said(&engine, "DROP SINK letters");

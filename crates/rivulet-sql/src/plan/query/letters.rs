@@ -1,7 +1,7 @@
 //! Where the rows go that a query refuses: to the sinks that its sources name (`dead_letter`, `late`).
 //!
-//! A sink of refused rows is a node of the dataflow behind all others. Each stage sends it what it refuses along an edge
-//! of its own, so that room, checkpoints and the end hold for these rows as for results.
+//! A sink of refused rows is a node of the dataflow behind all others. Each stage sends it what it refuses along an
+//! edge of its own, so that room, checkpoints and the end hold for these rows as for results.
 
 use std::sync::{Arc, LazyLock};
 
@@ -76,6 +76,7 @@ pub(super) fn are_kept(sources: &[PlannedSource]) -> bool {
 pub(super) fn add(
     dataflow: &mut Dataflow,
     sources: &[PlannedSource],
+    sink: Option<&Name>,
     scope: &Scope,
 ) -> Result<Vec<Arc<SinkDeclaration>>, SqlError> {
     let mut sinks: Vec<Arc<SinkDeclaration>> = Vec::new();
@@ -84,6 +85,14 @@ pub(super) fn add(
     }
     for source in sources {
         check(&source.declaration, scope)?;
+        // They are counted by their names, and have other columns.
+        let named = [&source.declaration.late, &source.declaration.dead_letter].into_iter().flatten();
+        if let Some(sink) = sink.filter(|sink| named.clone().any(|name| name.text == sink.text)) {
+            let source = &source.declaration.name;
+            let message = format!("the sink '{sink}' takes the refused rows of the source '{source}'");
+            return Err(SqlError::new(sink.position, message)
+                .hint("declare another sink for the results; it may have the same address"));
+        }
     }
     // By node the sources that its rows come from.
     let mut read: Vec<Vec<usize>> = Vec::new();

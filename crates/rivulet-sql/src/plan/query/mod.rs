@@ -139,7 +139,7 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let stream = stream.map_err(|error| at_its_join(error, query))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
     let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
-    let letters = letters::add(&mut dataflow, &lowering.sources, scope)?;
+    let letters = letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?;
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 
