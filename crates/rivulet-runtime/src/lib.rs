@@ -35,7 +35,9 @@ pub mod spill;
 pub mod task;
 pub mod workers;
 
-pub use flow::{Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, TaskReport};
+pub use flow::{
+    Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport,
+};
 pub use group::{
     Absences, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
 };

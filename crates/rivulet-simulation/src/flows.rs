@@ -463,6 +463,7 @@ impl FlowWorld {
             limits: FlowLimits { rows_max: 16, bytes_max: 1 << 20, batch_rows: 4 },
             measures: false,
             letters: None,
+            tap: None,
             restored: snapshot,
         });
         let flow = flow.map_err(|error| error.to_string())?;

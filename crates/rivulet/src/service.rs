@@ -8,8 +8,9 @@ mod access;
 mod activity;
 mod session;
 
+use std::any::Any;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rivulet_connectors::connector::{Condition, Direction};
 use rivulet_dataflow::QueryId;
@@ -149,6 +150,13 @@ pub trait Service: Send + Sync + 'static {
     /// is more than allowed, new ones are skipped, and counted as well.
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError>;
 
+    /// Runs one SELECT for as long as the answer is held, and gives its rows as they come. A slow reader loses some, as
+    /// with [`Service::results`].
+    fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
+        let _ = sql;
+        Err(ServiceError::invalid("this server runs no SELECT"))
+    }
+
     /// Saves the state of queries now. When this returns, a restart finds what is saved.
     fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
         Err(ServiceError::invalid("this server makes no checkpoints"))
@@ -186,6 +194,16 @@ pub struct LiveResult {
     pub skipped: u64,
     /// What it counts for, until the last reader has it.
     pub(crate) _waiting: Option<Waiting>,
+}
+
+/// A SELECT that runs until this is dropped.
+pub struct Selection {
+    /// Its rows as JSON.
+    pub rows: broadcast::Receiver<Arc<LiveResult>>,
+    /// Once there will be no more rows, why: `ended`, or `failed: ` and the error.
+    pub end: Arc<OnceLock<String>>,
+    /// Ends it.
+    pub(crate) _running: Box<dyn Any + Send + Sync>,
 }
 
 impl From<&str> for LiveResult {
@@ -665,7 +683,8 @@ pub struct BigQueryInfo {
     pub refusal: Option<String>,
     /// By source, rows whose times are most likely seconds that were taken for milliseconds.
     pub times_in_seconds: Vec<(String, u64)>,
-    /// From the arrival of a row to the writing of what came of it.
+    /// From the arrival of the newest row that a result is made of to its handing to the sink. Of a window that
+    /// includes the wait for its end.
     pub latency: LatencyStatus,
     /// Memory of its operators.
     pub state_bytes: u64,

@@ -16,7 +16,7 @@ use crate::files::{Files, words};
 const DURATION_US_MAX: f64 = 100.0 * 365.25 * 86_400e6;
 
 /// Checked options.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     connector: &'static str,
     /// Of those that were given or have a default.
@@ -92,6 +92,14 @@ impl Options {
             |near| format!("did you mean '{beginning}{near}'?"),
         );
         self.wrong(name, "is none that a statement may give", hint)
+    }
+
+    /// The others.
+    #[must_use]
+    pub(crate) fn without(&self, option: &str) -> Self {
+        let mut without = self.clone();
+        without.values.remove(option);
+        without
     }
 
     /// An error about one of the options.

@@ -30,6 +30,8 @@ pub struct Host {
     pub comes_again: bool,
     /// Whether a source of it is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
+    /// Whether whoever reads only looks, so that nothing may be taken from others who read the same.
+    pub only_looks: bool,
     /// Where the source or sink that is opened with this says how it gets on.
     pub health: Arc<Health>,
 }

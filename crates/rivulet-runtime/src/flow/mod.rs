@@ -72,6 +72,8 @@ pub struct FlowParts {
     pub sources: Vec<Vec<Partition>>,
     /// What makes rows of what is refused, for the sinks that stand behind edges of refused rows.
     pub letters: Option<Arc<dyn Letters>>,
+    /// What looks at the results on their way to the sink.
+    pub tap: Option<Tap>,
     /// For each sink of the dataflow its instances, as many as
     /// [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
     pub sinks: Vec<Vec<Box<dyn Sink>>>,
@@ -84,6 +86,9 @@ pub struct FlowParts {
     /// Where it goes on; sources and sinks were opened there.
     pub restored: Option<Snapshot>,
 }
+
+/// Looks at results on their way to the sink. It is called by the tasks that write, and waits for nothing.
+pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
 
 /// Makes rows of what a query refuses, for the sinks of refused rows.
 pub trait Letters: Send + Sync {
@@ -234,7 +239,7 @@ impl Flow {
     /// # Errors
     /// The state that it is to go on with is not that of these operators.
     pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, StateError> {
-        let FlowParts { name, dataflow, sources, letters, sinks, parallelism, limits, measures, restored } = parts;
+        let FlowParts { name, dataflow, sources, letters, tap, sinks, parallelism, limits, measures, restored } = parts;
         let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
@@ -296,6 +301,7 @@ impl Flow {
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
                         letters: letters.clone().map(|letters| (letters, sources_of[index].clone())),
                         is_of_results: stage.sink(&dataflow) == Some(0),
+                        tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
                         nodes: stage.operator_nodes(&dataflow).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),

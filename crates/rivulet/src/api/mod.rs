@@ -383,6 +383,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(queries::pause_query))
         .routes(routes!(queries::resume_query))
         .routes(routes!(results::watch_results))
+        .routes(routes!(results::watch_select))
         .routes(routes!(status::show_status))
         .routes(routes!(status::make_checkpoint))
         .routes(routes!(backup::make_backup))

@@ -1,9 +1,11 @@
-//! Live results of a query as server-sent events.
+//! Live results of a query, and of a SELECT that runs for the request alone, as server-sent events.
 
+use std::any::Any;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
@@ -44,10 +46,7 @@ pub(super) async fn watch_results(
     parameters: Result<Query<WatchParameters>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let Query(WatchParameters { limit }) = parameters?;
-    let permit = Arc::clone(&api.bounds.watch_permits).try_acquire_owned().map_err(|_| {
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
-            .with_hint("subscribe to the query's output topic at the broker instead")
-    })?;
+    let permit = api.watch_permit()?;
     let results = api.blocking(move |session| session.results(&name)).await??;
     let watch = Watch {
         results,
@@ -55,9 +54,54 @@ pub(super) async fn watch_results(
         left: limit.unwrap_or(u64::MAX),
         ended: false,
         stop: api.stop.clone(),
+        selection: None,
         _permit: permit,
     };
     Ok(Sse::new(unfold(watch, Watch::next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+/// Watch the rows of a SELECT
+///
+/// The body is one SELECT over sources and views, without INTO. It runs as long as the request, and takes nothing from
+/// queries that read the same. Server-sent events as of the results of a query; `end` says `ended` (the input has),
+/// `failed: ` and the error, `limit` or `stopping`.
+#[utoipa::path(
+    post, path = "/api/v1/select", tag = "sql",
+    params(WatchParameters),
+    request_body(content = String, content_type = "text/plain", example = "SELECT device, value FROM readings"),
+    responses(
+        (status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn watch_select(
+    api: Authenticated,
+    parameters: Result<Query<WatchParameters>, QueryRejection>,
+    body: Body,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let Query(WatchParameters { limit }) = parameters?;
+    let permit = api.watch_permit()?;
+    let sql = api.read_sql(body).await?;
+    let selection = api.blocking(move |session| session.select(&sql)).await??;
+    let watch = Watch {
+        results: selection.rows,
+        next: None,
+        left: limit.unwrap_or(u64::MAX),
+        ended: false,
+        stop: api.stop.clone(),
+        selection: Some((selection.end, selection._running)),
+        _permit: permit,
+    };
+    Ok(Sse::new(unfold(watch, Watch::next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+impl Authenticated {
+    fn watch_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.bounds.watch_permits).try_acquire_owned().map_err(|_| {
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
+                .with_hint("subscribe to the query's output topic at the broker instead")
+        })
+    }
 }
 
 struct Watch {
@@ -67,6 +111,8 @@ struct Watch {
     left: u64,
     ended: bool,
     stop: Stop,
+    /// Of a SELECT, why there are no more rows, and what ends it when this goes.
+    selection: Option<(Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>)>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -76,7 +122,7 @@ impl Watch {
             return None;
         }
         let received = if self.left == 0 {
-            Err("limit")
+            Err("limit".to_owned())
         } else if let Some(result) = self.next.take() {
             Ok(Ok(result))
         } else {
@@ -89,9 +135,12 @@ impl Watch {
                     }
                     Ok(result) => Ok(Ok(result)),
                     Err(RecvError::Lagged(count)) => Ok(Err(count)),
-                    Err(RecvError::Closed) => Err("dropped"),
+                    Err(RecvError::Closed) => Err(match &self.selection {
+                        None => "dropped".to_owned(),
+                        Some((end, _)) => end.get().cloned().unwrap_or_else(|| "ended".to_owned()),
+                    }),
                 },
-                () = self.stop.stopped() => Err("stopping"),
+                () = self.stop.stopped() => Err("stopping".to_owned()),
             }
         };
         let event = match received {

@@ -365,7 +365,8 @@ pub struct BigQuery {
     /// By source, rows whose times are most likely seconds that were taken for milliseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times_in_seconds: BTreeMap<String, u64>,
-    /// Time from the arrival of a row to the writing of what came of it.
+    /// Time from the arrival of the newest row that a result is made of to its handing to the sink. Of a window that
+    /// includes the wait for its end.
     pub latency: Latency,
     /// Memory of its operators.
     pub state_bytes: u64,

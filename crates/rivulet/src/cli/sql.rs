@@ -4,12 +4,14 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rivulet_sql::Statement;
 use rustyline::DefaultEditor;
 use rustyline::config::Configurer;
 use rustyline::error::ReadlineError;
 
 use crate::api::types::{SqlAnswer, StatementResult};
-use crate::http_client::Client;
+use crate::counted::counted;
+use crate::http_client::{Client, WatchEvent};
 
 use super::error::CliError;
 use super::output::{cell, print_json, result_table};
@@ -53,8 +55,40 @@ pub(super) fn read_source(file: &Path) -> Result<String, CliError> {
     read.map_err(|error| CliError::new(format!("cannot read {}: {error}", file.display())))
 }
 
+/// Whether a script is one SELECT, whose rows are shown as they come.
+fn is_select(script: &str) -> bool {
+    let mut statements = rivulet_sql::statements(script);
+    let is_one = matches!(statements.next(), Some(Ok((Statement::RunQuery(query), _))) if query.sink.is_none());
+    is_one && statements.next().is_none()
+}
+
+/// Prints the rows of a SELECT, a JSON object each, until its input ends or Ctrl-C.
+fn select(client: &Client, script: &str) -> Result<(), CliError> {
+    if io::stderr().is_terminal() {
+        eprintln!("rows are shown as they come; Ctrl-C ends it");
+    }
+    let shown = client.select(script, |event| match event {
+        WatchEvent::Result(row) => {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{row}")?;
+            Ok(out.flush()?)
+        }
+        WatchEvent::Lost(count) => {
+            eprintln!("too slow: {} skipped", counted(count, "row"));
+            Ok(())
+        }
+        WatchEvent::End("ended" | "limit") => Ok(()),
+        WatchEvent::End("stopping") => Err(CliError::new("the server is stopping: no more rows")),
+        WatchEvent::End(reason) => Err(CliError::new(reason.strip_prefix("failed: ").unwrap_or(reason).to_owned())),
+    });
+    shown.map_err(|error: CliError| error.in_source(script))
+}
+
 /// Runs a script and prints its results.
 fn run_script(global: Global, client: &Client, script: &str) -> Result<(), CliError> {
+    if is_select(script) {
+        return select(client, script);
+    }
     let mut answer = client.run_script(script)?;
     let error = answer.error.take();
     let mut out = io::stdout().lock();
@@ -116,6 +150,7 @@ Statements end with a semicolon and may take several lines.
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
+  SELECT ... FROM source;  shows rows as they come, until Ctrl-C
   CHECKPOINT;  SHOW CHECKPOINTS;
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";
 

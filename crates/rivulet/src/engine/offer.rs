@@ -14,7 +14,7 @@ use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
     Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, QueryFilter, QueryInfo, QueryReplacement,
-    QueryRequest, Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 
 impl Service for Engine {
@@ -176,6 +176,10 @@ impl Service for Engine {
 
     fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         self.queries.watch(query)
+    }
+
+    fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
+        self.big_queries.begin_select(sql)
     }
 
     fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {

@@ -14,7 +14,7 @@ use rivulet_dataflow::{
     Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, Slot, SlotTable,
 };
 
-use super::taps::Taps;
+use super::taps::{Taps, Watched};
 use super::topics::{InputTopics, Topics};
 use crate::catalog::Catalog;
 use crate::service::generated_name;
@@ -196,7 +196,7 @@ impl TaskSink {
                     return;
                 }
                 published += 1;
-                if shows(row) && outputs.taps.is_watched(query) {
+                if shows(row) && outputs.taps.is_watched(&Watched::Query(query)) {
                     let result = match outputs.result_is_json[output] {
                         true => String::from_utf8_lossy(rows.row(row)).into_owned(),
                         false => encode_row_as_json(batch, row),
@@ -269,7 +269,7 @@ impl GroupSink for TaskSink {
 
     fn flush(&mut self) -> Result<(), SinkError> {
         for (query, result) in self.watched.drain(..) {
-            self.outputs.taps.send(query, || result);
+            self.outputs.taps.send(&Watched::Query(query), || result);
         }
         if !self.messages.is_empty() {
             self.publisher.submit(&mut self.messages);

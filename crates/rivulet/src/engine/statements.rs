@@ -358,8 +358,10 @@ impl Engine {
             Statement::RunQuery(query) => Err(match query.sink {
                 Some(_) => ServiceError::invalid("a query that goes on needs a name on a server")
                     .with_hint("write CREATE QUERY name AS INSERT INTO ..., or run the script with `rivulet run`"),
-                None => ServiceError::invalid("a server runs queries that write to a sink")
-                    .with_hint("write CREATE QUERY name AS SELECT ... INTO sink, or run the script with `rivulet run`"),
+                None => ServiceError::invalid("a server runs queries that write to a sink").with_hint(
+                    "write CREATE QUERY name AS SELECT ... INTO sink; `rivulet sql` shows the rows of one SELECT \
+                         as they come, and POST /api/v1/select gives them",
+                ),
             }),
             Statement::ExplainBigQuery { analyze: true, .. } => {
                 Err(ServiceError::invalid("EXPLAIN ANALYZE runs the query, which a server does only for a name")

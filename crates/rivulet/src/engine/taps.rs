@@ -5,12 +5,14 @@
 //! up; and those that do not read at all are cut off by the server they are connected to.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rivulet_dataflow::QueryId;
+use rivulet_connectors::formats::encode_row_as_json;
+use rivulet_dataflow::{Batch, QueryId};
 use tokio::sync::broadcast;
 
 use crate::service::LiveResult;
@@ -24,11 +26,32 @@ const RESULT_BYTES: usize = 64;
 /// The least time between two lines in the log about results that were skipped.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Whose results are watched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Watched {
+    /// A query of an application.
+    Query(QueryId),
+    /// A big query, by its name.
+    BigQuery(String),
+    /// A SELECT that runs for its readers alone.
+    Select(u64),
+}
+
+impl fmt::Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Query(id) => write!(f, "{id}"),
+            Self::BigQuery(name) => f.write_str(name),
+            Self::Select(number) => write!(f, "select {number}"),
+        }
+    }
+}
+
 /// The readers of live results, by query.
 #[derive(Debug)]
 pub(super) struct Taps {
     watched: AtomicUsize,
-    taps: RwLock<HashMap<QueryId, Tap>>,
+    taps: RwLock<HashMap<Watched, Tap>>,
     bytes_max: usize,
     /// Bytes that wait for readers of any query.
     bytes: Arc<AtomicUsize>,
@@ -88,7 +111,7 @@ impl Taps {
     }
 
     /// A reader of a query's results from now on.
-    pub(super) fn watch(&self, query: QueryId) -> broadcast::Receiver<Arc<LiveResult>> {
+    pub(super) fn watch(&self, query: Watched) -> broadcast::Receiver<Arc<LiveResult>> {
         let mut taps = self.taps.write();
         taps.retain(|_, tap| tap.sender.receiver_count() > 0);
         let receiver = taps.entry(query).or_insert_with(Tap::new).sender.subscribe();
@@ -102,15 +125,37 @@ impl Taps {
     }
 
     /// Whether anybody watches a query.
-    pub(super) fn is_watched(&self, query: QueryId) -> bool {
-        self.taps.read().contains_key(&query)
+    pub(super) fn is_watched(&self, query: &Watched) -> bool {
+        self.taps.read().contains_key(query)
+    }
+
+    /// Hands rows of a big query to its readers. Those of a result that `changes` say in `op` whether they came (`+`)
+    /// or were taken back (`-`).
+    pub(super) fn send_rows(&self, query: &Watched, batch: &Batch, changes: bool) {
+        if !self.is_watching() || !self.is_watched(query) {
+            return;
+        }
+        for row in 0..batch.rows() {
+            self.send(query, || {
+                let text = encode_row_as_json(batch, row);
+                match changes {
+                    false => text,
+                    true => {
+                        let op = if batch.is_retraction(row) { '-' } else { '+' };
+                        let rest = text.strip_prefix('{').unwrap_or(&text);
+                        let comma = if rest == "}" { "" } else { "," };
+                        format!("{{\"op\":\"{op}\"{comma}{rest}")
+                    }
+                }
+            });
+        }
     }
 
     /// Hands a result to the readers of a query; `result` is called only if there are any.
-    pub(super) fn send(&self, query: QueryId, result: impl FnOnce() -> String) {
+    pub(super) fn send(&self, query: &Watched, result: impl FnOnce() -> String) {
         let is_gone = {
             let taps = self.taps.read();
-            match taps.get(&query) {
+            match taps.get(query) {
                 Some(tap) => !self.offer(query, tap, taps.len(), result()),
                 None => false,
             }
@@ -118,13 +163,13 @@ impl Taps {
         if is_gone {
             // Somebody new may have begun to watch in between.
             let mut taps = self.taps.write();
-            taps.retain(|&id, tap| id != query || tap.sender.receiver_count() > 0);
+            taps.retain(|id, tap| id != query || tap.sender.receiver_count() > 0);
             self.watched.store(taps.len(), Ordering::Release);
         }
     }
 
     /// Hands a result on if there is room for it; whether anybody still watches.
-    fn offer(&self, query: QueryId, tap: &Tap, watched: usize, text: String) -> bool {
+    fn offer(&self, query: &Watched, tap: &Tap, watched: usize, text: String) -> bool {
         let bytes = text.len() + RESULT_BYTES;
         let has_room = |bytes_max: usize, waiting: &AtomicUsize| match waiting.load(Ordering::Relaxed) {
             // One that is larger than its share passes when nothing waits.
@@ -140,15 +185,15 @@ impl Taps {
         let mut last = self.last_notice.lock();
         if last.is_none_or(|last| last.elapsed() >= NOTICE_INTERVAL) {
             *last = Some(Instant::now());
-            tracing::warn!(query, skipped, "live results are skipped, because their readers are too slow");
+            tracing::warn!(%query, skipped, "live results are skipped, because their readers are too slow");
         }
         tap.sender.receiver_count() > 0
     }
 
     /// Ends the readers of a query that is gone.
-    pub(super) fn forget(&self, query: QueryId) {
+    pub(super) fn forget(&self, query: &Watched) {
         let mut taps = self.taps.write();
-        taps.remove(&query);
+        taps.remove(query);
         self.watched.store(taps.len(), Ordering::Release);
     }
 }
@@ -161,12 +206,12 @@ mod tests {
     fn a_watched_query_is_copied_and_others_are_not() {
         let taps = Taps::new(1 << 20);
         assert!(!taps.is_watching());
-        let mut reader = taps.watch(7);
-        taps.send(7, || "{}".into());
-        taps.send(8, || unreachable!("nobody watches this query"));
+        let mut reader = taps.watch(Watched::Query(7));
+        taps.send(&Watched::Query(7), || "{}".into());
+        taps.send(&Watched::Query(8), || unreachable!("nobody watches this query"));
         assert_eq!(reader.try_recv().unwrap().text, "{}");
         drop(reader);
-        taps.send(7, || "{}".into());
+        taps.send(&Watched::Query(7), || "{}".into());
         assert!(!taps.is_watching());
     }
 
@@ -174,14 +219,14 @@ mod tests {
     fn readers_that_do_not_read_hold_no_more_than_is_allowed_and_others_get_theirs() {
         let bytes_max = 64 << 10;
         let taps = Taps::new(bytes_max);
-        let sleepers: Vec<_> = (0..32).map(|query| taps.watch(query)).collect();
-        let mut reader = taps.watch(99);
+        let sleepers: Vec<_> = (0..32).map(|query| taps.watch(Watched::Query(query))).collect();
+        let mut reader = taps.watch(Watched::Query(99));
         let result = "x".repeat(1_000);
         for round in 0..1_000 {
             for query in 0..32 {
-                taps.send(query, || result.clone());
+                taps.send(&Watched::Query(query), || result.clone());
             }
-            taps.send(99, || result.clone());
+            taps.send(&Watched::Query(99), || result.clone());
             let got = reader.try_recv().unwrap_or_else(|_| panic!("the reader that reads loses result {round}"));
             assert_eq!((got.text.len(), got.skipped), (1_000, 0));
             assert!(taps.bytes.load(Ordering::Relaxed) <= bytes_max);
@@ -192,11 +237,11 @@ mod tests {
         while sleeper.try_recv().is_ok() {
             kept += 1;
         }
-        taps.send(0, || "{}".into());
+        taps.send(&Watched::Query(0), || "{}".into());
         assert_eq!(kept + sleeper.try_recv().unwrap().skipped, 1_000);
         drop((sleeper, reader));
         for query in 0..100 {
-            taps.send(query, || "{}".into());
+            taps.send(&Watched::Query(query), || "{}".into());
         }
         assert_eq!(taps.bytes.load(Ordering::Relaxed), 0, "all is given back");
     }

@@ -253,7 +253,27 @@ impl Client {
         if let Some(limit) = limit {
             request = request.query("limit", limit.to_string());
         }
-        let response = self.accepted(request.call())?;
+        self.read_events(self.accepted(request.call())?, visit)
+    }
+
+    /// Runs one SELECT on the server and calls `visit` with its rows as they come.
+    ///
+    /// # Errors
+    /// As [`Client::watch`].
+    pub fn select<E: From<ClientError>>(
+        &self,
+        sql: &str,
+        visit: impl FnMut(WatchEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let request = self.agent.post(self.url("/api/v1/select")).header("content-type", "text/plain");
+        self.read_events(self.accepted(request.send(sql))?, visit)
+    }
+
+    fn read_events<E: From<ClientError>>(
+        &self,
+        response: Response<Body>,
+        visit: impl FnMut(WatchEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         // Watching has no end, so it has no limit of bytes; a single event has one.
         let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
         let lost = |_| ClientError::Lost { server: self.server.clone() }.into();

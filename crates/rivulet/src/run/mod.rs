@@ -21,7 +21,7 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Direction, FinalUpTo, Health, Host};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot};
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, WorkerSettings, WorkerStatus, Workers};
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Tap, WorkerSettings, WorkerStatus, Workers};
 use rivulet_sql::{PlannedOutput, QueryPlan, SinkDeclaration};
 
 use crate::service::{ErrorKind, ServiceError};
@@ -210,6 +210,7 @@ impl Opened {
             dataflow: plan.dataflow.clone(),
             sources,
             letters: Some(QueryLetters::new(plan, name)),
+            tap: None,
             sinks,
             parallelism,
             limits: options.limits,
@@ -218,6 +219,12 @@ impl Opened {
         };
         let output = plan.output.sink.is_some().then(|| hosts[0].health.clone());
         Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output })
+    }
+
+    /// Has this look at its results.
+    pub(crate) fn with_tap(mut self, tap: Tap) -> Self {
+        self.parts.tap = Some(tap);
+        self
     }
 
     /// Lets it run on these workers.

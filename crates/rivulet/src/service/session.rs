@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use super::access::{Access, Action, Caller, Resource, ResourceKind};
 use super::{
     ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryFilter, QueryInfo, QueryRequest,
-    Replacement, Service, ServiceError, StatementResult, Status, TableInfo,
+    Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 use crate::data_folder::archive::Backup;
 
@@ -189,6 +189,12 @@ impl Session {
     pub fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         self.permit(Action::Subscribe, ResourceKind::Query, Some(query))?;
         self.service.results(query)
+    }
+
+    /// See [`Service::select`]. The caller is checked here and not again while rows come.
+    pub fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
+        self.permit(Action::Subscribe, ResourceKind::Source, None)?;
+        self.service.select(sql)
     }
 
     /// See [`Service::checkpoint`].

@@ -332,6 +332,7 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/queries/{name}/pause",
             "/api/v1/queries/{name}/results",
             "/api/v1/queries/{name}/resume",
+            "/api/v1/select",
             "/api/v1/sql",
             "/api/v1/status",
             "/api/v1/tables",

@@ -4,6 +4,7 @@ mod support;
 
 mod api;
 mod lifecycle_log;
+mod live_rows;
 mod backup;
 mod bench;
 mod book;

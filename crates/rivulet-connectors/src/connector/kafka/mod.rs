@@ -176,6 +176,9 @@ fn open_source(
     let resumed = spec.resumed::<start::Resumed>(CONNECTOR.name)?;
     let failed = |problem| broker_problem(spec, problem);
     let resumed = resumed.as_deref().unwrap_or_default();
+    // A member of the group would take partitions from the others, and commit what they have not read.
+    let alone = spec.host.only_looks.then(|| options.without("group"));
+    let options = alone.as_ref().unwrap_or(options);
     let plan = start::plan(topic, options, config, partitions_wanted, resumed, &spec.host.files, &failed)?;
     let rows = Arc::new(source::Rows { topic: topic.to_owned(), layout, format });
     let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();

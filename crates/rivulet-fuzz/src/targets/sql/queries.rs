@@ -65,6 +65,7 @@ fn results(
             limits: FlowLimits { batch_rows: at_once, ..FlowLimits::default() },
             measures: false,
             letters: None,
+            tap: None,
             restored: None,
         })
         .expect("there is no state that could not fit");

@@ -20,7 +20,7 @@ use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Measured, OperatorCounters};
-use super::{FlowState, Letters};
+use super::{FlowState, Letters, Tap};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
@@ -53,6 +53,8 @@ pub(super) struct FlowParts {
     pub(super) letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
     /// Its sink is that of the results, and not of refused rows.
     pub(super) is_of_results: bool,
+    /// What looks at what it writes.
+    pub(super) tap: Option<Tap>,
     pub(super) operators: Vec<Box<dyn Operator>>,
     /// The operators in the dataflow.
     pub(super) nodes: Vec<NodeId>,
@@ -81,6 +83,7 @@ pub(crate) struct FlowTask {
     /// Whether it ends with a sink, and with one that waits for each checkpoint to be durable.
     writes: bool,
     is_of_results: bool,
+    tap: Option<Tap>,
     waits_for_commit: bool,
     letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
     /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
@@ -177,6 +180,7 @@ impl FlowTask {
             aligned: parts.aligned,
             writes: parts.sink.is_some(),
             is_of_results: parts.is_of_results,
+            tap: parts.tap,
             letters: parts.letters.filter(|_| parts.outputs.take_refused()),
             waits_for_commit: transactional(&mut parts.sink).is_some_and(|sink| sink.waits_for_commit()),
             final_to: AtomicU64::new(0),
@@ -402,6 +406,9 @@ impl FlowTask {
             rows_out += batch.rows() as u64;
             let sent = match sink {
                 Some(sink) => {
+                    if let Some(tap) = &self.tap {
+                        tap(&batch);
+                    }
                     let written = sink.write(&batch).map_err(|error| error.0);
                     let now_us = clock.now_us();
                     let latency_us = &mut self.figures.lock().latency_us;

@@ -208,6 +208,7 @@ fn start(
         limits: FlowLimits { rows_max: course.rows_max, bytes_max: 1 << 20, batch_rows: course.batch_rows },
         measures: false,
         letters: None,
+        tap: None,
         restored,
     });
     Ok((flow.map_err(|error| error.to_string())?, kept))

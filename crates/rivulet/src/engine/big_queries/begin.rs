@@ -72,7 +72,7 @@ impl BigQueries {
             Some((epoch, snapshot)) => (Resumed::FromCheckpoint(epoch), Some(snapshot)),
             None => (Resumed::FromTheStart, None),
         };
-        let running = Arc::new(self.opener.start(plan, name, snapshot)?);
+        let running = Arc::new(self.opener.start(plan, name, snapshot, self.tap_of(name, plan))?);
         if let Resumed::FromCheckpoint(epoch) = resumed {
             tracing::info!(query = name, epoch, "goes on from its checkpoint");
         }

@@ -7,9 +7,9 @@
 //! In reading order: `claim`: who changes a query; `opener`: what waits for the world outside; `declared`: sources,
 //! sinks and views; here: queries, from their creation to their end; `saved` and `note`: what outlives the process;
 //! `life`: the states of a query; `begin`: where one goes on; `load`: start and end of the server; `replace`: another
-//! version of a query goes on where one was; `info` and `health`: what is shown of them; `watch`: what is done about those that fail
-//! or do not start; `starts` and `crash`: about those at which the process dies; `memory`: about those that need more
-//! than there may be.
+//! version of a query goes on where one was; `info` and `health`: what is shown of them; `select`: who looks at rows as
+//! they come; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which
+//! the process dies; `memory`: about those that need more than there may be.
 
 mod begin;
 mod claim;
@@ -24,6 +24,7 @@ mod note;
 mod opener;
 mod replace;
 pub(crate) mod saved;
+mod select;
 mod starts;
 mod watch;
 
@@ -41,6 +42,7 @@ use super::memory::MemoryBound;
 use super::queries::Queries;
 use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
+use super::taps::Watched;
 use crate::catalog::Catalog;
 use crate::run;
 use crate::service::{ErrorKind, ServiceError};
@@ -227,7 +229,7 @@ impl BigQueries {
         let (plan, running, changing) = loop {
             let changes = self.declarations();
             let plan = Arc::new(plan_query(query, &self.scope())?);
-            let running = self.opener.start(&plan, &name.text, None)?;
+            let running = self.opener.start(&plan, &name.text, None, self.tap_of(&name.text, &plan))?;
             let changing = self.changing.lock();
             if self.declarations() == changes && !self.opener.is_stopped() {
                 break (plan, running, changing);
@@ -411,6 +413,7 @@ impl BigQueries {
             known.queries.remove(name);
         }
         self.queries.state.lock().big_query_names.remove(name);
+        self.queries.taps.forget(&Watched::BigQuery(name.to_owned()));
         if let Some(running) = one.life.into_flow() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {

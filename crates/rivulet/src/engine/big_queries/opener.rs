@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use rivulet_connectors::connector::Host;
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::Snapshot;
-use rivulet_runtime::Workers;
+use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
 
 use crate::config::Config;
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
-use crate::run::{self, RunOptions};
+use crate::run::results::Results;
+use crate::run::{self, Opened, RunOptions};
 use crate::service::{ErrorKind, ServiceError};
 
 /// What is needed to open something.
@@ -101,13 +102,39 @@ impl Opener {
         }
     }
 
-    /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start.
+    /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start. `tap` sees its results.
     pub(super) fn start(
         &self,
         plan: &Arc<QueryPlan>,
         query: &str,
         snapshot: Option<Snapshot>,
+        tap: Tap,
     ) -> Result<run::Running, ServiceError> {
+        let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
+        let opened = self.open(plan, query, self.host_of(query), None, checkpoints)?;
+        opened.with_tap(tap).start(&self.workers).map_err(without_place)
+    }
+
+    /// Opens what a SELECT reads, and lets it run for its reader alone.
+    pub(super) fn start_select(
+        &self,
+        plan: &Arc<QueryPlan>,
+        name: &str,
+        results: Box<dyn Results>,
+    ) -> Result<run::Running, ServiceError> {
+        let host = Host { only_looks: true, ..self.host_of(name) };
+        let opened = self.open(plan, name, host, Some(results), None)?;
+        opened.start(&self.workers).map_err(without_place)
+    }
+
+    fn open(
+        &self,
+        plan: &Arc<QueryPlan>,
+        name: &str,
+        host: Host,
+        results: Option<Box<dyn Results>>,
+        checkpoints: Option<Option<Snapshot>>,
+    ) -> Result<Opened, ServiceError> {
         let policy = self.config.workers.policy;
         if policy.has_worker_for_each_task() {
             let name = policy.name;
@@ -117,13 +144,15 @@ impl Opener {
                 ServiceError::new(ErrorKind::Unavailable, message).with_hint("run the query with `rivulet run`")
             );
         }
-        let (options, host) = (RunOptions::new(self.config.workers.threads), self.host_of(query));
-        let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
-        let (of_plan, name) = (plan.clone(), query.to_owned());
-        let open = move || run::Opened::open(options, &host, &of_plan, &name, None, checkpoints);
-        let opened = self.call(&format!("opening what '{query}' reads and writes"), self.limit(), open);
-        // Sources and sinks were declared in other scripts, in which the places of their errors are.
-        let without_place = |error| ServiceError { line: None, column: None, ..error };
-        opened.and_then(|opened| opened.start(&self.workers)).map_err(without_place)
+        let options = RunOptions::new(self.config.workers.threads);
+        let (plan, query) = (plan.clone(), name.to_owned());
+        let open = move || Opened::open(options, &host, &plan, &query, results, checkpoints);
+        let opened = self.call(&format!("opening what '{name}' reads and writes"), self.limit(), open);
+        opened.map_err(without_place)
     }
+}
+
+/// An error without its place: sources and sinks were declared in other scripts, in which the places are.
+fn without_place(error: ServiceError) -> ServiceError {
+    ServiceError { line: None, column: None, ..error }
 }

@@ -335,7 +335,8 @@ impl Upgrade for Version<'_> {
         }
         if !self.before.life.is_paused() {
             let after = self.handed.as_ref().map(|handed| handed.after.clone());
-            self.running = Some(all.opener.start(&self.plan, self.name(), after)?);
+            let tap = all.tap_of(self.name(), &self.plan);
+            self.running = Some(all.opener.start(&self.plan, self.name(), after, tap)?);
         }
         Ok(())
     }

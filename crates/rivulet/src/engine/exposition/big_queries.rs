@@ -139,7 +139,8 @@ impl Snapshot {
             }
         }
         self.encode_ends(encoder)?;
-        let help = "From the arrival of a row of a big query to the writing of what came of it";
+        let help = "From the arrival of the newest row that a result of a big query is made of to its handing to the \
+                    sink; of a window that includes the wait for its end";
         let mut family = encoder.encode_descriptor("big_query_latency", help, seconds, MetricType::Histogram)?;
         for one in &self.big_queries {
             encode_histogram(&mut family, &Labels(&[("query", &one.info.name)]), &one.latency_us)?;

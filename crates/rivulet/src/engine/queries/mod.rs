@@ -32,7 +32,7 @@ use super::registry::Registry;
 use super::routing::Routing;
 use super::running::Running;
 use super::tables::ReferenceTables;
-use super::taps::Taps;
+use super::taps::{Taps, Watched};
 use crate::catalog::Catalog;
 use crate::counted::counted;
 use crate::service::{ErrorKind, LiveResult, ServiceError};
@@ -129,12 +129,11 @@ impl Queries {
     pub(super) fn watch(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         let state = self.state.lock();
         if state.big_query_names.contains(query) {
-            return Err(ServiceError::invalid(format!("'{query}' is a big query, whose rows go to its sink"))
-                .with_hint("write them to a sink that can be watched, or run the SELECT with `rivulet run`"));
+            return Ok(self.taps.watch(Watched::BigQuery(query.to_owned())));
         }
         let id = state.query(query)?;
         self.place(&state, id)?;
-        Ok(self.taps.watch(id))
+        Ok(self.taps.watch(Watched::Query(id)))
     }
 }
 

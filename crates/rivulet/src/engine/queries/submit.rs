@@ -20,6 +20,7 @@ use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::registry::Entry;
 use crate::engine::running::{Running, topics_of};
+use crate::engine::taps::Watched;
 use crate::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError, is_generated_name};
 
 /// The longest name of a query, in bytes.
@@ -215,7 +216,7 @@ impl Queries {
                 Some(_) => not_running += 1,
                 None => {}
             }
-            self.taps.forget(id);
+            self.taps.forget(&Watched::Query(id));
         }
         if not_running > 0 {
             self.applications.forget_left_out(application, not_running);

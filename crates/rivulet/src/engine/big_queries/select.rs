@@ -1,0 +1,154 @@
+//! Who looks at rows as they come: at the results of a big query on their way to its sink, and at those of a SELECT that
+//! runs for one reader alone.
+//!
+//! What must hold: a SELECT ends with its reader. What waits for readers is bounded ([`Taps`]), and what they miss is
+//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rivulet_dataflow::Batch;
+use rivulet_runtime::Tap;
+use rivulet_sql::{QueryPlan, Statement, plan_query};
+
+use super::BigQueries;
+use crate::engine::taps::{Taps, Watched};
+use crate::engine::texts::only_statement;
+use crate::run::Running;
+use crate::run::results::Results;
+use crate::service::{ErrorKind, Selection, ServiceError};
+
+/// How many SELECT run at a time; each has a thread that waits for its end.
+const SELECTS_MAX: usize = 16;
+
+/// How often it is looked whether one has ended.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Numbers of SELECT, each once in a process.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Those that run.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`SELECTS_MAX`].
+struct Place;
+
+impl Place {
+    fn take() -> Option<Self> {
+        let more = |running: usize| (running < SELECTS_MAX).then_some(running + 1);
+        RUNNING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The rows of a SELECT, for its reader.
+struct LiveRows {
+    taps: Arc<Taps>,
+    watched: Watched,
+    changes: bool,
+    /// How many are wanted still.
+    left: Option<usize>,
+}
+
+impl Results for LiveRows {
+    fn write(&mut self, batch: &Batch) -> Result<(), String> {
+        let rows = batch.rows().min(self.left.unwrap_or(usize::MAX));
+        self.taps.send_rows(&self.watched, &batch.slice(0, rows), self.changes);
+        self.left = self.left.map(|left| left - rows);
+        Ok(())
+    }
+
+    fn has_enough(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Ends a SELECT when its reader goes.
+struct Guard(Arc<Running>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl BigQueries {
+    /// What hands the results of a big query to those who watch it.
+    pub(super) fn tap_of(&self, name: &str, plan: &QueryPlan) -> Tap {
+        let (taps, watched) = (self.queries.taps.clone(), Watched::BigQuery(name.to_owned()));
+        let changes = plan.output.changes;
+        Arc::new(move |batch| taps.send_rows(&watched, batch, changes))
+    }
+
+    /// Runs a SELECT for as long as what this returns is held.
+    pub(in crate::engine) fn begin_select(&self, sql: &str) -> Result<Selection, ServiceError> {
+        let Some(Statement::RunQuery(query)) = only_statement(sql)? else {
+            return Err(ServiceError::invalid("expected one SELECT").with_hint("other statements go to /api/v1/sql"));
+        };
+        if let Some(sink) = &query.sink {
+            let position = sink.position;
+            let message = "a SELECT that is watched has no sink";
+            return Err(ServiceError::invalid(message)
+                .at(position.line, position.column)
+                .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
+        }
+        let plan = Arc::new(plan_query(&query, &self.scope())?);
+        if !plan.output.order.is_empty() {
+            let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
+            return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
+        }
+        if plan.output.changes && plan.output.limit.is_some() {
+            let message = "LIMIT is of a result that is complete, and this one changes as rows come";
+            return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
+        }
+        let place = Place::take().ok_or_else(|| {
+            ServiceError::new(ErrorKind::LimitReached, format!("{SELECTS_MAX} SELECT run already"))
+                .with_hint("end one of them, or write CREATE QUERY name AS ... INTO a sink")
+        })?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (taps, watched) = (self.queries.taps.clone(), Watched::Select(number));
+        let rows = taps.watch(watched.clone());
+        let results = LiveRows {
+            taps: taps.clone(),
+            watched: watched.clone(),
+            changes: plan.output.changes,
+            left: plan.output.limit,
+        };
+        let name = format!("select {number}");
+        let started = self.opener.start_select(&plan, &name, Box::new(results));
+        let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
+        let end = Arc::<OnceLock<String>>::default();
+        let selection = Selection { rows, end: end.clone(), _running: Box::new(Guard(running.clone())) };
+        let wait = move || {
+            let _place = place;
+            let ended = loop {
+                if let Some(ended) = running.wait(LOOK_PERIOD) {
+                    break ended;
+                }
+            };
+            let _ = end.set(match ended {
+                Ok(_) => "ended".to_owned(),
+                Err(error) => format!("failed: {}", error.message),
+            });
+            // Readers get what waits for them, and then the end.
+            taps.forget(&watched);
+        };
+        thread::Builder::new()
+            .name("rivulet-select".into())
+            .spawn(wait)
+            .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("no thread can be started: {error}")))?;
+        Ok(selection)
+    }
+}

@@ -1,0 +1,117 @@
+//! Rows as they come: the results of a big query that somebody watches, and a SELECT that runs for its reader alone.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use rivulet::engine::Engine;
+use rivulet::http_client::{Client, ClientError, WatchEvent};
+use rivulet::service::Service;
+use tempfile::TempDir;
+
+use super::engine::open;
+use super::support::{TestServer, wait_until};
+use super::tables::said;
+
+fn declare(engine: &Engine, folder: &Path, lines: &str) {
+    let input = folder.join("in.jsonl");
+    fs::write(&input, lines).unwrap();
+    let input = input.display();
+    said(engine, &format!("CREATE SOURCE numbers (n BIGINT) FROM 'file:{input}' FORMAT JSON WITH (follow => true)"));
+    said(engine, &format!("CREATE SOURCE few (n BIGINT) FROM 'file:{input}' FORMAT JSON"));
+    said(engine, "CREATE SINK nowhere TO 'blackhole:'");
+}
+
+fn append(folder: &Path, lines: &str) {
+    let mut file = fs::OpenOptions::new().append(true).open(folder.join("in.jsonl")).unwrap();
+    file.write_all(lines.as_bytes()).unwrap();
+}
+
+/// The rows of a SELECT, and why there were no more.
+fn select(client: &Client, sql: &str) -> Result<(Vec<String>, String), ClientError> {
+    let (mut rows, mut end) = (Vec::new(), String::new());
+    client.select::<ClientError>(sql, |event| {
+        match event {
+            WatchEvent::Result(row) => rows.push(row.to_owned()),
+            WatchEvent::Lost(count) => panic!("{count} rows were lost"),
+            WatchEvent::End(reason) => reason.clone_into(&mut end),
+        }
+        Ok(())
+    })?;
+    Ok((rows, end))
+}
+
+#[test]
+fn a_big_query_is_watched_as_a_small_one() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    declare(&engine, folder.path(), "");
+    said(&engine, "CREATE QUERY plain AS SELECT n FROM numbers INTO nowhere");
+    said(&engine, "CREATE QUERY total AS SELECT sum(n) AS total FROM numbers INTO nowhere");
+    let watch = |query: &'static str, limit: u64| {
+        let client = server.client();
+        std::thread::spawn(move || {
+            let mut rows = Vec::new();
+            let done = client.watch::<ClientError>(query, Some(limit), |event| {
+                if let WatchEvent::Result(row) = event {
+                    rows.push(row.to_owned());
+                }
+                Ok(())
+            });
+            done.map(|()| rows)
+        })
+    };
+    let (plain, total) = (watch("plain", 2), watch("total", 3));
+    // Until both are there, rows pass unseen.
+    wait_until("both are watched", || {
+        append(folder.path(), "{\"n\":1}\n");
+        plain.is_finished() && total.is_finished()
+    });
+    assert_eq!(plain.join().unwrap().unwrap(), ["{\"n\":1}", "{\"n\":1}"]);
+    let total = total.join().unwrap().unwrap();
+    assert!(total.iter().all(|row| row.starts_with("{\"op\":\"")), "rows are taken back: {total:?}");
+}
+
+#[test]
+fn a_select_gives_its_rows_until_its_input_ends_or_its_reader_goes() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    let client = server.client();
+    declare(&engine, folder.path(), "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n");
+    let (rows, end) = select(&client, "SELECT n * 10 AS n FROM few WHERE n > 1").unwrap();
+    assert_eq!((rows, end.as_str()), (vec!["{\"n\":20}".to_owned(), "{\"n\":30}".to_owned()], "ended"));
+    let (rows, end) = select(&client, "SELECT n FROM numbers LIMIT 2;").unwrap();
+    assert_eq!((rows.len(), end.as_str()), (2, "ended"), "enough of input without an end");
+    // More than may run at a time, each given up by its reader.
+    for _ in 0..40 {
+        let mut seen = 0;
+        wait_until("there is a place", || {
+            let done = client.select::<ClientError>("SELECT n FROM numbers", |event| match event {
+                WatchEvent::Result(_) => {
+                    seen += 1;
+                    Err(ClientError::Lost { server: String::new() })
+                }
+                _ => Ok(()),
+            });
+            matches!(done, Err(ClientError::Lost { .. }))
+        });
+        assert_eq!(seen, 1);
+    }
+    assert!(engine.status().big_queries.is_empty(), "none of them is a query that stays");
+}
+
+#[test]
+fn what_is_no_select_that_can_be_watched_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    declare(&engine, folder.path(), "");
+    let refused = |sql: &str| engine.select(sql).map(|_| ()).unwrap_err();
+    let error = refused("SELECT n FROM numbers\nINTO nowhere");
+    assert_eq!((error.line, error.column), (Some(2), Some(6)), "{error:?}");
+    assert!(refused("SELECT n FROM few ORDER BY n").hint.is_some_and(|hint| hint.contains("rivulet run")));
+    assert!(refused("SHOW QUERIES").message.contains("expected one SELECT"));
+    assert!(refused("SELECT n FROM few; SELECT n FROM few").message.contains("expected one SELECT"));
+    assert!(refused("SELECT n FROM fwe").line.is_some());
+}
