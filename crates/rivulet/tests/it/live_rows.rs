@@ -10,6 +10,7 @@ use rivulet::service::Service;
 use tempfile::TempDir;
 
 use super::engine::open;
+use super::server::rivulet;
 use super::support::{TestServer, wait_until};
 use super::tables::said;
 
@@ -100,6 +101,22 @@ fn a_select_gives_its_rows_until_its_input_ends_or_its_reader_goes() {
         assert_eq!(seen, 1);
     }
     assert!(engine.status().big_queries.is_empty(), "none of them is a query that stays");
+}
+
+#[test]
+fn the_command_line_shows_the_rows_of_a_select() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    declare(&engine, folder.path(), "{\"n\":1}\n{\"n\":2}\n");
+    let sql = |command: &str| rivulet().args(["sql", "--server", &server.url(), "-c", command]).output().unwrap();
+    let shown = sql("SELECT n FROM few");
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), "{\"n\":1}\n{\"n\":2}\n");
+    assert!(shown.status.success());
+    let refused = sql("SELECT m FROM few");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said.contains("line 1, column 8") || said.contains("1:8"), "{said}");
 }
 
 #[test]

@@ -161,6 +161,11 @@ fn groups_share_and_remember(address: &str) {
         drained.rows.iter().map(|row| row.split('|').next_back().unwrap().parse().unwrap()).collect();
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(100..150));
+    // Whoever only looks reads all there is, and the members keep their partitions.
+    spec.options = options(&[("group", "readers"), ("bounded", "true")]);
+    spec.host.only_looks = true;
+    assert_eq!(drain(&spec, 2).unwrap().rows.len(), 150);
+    assert_eq!(count_aside(), 3);
 }
 
 fn changes_are_upserts(address: &str) {
