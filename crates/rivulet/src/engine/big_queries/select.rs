@@ -1,5 +1,5 @@
-//! Who looks at rows as they come: at the results of a big query on their way to its sink, and at those of a SELECT that
-//! runs for one reader alone.
+//! Who looks at rows as they come: at the results of a big query on their way to its sink, and at those of a SELECT
+//! that runs for one reader alone.
 //!
 //! What must hold: a SELECT ends with its reader. What waits for readers is bounded ([`Taps`]), and what they miss is
 //! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source.
