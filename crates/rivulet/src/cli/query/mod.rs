@@ -313,7 +313,8 @@ fn delivery(query: &BigQuery) -> Option<String> {
     let sinks = query.health.iter().filter(|end| end.kind == "sink");
     let texts = sinks.map(|end| {
         let error = end.last_error.as_ref().map(|error| format!(", last error: {error}")).unwrap_or_default();
-        format!("{} {}, {} waiting, {} failed attempts{error}", end.name, end.state, end.waiting_rows, end.failures)
+        let failures = counted(end.failures, "failed attempt");
+        format!("{} {}, {} waiting, {failures}{error}", end.name, end.state, end.waiting_rows)
     });
     let texts: Vec<String> = texts.collect();
     (!texts.is_empty()).then(|| texts.join("; "))

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Condition, Direction};
+use rivulet_dataflow::Clock;
 
 use super::{BigQueries, OneQuery};
 use crate::counted::counted;
@@ -57,7 +59,8 @@ impl EndHealth {
             (Direction::Sink, 1..) => format!("{} wait, ", counted(*waiting_rows, "row")),
             _ => String::new(),
         };
-        let tried = format!("{} so far", counted(*retries, "failed attempt"));
+        let for_s = (SystemClock.now_us() / 1_000 - self.since_ms).max(0) / 1_000;
+        let tried = format!("{} in {for_s} s", counted(*retries, "failed attempt"));
         let error = last_error.as_deref().unwrap_or_default().replace("\nhint: ", "; ");
         format!("the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
     }
