@@ -19,7 +19,7 @@ use super::output::{Outputs, TaskSink};
 use super::running::{InputShape, Prepared};
 use super::taps::Taps;
 use super::texts::{format_error, literal_text};
-use super::topics::Topics;
+use super::topics::{InputTopics, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
@@ -40,24 +40,9 @@ impl Preparation {
     pub(super) fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
         let topics = Topics::new(&application, |input| self.is_logged(input))?;
-        let format = |spec: &FormatSpec| {
-            let options: Vec<(String, String)> =
-                spec.options.iter().map(|(name, value)| (name.clone(), literal_text(value))).collect();
-            let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
-        };
         let mut inputs = Vec::with_capacity(application.inputs.len());
         for (input, topics) in application.inputs.iter().zip(&topics.inputs) {
-            let (format, times) = format(&input.format)?;
-            let input = InputFormat {
-                format,
-                times,
-                schema: input.schema.clone(),
-                event_time_column: input.event_time,
-                topic_columns: topics.columns(input)?,
-            };
-            input.decoder().map_err(|error| format_error(&error, &application.inputs[inputs.len()].format))?;
-            inputs.push(input);
+            inputs.push(input_format(input, topics)?);
         }
         let keeps_topics = |(place, input): (usize, &InputFormat)| u32::from(!input.topic_columns.is_empty()) << place;
         let topic_inputs = inputs.iter().take(u32::BITS as usize).enumerate().map(keeps_topics).sum();
@@ -205,6 +190,36 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
         "the input '{}' has durability 'log', and {why}: what is published while the server is away or the connection is down does not come; set {key}",
         input.name
     ))
+}
+
+fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError> {
+    let options: Vec<(String, String)> =
+        spec.options.iter().map(|(name, value)| (name.clone(), literal_text(value))).collect();
+    let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
+}
+
+/// How the rows of an input are made of its events. A decoder of them can be made.
+fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, ServiceError> {
+    let (format, times) = format(&input.format)?;
+    let rows = InputFormat {
+        format,
+        times,
+        schema: input.schema.clone(),
+        event_time_column: input.event_time,
+        topic_columns: topics.columns(input)?,
+    };
+    rows.decoder().map_err(|error| format_error(&error, &input.format))?;
+    Ok(rows)
+}
+
+/// How the rows of each input of an application are made of its events.
+///
+/// # Errors
+/// An address or a format is not understood.
+pub(crate) fn input_formats(application: &Application) -> Result<Vec<InputFormat>, ServiceError> {
+    let topics = Topics::new(application, |_| false)?;
+    application.inputs.iter().zip(&topics.inputs).map(|(input, topics)| input_format(input, topics)).collect()
 }
 
 /// The decoder of an application's rows.

@@ -11,14 +11,13 @@
 use arrow::array::AsArray;
 use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_connectors::formats::Format;
 use rivulet_connectors::mqtt::topic::matches;
 use rivulet_connectors::mqtt::{Direction, Template};
 use rivulet_dataflow::{Decoder, Events, Refusals};
 use rivulet_operators::application::{Address, Application, Literal, Part};
 use serde_json::Value;
 
-use crate::engine::{format_error, literal_text};
+use crate::engine::{format_error, input_formats, literal_text};
 use crate::service::{ErrorKind, ServiceError};
 
 /// An event of a trial.
@@ -129,13 +128,8 @@ impl Reader {
     /// An address or format is not understood.
     pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        for input in &application.inputs {
-            let options: Vec<(&str, String)> =
-                input.format.options.iter().map(|(name, value)| (name.as_str(), literal_text(value))).collect();
-            let options = options.iter().map(|(name, value)| (*name, value.as_str()));
-            let refused = |error| format_error(&error, &input.format);
-            let format = Format::parse(&input.format.name, options).map_err(refused)?;
-            let decoder = format.decoder(input.schema.clone(), input.event_time).map_err(refused)?;
+        for (input, rows) in application.inputs.iter().zip(input_formats(application)?) {
+            let decoder = rows.decoder().map_err(|error| format_error(&error, &input.format))?;
             let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
             let template = template.map_err(|error| {
                 ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
