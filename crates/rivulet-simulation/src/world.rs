@@ -20,7 +20,7 @@ use rivulet::catalog::Catalog;
 use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
 use rivulet::engine::Engine;
 use rivulet::engine::stepped::Surroundings;
-use rivulet::service::{ErrorKind, QueryState, Service};
+use rivulet::service::{Caller, ErrorKind, QueryState, Service};
 use rivulet_dataflow::{LogPosition, ManualClock};
 use rivulet_sql::Durability;
 use rivulet_storage::log::LogSettings;
@@ -233,7 +233,7 @@ impl World {
             self.note(&format!("q{} is {query}", query.number));
         }
         for statement in &script {
-            for answer in engine.execute(statement) {
+            for answer in engine.session(Caller::local_operator()).execute(statement) {
                 answer.map_err(|error| format!("{statement}: {error}"))?;
             }
         }
@@ -268,7 +268,7 @@ impl World {
             device.taken.iter_mut().filter(is_lost).for_each(|position| *position = None);
         }
         for watched in &mut self.watched {
-            let found = engine.query(&watched.name).ok();
+            let found = engine.session(Caller::local_operator()).query(&watched.name).ok();
             match (watched.life, &found) {
                 (Life::Unclear, Some(_)) => watched.life = Life::Lives,
                 (Life::Unclear, None) => {
@@ -566,7 +566,7 @@ impl World {
 
     fn checkpoint(&mut self, must_work: bool) -> Result<(), Failure> {
         let Some(engine) = self.engine.clone() else { return Ok(()) };
-        match engine.checkpoint() {
+        match engine.session(Caller::local_operator()).checkpoint() {
             Ok(made) => {
                 self.counts.checkpoints += 1;
                 self.note(&format!("checkpoint {} of {} queries", made.epoch, made.queries));
@@ -603,8 +603,11 @@ impl World {
     fn create_query(&mut self, engine: &Engine, query: usize) -> Result<(), Failure> {
         let Some(place) = self.place(query, Life::NotYet) else { return Ok(()) };
         let Reads::Device(device) = self.watched[place].plan.reads else { return Ok(()) };
-        let created =
-            engine.execute(&creation(&self.watched[place].plan)).into_iter().try_for_each(|one| one.map(drop));
+        let created = engine
+            .session(Caller::local_operator())
+            .execute(&creation(&self.watched[place].plan))
+            .into_iter()
+            .try_for_each(|one| one.map(drop));
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         let at = self.devices[device].received();
         let watched = &mut self.watched[place];
@@ -629,7 +632,11 @@ impl World {
             return Ok(());
         }
         let change = (self.devices[device].received(), !is_paused);
-        let done = if is_paused { engine.pause(&watched.name) } else { engine.resume(&watched.name) };
+        let done = if is_paused {
+            engine.session(Caller::local_operator()).pause(&watched.name)
+        } else {
+            engine.session(Caller::local_operator()).resume(&watched.name)
+        };
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         let watched = &mut self.watched[place];
         match done {
@@ -652,7 +659,7 @@ impl World {
         };
         // What it gave before counts.
         let name = self.watched[place].name.clone();
-        let dropped = engine.drop_query(&name);
+        let dropped = engine.session(Caller::local_operator()).drop_query(&name);
         self.take_results()?;
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         self.watched[place].life = match dropped {

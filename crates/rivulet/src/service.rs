@@ -6,6 +6,7 @@
 
 mod access;
 mod activity;
+mod names;
 mod session;
 
 use std::any::Any;
@@ -21,8 +22,11 @@ use crate::counted::counted;
 use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
 pub(crate) use access::BrokerAccess;
-pub use access::{Access, Action, Authorizer, Caller, Credentials, LocalOperator, Refused, Resource, ResourceKind};
+pub use access::{
+    Access, Action, Authorizer, Caller, Credentials, LocalOperator, Permit, Refused, Resource, ResourceKind,
+};
 pub use activity::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
+pub use names::{FullName, Tenant};
 pub use session::Session;
 
 /// The most requests that one call of [`Service::submit`] is given.
@@ -32,6 +36,9 @@ pub const SUBMIT_BATCH_MAX: usize = 8192;
 pub const QUERIES_PAGE_MAX: usize = 1000;
 
 /// What the server offers; the engine implements it. Blocking calls: the API calls them on tokio's blocking pool.
+///
+/// A method that looks at or changes anything takes the [`Permit`] that only a [`Session`] has. It speaks of what the
+/// permit's tenant has: a name of another tenant is not there.
 pub trait Service: Send + Sync + 'static {
     /// What callers may do. Without one of its own, a service permits everything.
     fn access(&self) -> Arc<Access> {
@@ -39,131 +46,135 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Runs an SQL script; one result for each statement, stopping at the first error.
-    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
+    fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
 
     /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
-    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError>;
+    fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError>;
 
     /// Registers an application from its SQL text, or lets it take over the queries of the one that has its name. With
     /// `discards_state` it does so although it cannot go on with all of their state; otherwise it is refused then, with
     /// what would be lost.
     fn replace_application(
         &self,
+        permit: &Permit,
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
 
     /// Registers an application from code of some kind: of `sql` the text of one `CREATE APPLICATION`. The same code
     /// again returns the same id.
-    fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let _ = code;
+    fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        let _ = (permit, code);
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
     }
 
     /// As [`Service::replace_application`], from code of some kind.
     fn replace_application_of(
         &self,
+        permit: &Permit,
         kind: &str,
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let _ = (code, discards_state);
+        let _ = (permit, code, discards_state);
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
     }
 
     /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does
     /// nothing.
-    fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError>;
+    fn create_table(&self, permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError>;
 
     /// Loads the file of a table again. Queries go on; a file that cannot be read changes nothing.
-    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError>;
+    fn refresh_table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError>;
 
     /// Drops a table; one that applications use is a conflict.
-    fn drop_table(&self, name: &str) -> Result<(), ServiceError>;
+    fn drop_table(&self, permit: &Permit, name: &str) -> Result<(), ServiceError>;
 
     /// Every reference table, by name.
-    fn tables(&self) -> Vec<TableInfo>;
+    fn tables(&self, permit: &Permit) -> Vec<TableInfo>;
 
     /// One reference table, by its name.
-    fn table(&self, name: &str) -> Result<TableInfo, ServiceError>;
+    fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError>;
 
     /// Every application, by name.
-    fn applications(&self) -> Vec<ApplicationInfo>;
+    fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo>;
 
     /// One application, by its name or its id.
-    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError>;
+    fn application(&self, permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError>;
 
     /// Drops an application; with `cascade` its queries too, without it an application with queries is a conflict.
-    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError>;
+    fn drop_application(&self, permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError>;
 
     /// The dataflow of an application in words: what its queries share and what each has of its own.
-    fn explain(&self, application: &str) -> Result<String, ServiceError>;
+    fn explain(&self, permit: &Permit, application: &str) -> Result<String, ServiceError>;
 
     /// Submits a batch of at most [`SUBMIT_BATCH_MAX`] requests; one answer for each, in order. A query that is
     /// answered with its id is durable. A request without a name gets [`generated_name`] of its id.
-    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>>;
+    fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>>;
 
     /// One query, by name.
-    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError>;
+    fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError>;
 
     /// The same with what became of its events, and why it gives what it gives. For a minute from now on it is counted
     /// what becomes of them, if it is not already. Topics that no query reads are named only if `names_topics`: they
     /// may be those of others.
-    fn describe_query(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+    fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
         let _ = names_topics;
-        self.query(name)
+        self.query(permit, name)
     }
 
     /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
-    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo>;
+    fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo>;
 
     /// Every big query, by name.
-    fn big_queries(&self) -> Vec<BigQueryInfo> {
-        self.status().big_queries
+    fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
+        self.status(permit).big_queries
     }
 
     /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`; and what was done, in
     /// words. What it reads and writes must be declared.
-    fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        let _ = sql;
+    fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+        let _ = (permit, sql);
         Err(ServiceError::invalid("this server runs no big queries"))
     }
 
     /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more.
     /// Pausing a paused query does nothing; one that does not run is a conflict.
-    fn pause(&self, query: &str) -> Result<(), ServiceError>;
+    fn pause(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
     /// Resumes a paused query. Resuming a running query does nothing. A big query that was ended by an error, or could
     /// not be started, is tried again: without state, from the start of its sources.
-    fn resume(&self, query: &str) -> Result<(), ServiceError>;
+    fn resume(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
     /// Drops a query and its state.
-    fn drop_query(&self, query: &str) -> Result<(), ServiceError>;
+    fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
     /// What the server is doing, for people.
-    fn status(&self) -> Status;
+    fn status(&self, permit: &Permit) -> Status;
 
     /// The same for monitoring systems: the Prometheus text format.
-    fn metrics(&self) -> String;
+    fn metrics(&self, permit: &Permit) -> String;
 
     /// Live results of a query; a slow reader loses the oldest, and is told how many. Where all that waits for readers
     /// is more than allowed, new ones are skipped, and counted as well.
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError>;
+    fn results(&self, permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError>;
 
     /// Runs one SELECT for as long as the answer is held, and gives its rows as they come. A slow reader loses some, as
     /// with [`Service::results`].
-    fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
-        let _ = sql;
+    fn select(&self, permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
+        let _ = (permit, sql);
         Err(ServiceError::invalid("this server runs no SELECT"))
     }
 
     /// Saves the state of queries now. When this returns, a restart finds what is saved.
-    fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
+    fn checkpoint(&self, permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
+        let _ = permit;
         Err(ServiceError::invalid("this server makes no checkpoints"))
     }
 
     /// Everything as it is now, ready to be written to one file while the server goes on.
-    fn back_up(&self) -> Result<Backup, ServiceError> {
+    fn back_up(&self, permit: &Permit) -> Result<Backup, ServiceError> {
+        let _ = permit;
         Err(ServiceError::invalid("this server has nothing that could be saved"))
     }
 

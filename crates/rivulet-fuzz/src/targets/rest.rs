@@ -9,8 +9,8 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, header};
 use rivulet::api;
 use rivulet::service::{
-    ApplicationInfo, ErrorKind, LiveResult, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryInfo, QueryRequest,
-    QueryState, Replacement, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
+    ApplicationInfo, ErrorKind, LiveResult, ParameterValue, Permit, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
+    QueryRequest, QueryState, Replacement, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
     generated_name,
 };
 use rivulet_dataflow::QueryId;
@@ -205,98 +205,99 @@ fn unknown<T>(name: &str) -> Result<T, ServiceError> {
 }
 
 impl Service for Double {
-    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+    fn execute(&self, _permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         match rivulet_sql::parse_script(script) {
             Ok(statements) => statements.iter().map(|_| Ok(StatementResult::default())).collect(),
             Err(error) => vec![Err(error.into())],
         }
     }
 
-    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
         let create = rivulet_sql::parse_application(sql)?;
         unknown(&create.name.text)
     }
 
     fn replace_application(
         &self,
+        permit: &Permit,
         sql: &str,
         _discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        self.create_application(sql).map(|info| (info, Replacement::default()))
+        self.create_application(permit, sql).map(|info| (info, Replacement::default()))
     }
 
-    fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
+    fn create_table(&self, _permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {
         rivulet_sql::parse_script(sql)?;
         unknown("table")
     }
 
-    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    fn refresh_table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         unknown(name)
     }
 
-    fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+    fn drop_table(&self, _permit: &Permit, name: &str) -> Result<(), ServiceError> {
         unknown(name)
     }
 
-    fn tables(&self) -> Vec<TableInfo> {
+    fn tables(&self, _permit: &Permit) -> Vec<TableInfo> {
         Vec::new()
     }
 
-    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    fn table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         unknown(name)
     }
 
-    fn applications(&self) -> Vec<ApplicationInfo> {
+    fn applications(&self, _permit: &Permit) -> Vec<ApplicationInfo> {
         Vec::new()
     }
 
-    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn application(&self, _permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
         unknown(name_or_id)
     }
 
-    fn drop_application(&self, name: &str, _cascade: bool) -> Result<(), ServiceError> {
+    fn drop_application(&self, _permit: &Permit, name: &str, _cascade: bool) -> Result<(), ServiceError> {
         unknown(name)
     }
 
-    fn explain(&self, application: &str) -> Result<String, ServiceError> {
+    fn explain(&self, _permit: &Permit, application: &str) -> Result<String, ServiceError> {
         unknown(application)
     }
 
-    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+    fn submit(&self, _permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         assert!(requests.len() <= SUBMIT_BATCH_MAX, "{} requests at once", requests.len());
         (1..).zip(requests).map(|(id, request)| bind(request, id)).collect()
     }
 
-    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+    fn query(&self, _permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
         unknown(name)
     }
 
-    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+    fn queries(&self, _permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
         assert!(filter.limit <= QUERIES_PAGE_MAX + 1, "{} queries at once", filter.limit);
         (1..=filter.limit as QueryId).map(info).collect()
     }
 
-    fn pause(&self, query: &str) -> Result<(), ServiceError> {
+    fn pause(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         unknown(query)
     }
 
-    fn resume(&self, query: &str) -> Result<(), ServiceError> {
+    fn resume(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         unknown(query)
     }
 
-    fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
+    fn drop_query(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         unknown(query)
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, _permit: &Permit) -> Status {
         Status::default()
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _permit: &Permit) -> String {
         String::new()
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+    fn results(&self, _permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         unknown(query)
     }
 }

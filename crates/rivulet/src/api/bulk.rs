@@ -237,7 +237,7 @@ impl Reader {
 }
 
 /// Submits a batch and writes its answers.
-fn answer_batch(session: &Session, batch: &LineBatch) -> Vec<u8> {
+fn answer_batch(session: &Session<'_>, batch: &LineBatch) -> Vec<u8> {
     let mut parameters = Vec::new();
     let parsed: Vec<(u64, Result<Submission<'_>, ErrorDetail>)> = batch
         .lines()

@@ -302,7 +302,7 @@ impl Authenticated {
     /// Asks the service on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Session) -> T + Send + 'static,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.ask(&self.call_permits, ask).await
     }
@@ -310,7 +310,7 @@ impl Authenticated {
     /// Looks at the state of the service, which takes moments only, on a thread that may block.
     async fn looking<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Session) -> T + Send + 'static,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.ask(&self.look_permits, ask).await
     }
@@ -318,7 +318,7 @@ impl Authenticated {
     async fn ask<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
-        ask: impl FnOnce(&Session) -> T + Send + 'static,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let caller = self.caller.clone();
         self.call(permits, move |service| ask(&service.session(caller))).await

@@ -103,7 +103,7 @@ pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliEr
     let broker = engine.embedded_broker_address().expect("the demo's configuration has an embedded broker");
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let service: Arc<dyn Service> = engine.clone();
-    let session = service.session(Caller::local_operator());
+    let session = engine.session(Caller::local_operator());
     let server = std::thread::spawn(move || {
         // A dropped sender ends the server as well.
         http.serve(listener, service, &http_config, async { ended.await.unwrap_or_default() })
@@ -190,7 +190,7 @@ fn configuration(folder: &Path) -> Result<Config, CliError> {
 }
 
 /// Submits the first `queries` queries of the workload.
-fn submit(session: &Session, workload: &Workload, queries: u32) -> Result<u64, ServiceError> {
+fn submit(session: &Session<'_>, workload: &Workload, queries: u32) -> Result<u64, ServiceError> {
     let numbers: Vec<u64> = (0..u64::from(queries)).collect();
     for chunk in numbers.chunks(SUBMIT_BATCH_MAX) {
         let specs: Vec<_> = chunk.iter().map(|&number| workload.query(number)).collect();
@@ -231,7 +231,7 @@ fn parameter_value(value: &serde_json::Value) -> ParameterValue<'_> {
 }
 
 /// Readers of the results of some queries, spread over all.
-fn watch(session: &Session, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<LiveResult>>)> {
+fn watch(session: &Session<'_>, queries: u32) -> Vec<(String, broadcast::Receiver<Arc<LiveResult>>)> {
     let step = (queries as usize / WATCHED_QUERIES).max(1);
     (0..queries as usize)
         .step_by(step)

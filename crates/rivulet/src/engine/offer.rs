@@ -13,8 +13,9 @@ use super::running::Running;
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, CheckpointInfo, LiveResult, QueryFilter, QueryInfo, QueryReplacement,
-    QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
+    Access, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, LiveResult, Permit, QueryFilter, QueryInfo,
+    QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError, Session, StatementResult, Status,
+    TableInfo,
 };
 
 impl Service for Engine {
@@ -22,11 +23,11 @@ impl Service for Engine {
         self.access.clone()
     }
 
-    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+    fn execute(&self, _permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         self.execute_script(script)
     }
 
-    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
         let (application, replaces) = texts::plan_new(sql, &self.tables.loaded())?;
         let running = match replaces {
             Some(wish) => self.replace(application, wish)?.0,
@@ -37,6 +38,7 @@ impl Service for Engine {
 
     fn replace_application(
         &self,
+        _permit: &Permit,
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
@@ -46,13 +48,19 @@ impl Service for Engine {
         Ok((running.info(), replacement))
     }
 
-    fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+    fn create_application_of(
+        &self,
+        _permit: &Permit,
+        kind: &str,
+        code: &[u8],
+    ) -> Result<ApplicationInfo, ServiceError> {
         let application = self.applications.plan(kind, code)?;
         Ok(self.applications.register(application)?.0.info())
     }
 
     fn replace_application_of(
         &self,
+        _permit: &Permit,
         kind: &str,
         code: &[u8],
         discards_state: bool,
@@ -63,130 +71,106 @@ impl Service for Engine {
         Ok((running.info(), replacement))
     }
 
-    fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
+    fn create_table(&self, _permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {
         let create = texts::parse_table(sql)?;
         let name = create.name.text.clone();
         self.queries.create_table(create)?;
-        self.table(&name)
+        self.applications.table(&name)
     }
 
-    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    fn refresh_table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         self.queries.refresh_table(name)?;
-        self.table(name)
-    }
-
-    fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.big_queries.drop_table(name)
-    }
-
-    fn tables(&self) -> Vec<TableInfo> {
-        self.applications.tables()
-    }
-
-    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
         self.applications.table(name)
     }
 
-    fn applications(&self) -> Vec<ApplicationInfo> {
+    fn drop_table(&self, _permit: &Permit, name: &str) -> Result<(), ServiceError> {
+        self.big_queries.drop_table(name)
+    }
+
+    fn tables(&self, _permit: &Permit) -> Vec<TableInfo> {
+        self.applications.tables()
+    }
+
+    fn table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
+        self.applications.table(name)
+    }
+
+    fn applications(&self, _permit: &Permit) -> Vec<ApplicationInfo> {
         self.applications.infos()
     }
 
-    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn application(&self, _permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
         self.applications.info(name_or_id)
     }
 
-    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
+    fn drop_application(&self, _permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError> {
         self.queries.drop_application(name, cascade)
     }
 
-    fn explain(&self, application: &str) -> Result<String, ServiceError> {
-        Ok(self.applications.find(application)?.application.explain())
+    fn explain(&self, _permit: &Permit, application: &str) -> Result<String, ServiceError> {
+        self.explain_application(application)
     }
 
-    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+    fn submit(&self, _permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         self.queries.submit(requests)
     }
 
-    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_queries.info(name) {
-            return Ok(big.into());
-        }
-        self.queries.info(name)
+    fn query(&self, _permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
+        self.query_info(name)
     }
 
-    fn describe_query(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_queries.info(name) {
-            let why = why_big(&big);
-            return Ok(QueryInfo { why, ..big.into() });
-        }
-        let facts = ServerFacts {
-            broker_problem: self.messaging.ready().err().map(|error| error.message),
-            strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
-        };
-        self.queries.described(name, facts)
+    fn describe_query(&self, _permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+        self.query_described(name, names_topics)
     }
 
-    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
-        let mut all = self.queries.infos(filter);
-        let big = self.big_queries.infos_of(filter);
-        if !big.is_empty() {
-            all.extend(big);
-            all.sort_by(|one, other| one.name.cmp(&other.name));
-            all.truncate(filter.limit);
-        }
-        all
+    fn queries(&self, _permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
+        self.query_infos(filter)
     }
 
-    fn big_queries(&self) -> Vec<BigQueryInfo> {
+    fn big_queries(&self, _permit: &Permit) -> Vec<BigQueryInfo> {
         self.big_queries.infos()
     }
 
-    fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+    fn create_big_query(&self, _permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
         self.create_big_query_of(sql)
     }
 
-    fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        if self.big_queries.pause(query)? {
-            return Ok(());
-        }
-        self.queries.set_paused(query, true)
+    fn pause(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
+        self.pause_query(query)
     }
 
-    fn resume(&self, query: &str) -> Result<(), ServiceError> {
+    fn resume(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         if self.big_queries.resume(query)?.is_some() {
             return Ok(());
         }
         self.queries.set_paused(query, false)
     }
 
-    fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        if self.big_queries.drop_query(query)? {
-            return Ok(());
-        }
-        self.queries.drop_query(query)
+    fn drop_query(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
+        self.end_query(query)
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, _permit: &Permit) -> Status {
         self.current_status()
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _permit: &Permit) -> String {
         exposition::text(self.snapshot())
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+    fn results(&self, _permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         self.queries.watch(query)
     }
 
-    fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
+    fn select(&self, _permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
         self.big_queries.begin_select(sql)
     }
 
-    fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
+    fn checkpoint(&self, _permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
         self.coordinator.make_whole()
     }
 
-    fn back_up(&self) -> Result<Backup, ServiceError> {
+    fn back_up(&self, _permit: &Permit) -> Result<Backup, ServiceError> {
         self.backups.begin()
     }
 
@@ -209,6 +193,14 @@ impl Service for Engine {
     }
 }
 
+impl Engine {
+    /// The engine as this caller sees it.
+    pub fn session(&self, caller: Caller) -> Session<'_> {
+        (self as &dyn Service).session(caller)
+    }
+}
+
+/// What statements ask for too.
 impl Engine {
     /// Registers an application, or lets it take over the queries of the one of its name. What it has taken over is
     /// saved.
@@ -235,5 +227,57 @@ impl Engine {
             self.coordinator.make_behind_upgrade();
         }
         Ok(replaced)
+    }
+
+    /// A query, small or big.
+    pub(super) fn query_info(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        if let Some(big) = self.big_queries.info(name) {
+            return Ok(big.into());
+        }
+        self.queries.info(name)
+    }
+
+    /// The same with what became of its events, and why it gives what it gives: see [`Service::describe_query`].
+    pub(super) fn query_described(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+        if let Some(big) = self.big_queries.info(name) {
+            let why = why_big(&big);
+            return Ok(QueryInfo { why, ..big.into() });
+        }
+        let facts = ServerFacts {
+            broker_problem: self.messaging.ready().err().map(|error| error.message),
+            strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
+        };
+        self.queries.described(name, facts)
+    }
+
+    /// The first queries by name that pass the filter, small and big.
+    pub(super) fn query_infos(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+        let mut all = self.queries.infos(filter);
+        let big = self.big_queries.infos_of(filter);
+        if !big.is_empty() {
+            all.extend(big);
+            all.sort_by(|one, other| one.name.cmp(&other.name));
+            all.truncate(filter.limit);
+        }
+        all
+    }
+
+    /// How the queries of an application are computed.
+    pub(super) fn explain_application(&self, name_or_id: &str) -> Result<String, ServiceError> {
+        Ok(self.applications.find(name_or_id)?.application.explain())
+    }
+
+    pub(super) fn pause_query(&self, query: &str) -> Result<(), ServiceError> {
+        if self.big_queries.pause(query)? {
+            return Ok(());
+        }
+        self.queries.set_paused(query, true)
+    }
+
+    pub(super) fn end_query(&self, query: &str) -> Result<(), ServiceError> {
+        if self.big_queries.drop_query(query)? {
+            return Ok(());
+        }
+        self.queries.drop_query(query)
     }
 }

@@ -16,8 +16,7 @@ use super::texts::{only_statement, parameters_of};
 use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
-    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, Service, ServiceError, StatementResult,
-    TableInfo,
+    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, StatementResult, TableInfo,
 };
 
 /// How many applications are registered together.
@@ -126,7 +125,7 @@ impl Engine {
         match statement {
             Statement::CreateApplication(create) => {
                 let name = create.name.text.clone();
-                if create.if_not_exists && self.application(&name).is_ok() {
+                if create.if_not_exists && self.applications.info(&name).is_ok() {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
                 let application =
@@ -141,8 +140,9 @@ impl Engine {
             }
             Statement::CreateTable(create) => {
                 let name = create.name.clone();
-                let done = if create.replaces && self.table(&name.text).is_ok() { "replaced" } else { "created" };
-                if create.if_not_exists && self.table(&name.text).is_ok() {
+                let is_there = self.applications.table(&name.text).is_ok();
+                let done = if create.replaces && is_there { "replaced" } else { "created" };
+                if create.if_not_exists && is_there {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
                 Ok(said(match self.queries.create_table(*create).map_err(|error| at(error, &name))? {
@@ -151,7 +151,7 @@ impl Engine {
                 }))
             }
             Statement::Checkpoint => {
-                let made = self.checkpoint()?;
+                let made = self.coordinator.make_whole()?;
                 Ok(said(format!(
                     "checkpoint {} made: {}, {}, {}, {} ms",
                     made.epoch,
@@ -168,7 +168,7 @@ impl Engine {
                 let rows = self.queries.refresh_table(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
             }
-            Statement::DropTable { name, if_exists } => match self.drop_table(&name.text) {
+            Statement::DropTable { name, if_exists } => match self.big_queries.drop_table(&name.text) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                     Ok(said(format!("there is no table {name}, nothing was done")))
                 }
@@ -181,13 +181,13 @@ impl Engine {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
                 let columns = ["name", "state", "rows", "bytes", "file"];
-                Ok(first(limit, &columns, self.tables().into_iter().filter(is_like).map(row)))
+                Ok(first(limit, &columns, self.applications.tables().into_iter().filter(is_like).map(row)))
             }
             Statement::DescribeTable(name) => {
-                Ok(describe_table(self.table(&name.text).map_err(|error| at(error, &name))?))
+                Ok(describe_table(self.applications.table(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::CreateQuery { name, if_not_exists, application, values, label } => {
-                if if_not_exists && self.query(&name.text).is_ok() {
+                if if_not_exists && self.query_info(&name.text).is_ok() {
                     return Ok(said(format!("query {name} exists, nothing was done")));
                 }
                 let parameters = parameters_of(&values);
@@ -197,7 +197,7 @@ impl Engine {
                     parameters: &parameters,
                     label: label.as_ref().map(|(text, _)| text.as_str()),
                 };
-                let answer = self.submit(&[request]).pop().expect("one answer for one request");
+                let answer = self.queries.submit(&[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
                     // The position of the value that the error speaks of, or of the application's name.
                     let about = values.iter().find(|(parameter, ..)| error.message.contains(&format!("'{parameter}'")));
@@ -212,7 +212,8 @@ impl Engine {
             Statement::ShowApplications { like, limit } => {
                 let limit = rows_max(limit);
                 let rows = self
-                    .applications()
+                    .applications
+                    .infos()
                     .into_iter()
                     .filter(|one| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern)));
                 Ok(first(
@@ -233,7 +234,7 @@ impl Engine {
             }
             Statement::ShowQueries { application, like, limit } => {
                 if let Some(application) = &application {
-                    self.application(&application.text).map_err(|error| at(error, application))?;
+                    self.applications.info(&application.text).map_err(|error| at(error, application))?;
                 }
                 let limit = rows_max(limit);
                 if limit > QUERIES_PAGE_MAX {
@@ -245,7 +246,7 @@ impl Engine {
                 // One more, to know whether there are more.
                 let filter =
                     QueryFilter { application: application.map(|name| name.text), like, after: None, limit: limit + 1 };
-                let rows = self.queries(&filter).into_iter().map(|one| {
+                let rows = self.query_infos(&filter).into_iter().map(|one| {
                     let (application, parameters) = match one.big {
                         Some(_) => (Value::Null, Value::Null),
                         None => (json!(one.application), Value::Object(one.parameters)),
@@ -264,10 +265,10 @@ impl Engine {
                 Ok(shown)
             }
             Statement::DescribeApplication(name) => {
-                Ok(describe_application(self.application(&name.text).map_err(|error| at(error, &name))?))
+                Ok(describe_application(self.applications.info(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeQuery(name) => {
-                Ok(describe_query(self.describe_query(&name.text, false).map_err(|error| at(error, &name))?))
+                Ok(describe_query(self.query_described(&name.text, false).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeFunction(name) => {
                 answers::describe_function(&name.text).map_err(|error| at(error, &name))
@@ -277,7 +278,7 @@ impl Engine {
             Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, &name),
             Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, &name),
             Statement::ExplainApplication(name) => {
-                Ok(lines("plan", &self.explain(&name.text).map_err(|error| at(error, &name))?))
+                Ok(lines("plan", &self.explain_application(&name.text).map_err(|error| at(error, &name))?))
             }
             Statement::ExplainCreate(create) => {
                 let application =
@@ -288,7 +289,7 @@ impl Engine {
                 if let Some(plan) = self.big_queries.explain(&name.text) {
                     return Ok(lines("plan", &plan.map_err(|error| at(error, &name))?));
                 }
-                let query = self.query(&name.text).map_err(|error| at(error, &name))?;
+                let query = self.query_info(&name.text).map_err(|error| at(error, &name))?;
                 let of = format!(
                     "query {} ({}), a slot of application {}\n  reads {}\n  writes {}\n\n",
                     query.name,
@@ -297,16 +298,16 @@ impl Engine {
                     query.input_topic,
                     query.output_topic
                 );
-                Ok(lines("plan", &(of + &self.explain(&query.application)?)))
+                Ok(lines("plan", &(of + &self.explain_application(&query.application)?)))
             }
             Statement::PauseQuery(name) => {
-                self.pause(&name.text).map_err(|error| at(error, &name))?;
+                self.pause_query(&name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} is paused")))
             }
             Statement::ResumeQuery(name) => {
                 let resumed = self.big_queries.resume(&name.text).map_err(|error| at(error, &name))?;
                 if resumed.is_none() {
-                    self.resume(&name.text).map_err(|error| at(error, &name))?;
+                    self.queries.set_paused(&name.text, false).map_err(|error| at(error, &name))?;
                 }
                 Ok(said(match resumed {
                     Some(Resumed::FromCheckpoint(epoch)) => {
@@ -316,14 +317,14 @@ impl Engine {
                     _ => format!("query {name} runs"),
                 }))
             }
-            Statement::DropQuery { name, if_exists } => match self.drop_query(&name.text) {
+            Statement::DropQuery { name, if_exists } => match self.end_query(&name.text) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                     Ok(said(format!("there is no query {name}, nothing was done")))
                 }
                 result => result.map(|()| said(format!("query {name} dropped"))).map_err(|error| at(error, &name)),
             },
             Statement::DropApplication { name, if_exists, cascade } => {
-                match self.drop_application(&name.text, cascade) {
+                match self.queries.drop_application(&name.text, cascade) {
                     Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                         Ok(said(format!("there is no application {name}, nothing was done")))
                     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use rivulet_connectors::mqtt::{ClientAuthorizer, ClientRights, NotAdmitted};
 
-use super::{ErrorKind, ServiceError};
+use super::{ErrorKind, ServiceError, Tenant};
 
 /// The client that a request comes from. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,24 +19,24 @@ pub struct Caller(Arc<Identity>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Identity {
-    tenant: String,
+    tenant: Tenant,
     name: String,
 }
 
 impl Caller {
     /// A caller of a tenant.
-    pub fn new(tenant: impl Into<String>, name: impl Into<String>) -> Self {
-        Self(Arc::new(Identity { tenant: tenant.into(), name: name.into() }))
+    pub fn new(tenant: &str, name: impl Into<String>) -> Self {
+        Self(Arc::new(Identity { tenant: Tenant::new(tenant), name: name.into() }))
     }
 
     /// The person who runs this server: every client, unless an [`Authorizer`] tells clients apart.
     pub fn local_operator() -> Self {
-        static OPERATOR: LazyLock<Caller> = LazyLock::new(|| Caller::new("local", "operator"));
+        static OPERATOR: LazyLock<Caller> = LazyLock::new(|| Caller::new(Tenant::default().as_str(), "operator"));
         OPERATOR.clone()
     }
 
-    /// The tenant that the caller belongs to. The names of all tenants are in one space today.
-    pub fn tenant(&self) -> &str {
+    /// The tenant that the caller belongs to. All names the caller writes and sees are in its space, except topics.
+    pub fn tenant(&self) -> &Tenant {
         &self.0.tenant
     }
 
@@ -125,12 +125,33 @@ impl ResourceKind {
     }
 }
 
+/// That a caller may make a request, and whose names it speaks of. Only a [`Session`](super::Session) has one, and
+/// every request to a [`Service`](super::Service) needs one: nobody gets past the session.
+#[derive(Debug)]
+pub struct Permit(Caller);
+
+impl Permit {
+    pub(super) fn new(caller: Caller) -> Self {
+        Self(caller)
+    }
+
+    pub(super) fn caller(&self) -> &Caller {
+        &self.0
+    }
+
+    /// The tenant in whose space the names of the request are.
+    pub fn tenant(&self) -> &Tenant {
+        self.0.tenant()
+    }
+}
+
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Resource<'a> {
     /// Its kind.
     pub kind: ResourceKind,
-    /// Its name, never an id. `None` stands for a list of the kind, and for a query that gets its name from the server.
+    /// Its name in the space of the caller's tenant, never an id. `None` stands for a list of the kind, and for a query
+    /// that gets its name from the server.
     pub name: Option<&'a str>,
 }
 
@@ -164,10 +185,10 @@ pub trait Authorizer: Send + Sync + 'static {
     /// for each HTTP request and each MQTT connection.
     fn may_everything(&self, caller: &Caller) -> bool;
 
-    /// Whether a caller may do something. Called before each request, for each query of a bulk submission, and for
-    /// each message of an MQTT client: it must answer from memory. A withdrawn right does not end what goes on already:
-    /// live results and subscriptions. A query reads and writes topics with the rights of the server, so the right to
-    /// change queries includes these topics.
+    /// Whether a caller may do something to what its tenant has; what others have is not there for it. Called before
+    /// each request, for each query of a bulk submission, and for each message of an MQTT client: it must answer from
+    /// memory. A withdrawn right does not end what goes on already: live results and subscriptions. A query reads and
+    /// writes topics with the rights of the server, so the right to change queries includes these topics.
     ///
     /// # Errors
     /// The caller may not.

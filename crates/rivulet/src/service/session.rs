@@ -1,4 +1,6 @@
 //! What a caller asks of the service, checked before it is passed on.
+//!
+//! What must hold: each method asks for the permit that it passes on.
 
 use std::sync::Arc;
 
@@ -6,7 +8,7 @@ use rivulet_dataflow::QueryId;
 use rivulet_sql::{Name, Statement};
 use tokio::sync::broadcast;
 
-use super::access::{Access, Action, Caller, Resource, ResourceKind};
+use super::access::{Access, Action, Caller, Permit, Resource, ResourceKind};
 use super::{
     ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryFilter, QueryInfo, QueryRequest,
     Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
@@ -15,35 +17,35 @@ use crate::data_folder::archive::Backup;
 
 /// The service as one caller sees it. Its methods are those of [`Service`]; each refuses what the caller may not do
 /// with [`ErrorKind::Forbidden`], and has then changed nothing.
-pub struct Session {
-    service: Arc<dyn Service>,
-    caller: Caller,
+pub struct Session<'s> {
+    service: &'s dyn Service,
+    permit: Permit,
     /// `None` if the caller may do everything.
     access: Option<Arc<Access>>,
 }
 
 impl dyn Service {
     /// The service as this caller sees it. Cheap: REST makes one for each request.
-    pub fn session(self: &Arc<Self>, caller: Caller) -> Session {
+    pub fn session(&self, caller: Caller) -> Session<'_> {
         let access = Some(self.access()).filter(|access| !access.may_everything(&caller));
-        Session { service: Arc::clone(self), caller, access }
+        Session { service: self, permit: Permit::new(caller), access }
     }
 }
 
-impl Session {
+impl Session<'_> {
     /// Runs an SQL script; one result for each statement, stopping at the first error. If the caller may not run one of
     /// the statements, nothing of the script is run.
     pub fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         match self.permit_script(script) {
-            Ok(()) => self.service.execute(script),
+            Ok(permit) => self.service.execute(permit, script),
             Err(error) => vec![Err(error)],
         }
     }
 
     /// See [`Service::create_application`].
     pub fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.permit_script(sql)?;
-        self.service.create_application(sql)
+        let permit = self.permit_script(sql)?;
+        self.service.create_application(permit, sql)
     }
 
     /// See [`Service::replace_application`].
@@ -52,177 +54,195 @@ impl Session {
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        self.permit_script(sql)?;
-        self.service.replace_application(sql, discards_state)
+        let permit = self.permit_script(sql)?;
+        self.service.replace_application(permit, sql, discards_state)
+    }
+
+    /// See [`Service::create_application_of`]. What the code is called is known when it is loaded: the caller must be
+    /// allowed to change applications of any name.
+    pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        let permit = self.permit(Action::Change, ResourceKind::Application, None)?;
+        self.service.create_application_of(permit, kind, code)
+    }
+
+    /// See [`Service::replace_application_of`], and [`Session::create_application_of`] for the right.
+    pub fn replace_application_of(
+        &self,
+        kind: &str,
+        code: &[u8],
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        let permit = self.permit(Action::Change, ResourceKind::Application, None)?;
+        self.service.replace_application_of(permit, kind, code, discards_state)
     }
 
     /// See [`Service::create_table`].
     pub fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
-        self.permit_script(sql)?;
-        self.service.create_table(sql)
+        let permit = self.permit_script(sql)?;
+        self.service.create_table(permit, sql)
     }
 
     /// See [`Service::refresh_table`].
     pub fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        self.permit(Action::Change, ResourceKind::Table, Some(name))?;
-        self.service.refresh_table(name)
+        let permit = self.permit(Action::Change, ResourceKind::Table, Some(name))?;
+        self.service.refresh_table(permit, name)
     }
 
     /// See [`Service::drop_table`].
     pub fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.permit(Action::Change, ResourceKind::Table, Some(name))?;
-        self.service.drop_table(name)
+        let permit = self.permit(Action::Change, ResourceKind::Table, Some(name))?;
+        self.service.drop_table(permit, name)
     }
 
     /// See [`Service::tables`].
     pub fn tables(&self) -> Result<Vec<TableInfo>, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Table, None)?;
-        Ok(self.service.tables())
+        let permit = self.permit(Action::Read, ResourceKind::Table, None)?;
+        Ok(self.service.tables(permit))
     }
 
     /// See [`Service::table`].
     pub fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Table, Some(name))?;
-        self.service.table(name)
+        let permit = self.permit(Action::Read, ResourceKind::Table, Some(name))?;
+        self.service.table(permit, name)
     }
 
     /// See [`Service::applications`].
     pub fn applications(&self) -> Result<Vec<ApplicationInfo>, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Application, None)?;
-        Ok(self.service.applications())
+        let permit = self.permit(Action::Read, ResourceKind::Application, None)?;
+        Ok(self.service.applications(permit))
     }
 
     /// See [`Service::application`].
     pub fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Application, Some(name_or_id))?;
-        self.service.application(name_or_id)
+        let permit = self.permit(Action::Read, ResourceKind::Application, Some(name_or_id))?;
+        self.service.application(permit, name_or_id)
     }
 
     /// See [`Service::drop_application`].
     pub fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
-        self.permit(Action::Change, ResourceKind::Application, Some(name))?;
-        self.service.drop_application(name, cascade)
+        let permit = self.permit(Action::Change, ResourceKind::Application, Some(name))?;
+        self.service.drop_application(permit, name, cascade)
     }
 
     /// See [`Service::explain`].
     pub fn explain(&self, application: &str) -> Result<String, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Application, Some(application))?;
-        self.service.explain(application)
+        let permit = self.permit(Action::Read, ResourceKind::Application, Some(application))?;
+        self.service.explain(permit, application)
     }
 
     /// See [`Service::submit`]. A request that is refused harms none of the others.
     pub fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         if self.access.is_none() {
-            return self.service.submit(requests);
+            return self.service.submit(&self.permit, requests);
         }
         let permit = |request: &QueryRequest<'_>| self.permit(Action::Change, ResourceKind::Query, request.name);
-        let permits: Vec<Result<(), ServiceError>> = requests.iter().map(permit).collect();
+        let permits: Vec<Result<&Permit, ServiceError>> = requests.iter().map(permit).collect();
         let permitted = requests.iter().zip(&permits).filter(|(_, permit)| permit.is_ok());
         let permitted: Vec<QueryRequest<'_>> = permitted.map(|(request, _)| *request).collect();
-        let answers = if permitted.is_empty() { Vec::new() } else { self.service.submit(&permitted) };
+        let answers = if permitted.is_empty() { Vec::new() } else { self.service.submit(&self.permit, &permitted) };
         let mut answers = answers.into_iter();
         let unanswered = || Err(ServiceError::new(ErrorKind::Internal, "the query was not answered"));
-        permits.into_iter().map(|permit| permit.and_then(|()| answers.next().unwrap_or_else(unanswered))).collect()
+        permits.into_iter().map(|permit| permit.and_then(|_| answers.next().unwrap_or_else(unanswered))).collect()
     }
 
     /// See [`Service::query`].
     pub fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Query, Some(name))?;
-        self.service.query(name)
+        let permit = self.permit(Action::Read, ResourceKind::Query, Some(name))?;
+        self.service.query(permit, name)
     }
 
     /// See [`Service::describe_query`].
     pub fn describe_query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Query, Some(name))?;
-        self.service.describe_query(name, self.access.is_none())
+        let permit = self.permit(Action::Read, ResourceKind::Query, Some(name))?;
+        self.service.describe_query(permit, name, self.access.is_none())
     }
 
     /// See [`Service::queries`].
     pub fn queries(&self, filter: &QueryFilter) -> Result<Vec<QueryInfo>, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Query, None)?;
-        Ok(self.service.queries(filter))
+        let permit = self.permit(Action::Read, ResourceKind::Query, None)?;
+        Ok(self.service.queries(permit, filter))
     }
 
     /// See [`Service::big_queries`].
     pub fn big_queries(&self) -> Result<Vec<BigQueryInfo>, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Query, None)?;
-        Ok(self.service.big_queries())
+        let permit = self.permit(Action::Read, ResourceKind::Query, None)?;
+        Ok(self.service.big_queries(permit))
     }
 
     /// See [`Service::create_big_query`].
     pub fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        self.permit_script(sql)?;
-        self.service.create_big_query(sql)
+        let permit = self.permit_script(sql)?;
+        self.service.create_big_query(permit, sql)
     }
 
     /// See [`Service::pause`].
     pub fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.pause(query)
+        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
+        self.service.pause(permit, query)
     }
 
     /// See [`Service::resume`].
     pub fn resume(&self, query: &str) -> Result<(), ServiceError> {
-        self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.resume(query)
+        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
+        self.service.resume(permit, query)
     }
 
     /// See [`Service::drop_query`].
     pub fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.drop_query(query)
+        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
+        self.service.drop_query(permit, query)
     }
 
     /// See [`Service::status`].
     pub fn status(&self) -> Result<Status, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Server, None)?;
-        Ok(self.service.status())
+        let permit = self.permit(Action::Read, ResourceKind::Server, None)?;
+        Ok(self.service.status(permit))
     }
 
     /// See [`Service::metrics`].
     pub fn metrics(&self) -> Result<String, ServiceError> {
-        self.permit(Action::Read, ResourceKind::Server, None)?;
-        Ok(self.service.metrics())
+        let permit = self.permit(Action::Read, ResourceKind::Server, None)?;
+        Ok(self.service.metrics(permit))
     }
 
     /// See [`Service::results`]. The caller is checked here and not again while results come.
     pub fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
-        self.permit(Action::Subscribe, ResourceKind::Query, Some(query))?;
-        self.service.results(query)
+        let permit = self.permit(Action::Subscribe, ResourceKind::Query, Some(query))?;
+        self.service.results(permit, query)
     }
 
     /// See [`Service::select`]. The caller is checked here and not again while rows come.
     pub fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
-        self.permit(Action::Subscribe, ResourceKind::Source, None)?;
-        self.service.select(sql)
+        let permit = self.permit(Action::Subscribe, ResourceKind::Source, None)?;
+        self.service.select(permit, sql)
     }
 
     /// See [`Service::checkpoint`].
     pub fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
-        self.permit(Action::Administer, ResourceKind::Server, None)?;
-        self.service.checkpoint()
+        let permit = self.permit(Action::Administer, ResourceKind::Server, None)?;
+        self.service.checkpoint(permit)
     }
 
     /// See [`Service::back_up`].
     pub fn back_up(&self) -> Result<Backup, ServiceError> {
-        self.permit(Action::Administer, ResourceKind::Server, None)?;
-        self.service.back_up()
+        let permit = self.permit(Action::Administer, ResourceKind::Server, None)?;
+        self.service.back_up(permit)
     }
 
-    fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<(), ServiceError> {
-        let Some(access) = &self.access else { return Ok(()) };
+    fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
+        let Some(access) = &self.access else { return Ok(&self.permit) };
         let is_application = kind == ResourceKind::Application;
         // The authorizer knows names, and an application can be asked for by its id.
-        let found = name.filter(|_| is_application).and_then(|name| self.service.application(name).ok());
+        let found = name.filter(|_| is_application).and_then(|name| self.service.application(&self.permit, name).ok());
         let name = found.as_ref().map(|application| application.name.as_str()).or(name);
-        access.may(&self.caller, action, Resource { kind, name })
+        access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
     /// Whether the caller may run all statements of a script. What is wrong with its text is left to the service, which
     /// then runs nothing of it.
-    fn permit_script(&self, script: &str) -> Result<(), ServiceError> {
+    fn permit_script(&self, script: &str) -> Result<&Permit, ServiceError> {
         if self.access.is_none() {
-            return Ok(());
+            return Ok(&self.permit);
         }
         // One statement after the other: all of them may take a thousand times the memory of their text.
         for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
@@ -231,7 +251,7 @@ impl Session {
             self.permit(action, kind, name.map(|name| name.text.as_str()))
                 .map_err(|error| error.at(position.line, position.column))?;
         }
-        Ok(())
+        Ok(&self.permit)
     }
 }
 

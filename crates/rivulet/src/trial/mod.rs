@@ -34,7 +34,7 @@ use crate::config::{self, Baseline, Config, FilesConfig, Sources};
 use crate::engine::Engine;
 use crate::engine::stepped::Surroundings;
 use crate::run::CONNECTORS;
-use crate::service::{ErrorKind, Parameter, QueryRequest, Service, ServiceError};
+use crate::service::{Caller, ErrorKind, Parameter, QueryRequest, ServiceError, Session};
 
 pub use event::{Event, TimeError, parse_event, parse_time_us, time_text};
 pub use expect::{Expected, difference};
@@ -202,11 +202,11 @@ impl Trial {
                         parameters: &parameters,
                         label: None,
                     };
-                    self.engine.submit(&[request]).into_iter().collect::<Result<Vec<_>, _>>()?;
+                    self.session().submit(&[request]).into_iter().collect::<Result<Vec<_>, _>>()?;
                     name
                 }
             };
-            let query = self.engine.query(&name)?;
+            let query = self.session().query(&name)?;
             self.names.extend(query.id.map(|id| (id, name)));
             self.topics.extend(query.input_topic.split(", ").map(str::to_owned));
         }
@@ -283,12 +283,17 @@ impl Trial {
 
     /// What the author of an application should know, with its name.
     pub fn warnings(&self) -> Vec<String> {
-        let of_applications = self.engine.applications().into_iter();
+        let of_applications = self.session().applications().unwrap_or_default().into_iter();
         let named = of_applications.flat_map(|one| {
             let name = one.name;
             one.warnings.into_iter().map(move |warning| format!("{name}: {warning}"))
         });
         self.reader.warning().into_iter().chain(named).collect()
+    }
+
+    /// The engine as whoever tries it sees it.
+    fn session(&self) -> Session<'_> {
+        self.engine.session(Caller::local_operator())
     }
 
     /// The topic of an event that has none: there must be just one.

@@ -10,7 +10,7 @@ use rivulet::api::types::{
 use rivulet::http_client::{Client, ClientError, WatchEvent};
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, exchange, request, wait_until};
+use crate::support::{AsOperator, TestServer, exchange, request, wait_until};
 
 fn submit(client: &Client, name: Option<&str>) -> Result<QueryCreated, ClientError> {
     let parameters = json!({"home": "42", "target": 22.5}).as_object().cloned().expect("an object");
@@ -144,10 +144,12 @@ fn scripts_answer_with_results_and_the_error_that_stopped_them() {
 #[test]
 fn every_error_is_json_with_its_status() {
     let (server, service) = TestServer::with_memory();
-    rivulet::service::Service::submit(
-        service.as_ref(),
-        &[rivulet::service::QueryRequest { name: Some("q"), application: "ac_control", parameters: &[], label: None }],
-    );
+    service.operator().submit(&[rivulet::service::QueryRequest {
+        name: Some("q"),
+        application: "ac_control",
+        parameters: &[],
+        label: None,
+    }]);
     let large = "x".repeat((4 << 20) + 1);
     for (method, path, body, status, kind) in [
         ("GET", "/nowhere", "", 404, "not_found"),

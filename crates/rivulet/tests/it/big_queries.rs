@@ -6,12 +6,12 @@ use std::path::Path;
 use rivulet::api::types::{BigQueryCreated, BigQueryList, Query};
 use rivulet::engine::Engine;
 use rivulet::http_client::ClientError;
-use rivulet::service::{ErrorKind, QueryFilter, QueryState, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryFilter, QueryState, ServiceError, StatementResult};
 use tempfile::TempDir;
 
 use super::engine::{configuration, open};
 use super::server::Publisher;
-use super::support::{TestServer, wait_until};
+use super::support::{AsOperator, TestServer, wait_until};
 use super::tables::said;
 
 fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet::engine::Engine;
-use rivulet::service::{CheckpointStatus, ErrorKind, Service};
+use rivulet::service::{CheckpointStatus, ErrorKind};
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Server, free_port, rivulet, wait};
-use super::support::wait_until;
+use super::support::{AsOperator, wait_until};
 use super::tables::said;
 
 /// An engine that makes checkpoints when asked and at the end, or none at all.

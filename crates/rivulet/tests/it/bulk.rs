@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rivulet::api::types::BulkAnswer;
 use rivulet::http_client::ClientError;
-use rivulet::service::{SUBMIT_BATCH_MAX, Service};
+use rivulet::service::SUBMIT_BATCH_MAX;
 
-use crate::support::{MemoryService, TestServer, WAIT_MAX, wait_until};
+use crate::support::{AsOperator, MemoryService, TestServer, WAIT_MAX, wait_until};
 
 fn submit(server: &TestServer, lines: impl Read + Send + 'static) -> Result<Vec<BulkAnswer>, ClientError> {
     let mut answers = Vec::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rivulet::config::Config;
 use rivulet::engine::Engine;
-use rivulet::service::{Service, ServiceError};
+use rivulet::service::ServiceError;
 use rivulet_sql::Durability;
 use rivulet_storage::Place;
 use rivulet_testing_s3::S3Server;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::checkpoint_store::configuration as in_a_bucket;
 use super::checkpoints::{STEPS, Steps, checkpoints, on_demand, run};
 use super::server::{Publisher, rivulet};
-use super::support::wait_until;
+use super::support::{AsOperator, wait_until};
 
 /// A configuration with checkpoints in another folder.
 fn in_folder(folder: &Path, name: &str) -> Config {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use rivulet::config::{Config, FlagValue, Sources};
 use rivulet::engine::Engine;
-use rivulet::service::{ParameterValue, QueryRequest, Service};
+use rivulet::service::{ParameterValue, QueryRequest};
 use rivulet_storage::Place;
 use rivulet_testing_s3::{ACCESS_KEY_ID, BUCKET, Fault, REGION, S3Server, SECRET_ACCESS_KEY};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::checkpoints::{STEPS, Steps, checkpoints, on_demand, run};
+use super::support::AsOperator;
 
 /// The environment of programs that use the bucket of this store.
 fn environment(server: &S3Server) -> Vec<(&'static str, String)> {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use rivulet::config::Config;
 use rivulet::engine::Engine;
-use rivulet::service::{CheckpointStatus, Service, StatementResult};
+use rivulet::service::{CheckpointStatus, StatementResult};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Publisher, Server};
+use super::support::AsOperator;
 
 pub(super) const STEPS: &str = "CREATE APPLICATION steps (id TEXT, output TEXT DEFAULT 'out') INPUT numbers (n BIGINT) \
                      FROM 'mqtt:in/{id}' FORMAT JSON OUTPUT 'mqtt:{output}/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rivulet::engine::Engine;
-use rivulet::service::{Service, ServiceError};
+use rivulet::service::ServiceError;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Server, free_port, wait};
-use super::support::wait_until;
+use super::support::{AsOperator, wait_until};
 use super::tables::said;
 
 /// An engine that makes checkpoints when asked and at the end.

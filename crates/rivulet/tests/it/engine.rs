@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rivulet::catalog::{Catalog, NewApplication, NewQuery};
 use rivulet::config::{Config, FlagValue, Sources};
 use rivulet::engine::Engine;
-use rivulet::service::{
-    ErrorKind, Parameter, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, QueryState, Service,
-};
+use rivulet::service::{ErrorKind, Parameter, ParameterValue, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, QueryState};
 use tempfile::TempDir;
+
+use super::support::AsOperator;
 
 const COPY: &str = "CREATE APPLICATION copy (id TEXT, factor BIGINT DEFAULT 1) INPUT numbers (n BIGINT) \
                     FROM 'mqtt:in/{id}' FORMAT JSON OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n * $factor AS n FROM numbers";

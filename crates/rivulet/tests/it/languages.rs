@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use rivulet::engine::{Engine, Extensions, Languages};
-use rivulet::service::{ErrorKind, QueryFilter, Service, ServiceError};
+use rivulet::service::{ErrorKind, QueryFilter, ServiceError};
 use rivulet_dataflow::{
     Context, Control, Cut, Description, Element, Line, Operator, OperatorError, OperatorFactory, Slot, StateError,
     StateFrame, StateSelection,
@@ -22,6 +22,7 @@ use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::Publisher;
+use super::support::AsOperator;
 
 /// The language: a program is `totals NAME times N`, or `counts NAME times N`. It adds up what comes, or counts it, for
 /// each query, and multiplies with `N` and the query's `factor`. It panics at 13, and fails at 14 and 15.

@@ -6,12 +6,11 @@ use std::path::Path;
 
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError, WatchEvent};
-use rivulet::service::Service;
 use tempfile::TempDir;
 
 use super::engine::open;
 use super::server::rivulet;
-use super::support::{TestServer, wait_until};
+use super::support::{AsOperator, TestServer, wait_until};
 use super::tables::said;
 
 fn declare(engine: &Engine, folder: &Path, lines: &str) {

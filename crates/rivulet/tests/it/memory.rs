@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use rivulet::catalog::Catalog;
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, QueryState, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryState, ServiceError, StatementResult};
 use rivulet_sql::ParamValue;
 use rivulet_testing::TestGroup;
 use tempfile::TempDir;
 
 use super::engine::{configuration, open};
 use super::server::Publisher;
-use super::support::WAIT_MAX;
+use super::support::{AsOperator, WAIT_MAX};
 
 const STEPS: &str = "CREATE APPLICATION steps (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON \
                      OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";

@@ -6,11 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, Parameter, ParameterValue, QueryFilter, QueryRequest, QueryState, Service};
+use rivulet::service::{ErrorKind, Parameter, ParameterValue, QueryFilter, QueryRequest, QueryState};
 use tempfile::TempDir;
 
 use super::engine::open;
 use super::server::Publisher;
+use super::support::AsOperator;
 
 /// How often each thread does what it does.
 const ROUNDS: usize = 40;

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet::engine::{Companion, Engine, Extensions};
-use rivulet::service::{ErrorKind, ParameterValue, QueryRequest, Service, ServiceError};
+use rivulet::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Publisher, Server, free_port};
+use super::support::AsOperator;
 
 /// How long something may take that takes no time.
 const PATIENCE: Duration = Duration::from_secs(60);

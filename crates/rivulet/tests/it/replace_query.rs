@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, QueryState, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryState, ServiceError, StatementResult};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::kill::{kills, random};
 use super::server::{Server, free_port};
-use super::support::wait_until;
+use super::support::{AsOperator, wait_until};
 use super::tables::said;
 
 /// Of each 50 events of the generator 46 are bids.

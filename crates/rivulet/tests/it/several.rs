@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use rivulet::service::Service;
 use tempfile::TempDir;
 
 use crate::engine::open;
 use crate::server::{Publisher, now_ms};
+use crate::support::AsOperator;
 use crate::tables::said;
 
 /// Metres between two places given in degrees, on a sphere.

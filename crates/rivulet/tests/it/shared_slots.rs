@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rivulet::engine::Engine;
-use rivulet::service::Service;
 use rivulet_sql::ParamValue;
 use rivulet_testing::TestGroup;
 use tempfile::TempDir;
 
 use crate::engine::configuration;
 use crate::server::Publisher;
+use crate::support::AsOperator;
 
 const TOTAL: &str = "CREATE APPLICATION total (source TEXT, who TEXT, least BIGINT DEFAULT 0) INPUT numbers (n BIGINT)
     FROM 'mqtt:in/{source}' FORMAT JSON WITH (dead_letter => 'mqtt:dead/{who}') OUTPUT 'mqtt:out/{who}' FORMAT JSON

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rivulet::engine::Engine;
-use rivulet::service::Service;
 use tempfile::TempDir;
 
 use crate::engine::open;
 use crate::server::Publisher;
-use crate::support::wait_until;
+use crate::support::{AsOperator, wait_until};
 
 /// How many queries each application has.
 const QUERIES: usize = 40;

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rivulet::api::types::{BigQuery, Health, Query};
 use rivulet::engine::Engine;
-use rivulet::service::{QueryState, Service};
+use rivulet::service::QueryState;
 use rivulet_connectors::connector::Condition;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::engine::open;
 use super::kill_disk::Disk;
-use super::support::{TestServer, wait_until};
+use super::support::{AsOperator, TestServer, wait_until};
 use super::tables::said;
 
 /// Two rows, and more when they are appended.

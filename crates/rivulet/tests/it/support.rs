@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use rivulet::api;
 use rivulet::config::{self, FlagValue, Sources};
+use rivulet::data_folder::archive::Backup;
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, BigQueryInfo, ConnectionStatus, EndHealth, ErrorKind, LatencyStatus,
-    LiveResult, ParameterInfo, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement, Service, ServiceError,
-    StatementResult, Status, TableInfo, generated_name,
+    ApplicationInfo, ApplicationStatus, BigQueryInfo, Caller, CheckpointInfo, ConnectionStatus, EndHealth, ErrorKind,
+    LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement,
+    Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, generated_name,
 };
 use rivulet_connectors::connector::{Condition, Direction};
 use serde_json::json;
@@ -69,7 +70,7 @@ fn not_found(what: &str, name: &str) -> ServiceError {
 }
 
 impl Service for MemoryService {
-    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+    fn execute(&self, _permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         let mut results = Vec::new();
         for (number, line) in (1..).zip(script.lines()) {
             let result = match line.trim() {
@@ -101,28 +102,29 @@ impl Service for MemoryService {
         results
     }
 
-    fn create_table(&self, _sql: &str) -> Result<TableInfo, ServiceError> {
+    fn create_table(&self, _permit: &Permit, _sql: &str) -> Result<TableInfo, ServiceError> {
         Err(ServiceError::invalid("this service has no tables"))
     }
 
-    fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    fn refresh_table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         Err(not_found("table", name))
     }
 
-    fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+    fn drop_table(&self, _permit: &Permit, name: &str) -> Result<(), ServiceError> {
         Err(not_found("table", name))
     }
 
-    fn tables(&self) -> Vec<TableInfo> {
+    fn tables(&self, _permit: &Permit) -> Vec<TableInfo> {
         Vec::new()
     }
 
-    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    fn table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         Err(not_found("table", name))
     }
 
     fn replace_application(
         &self,
+        permit: &Permit,
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
@@ -132,10 +134,10 @@ impl Service for MemoryService {
         let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
         let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
         let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
-        Ok((self.create_application(sql)?, replacement))
+        Ok((Service::create_application(self, permit, sql)?, replacement))
     }
 
-    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
         let Some(name) = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next()) else {
             return Err(ServiceError::invalid("expected CREATE APPLICATION").at(1, 1));
         };
@@ -169,11 +171,11 @@ impl Service for MemoryService {
         }
     }
 
-    fn applications(&self) -> Vec<ApplicationInfo> {
+    fn applications(&self, _permit: &Permit) -> Vec<ApplicationInfo> {
         self.state().applications.values().cloned().collect()
     }
 
-    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+    fn application(&self, _permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
         let state = self.state();
         let found = state
             .applications
@@ -182,7 +184,7 @@ impl Service for MemoryService {
         found.cloned().ok_or_else(|| not_found("app", name_or_id))
     }
 
-    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
+    fn drop_application(&self, _permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError> {
         let mut state = self.state();
         let queries = state.queries.values().filter(|query| query.application == name).count();
         if queries > 0 && !cascade {
@@ -194,11 +196,12 @@ impl Service for MemoryService {
         state.applications.remove(name).map(drop).ok_or_else(|| not_found("app", name))
     }
 
-    fn explain(&self, application: &str) -> Result<String, ServiceError> {
-        self.application(application).map(|application| format!("dataflow of {}\n  window", application.name))
+    fn explain(&self, permit: &Permit, application: &str) -> Result<String, ServiceError> {
+        Service::application(self, permit, application)
+            .map(|application| format!("dataflow of {}\n  window", application.name))
     }
 
-    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
+    fn submit(&self, _permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batch_max.fetch_max(requests.len(), Ordering::Relaxed);
         let submit_time = *self.submit_time.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,11 +247,11 @@ impl Service for MemoryService {
         requests.iter().map(create).collect()
     }
 
-    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+    fn query(&self, _permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
         self.state().queries.get(name).cloned().ok_or_else(|| not_found("query", name))
     }
 
-    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+    fn queries(&self, _permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
         let like = filter.like.as_deref().map(|like| like.trim_end_matches('%').to_owned());
         self.state()
             .queries
@@ -261,7 +264,7 @@ impl Service for MemoryService {
             .collect()
     }
 
-    fn pause(&self, query: &str) -> Result<(), ServiceError> {
+    fn pause(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         let mut state = self.state();
         state
             .queries
@@ -270,7 +273,7 @@ impl Service for MemoryService {
             .ok_or_else(|| not_found("query", query))
     }
 
-    fn resume(&self, query: &str) -> Result<(), ServiceError> {
+    fn resume(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         let mut state = self.state();
         state
             .queries
@@ -279,13 +282,13 @@ impl Service for MemoryService {
             .ok_or_else(|| not_found("query", query))
     }
 
-    fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
+    fn drop_query(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
         let mut state = self.state();
         state.results.remove(query);
         state.queries.remove(query).map(drop).ok_or_else(|| not_found("query", query))
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, _permit: &Permit) -> Status {
         Status {
             version: "0.1.0".into(),
             uptime_ms: 61_000,
@@ -376,11 +379,11 @@ impl Service for MemoryService {
         }
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _permit: &Permit) -> String {
         "# TYPE events counter\nevents_total 1000\n# EOF\n".into()
     }
 
-    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+    fn results(&self, _permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         self.state().results.get(query).map(broadcast::Sender::subscribe).ok_or_else(|| not_found("query", query))
     }
 
@@ -389,6 +392,125 @@ impl Service for MemoryService {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the broker is not connected"));
         }
         Ok(())
+    }
+}
+
+/// A service as its operator asks it: the methods of [`Service`], without permits and rights.
+pub(crate) trait AsOperator {
+    fn operator(&self) -> Session<'_>;
+    fn ready(&self) -> Result<(), ServiceError>;
+    fn problems(&self) -> Vec<String>;
+    fn shutdown(&self);
+
+    fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+        self.operator().execute(script)
+    }
+
+    fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+        self.operator().create_application(sql)
+    }
+
+    fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        self.operator().create_application_of(kind, code)
+    }
+
+    fn replace_application_of(
+        &self,
+        kind: &str,
+        code: &[u8],
+        discards_state: bool,
+    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+        self.operator().replace_application_of(kind, code, discards_state)
+    }
+
+    fn tables(&self) -> Vec<TableInfo> {
+        self.operator().tables().expect("the operator may do everything")
+    }
+
+    fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+        self.operator().table(name)
+    }
+
+    fn applications(&self) -> Vec<ApplicationInfo> {
+        self.operator().applications().expect("the operator may do everything")
+    }
+
+    fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+        self.operator().application(name_or_id)
+    }
+
+    fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
+        self.operator().drop_application(name, cascade)
+    }
+
+    fn explain(&self, application: &str) -> Result<String, ServiceError> {
+        self.operator().explain(application)
+    }
+
+    fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<u64, ServiceError>> {
+        self.operator().submit(requests)
+    }
+
+    fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+        self.operator().query(name)
+    }
+
+    fn queries(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+        self.operator().queries(filter).expect("the operator may do everything")
+    }
+
+    fn pause(&self, query: &str) -> Result<(), ServiceError> {
+        self.operator().pause(query)
+    }
+
+    fn resume(&self, query: &str) -> Result<(), ServiceError> {
+        self.operator().resume(query)
+    }
+
+    fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
+        self.operator().drop_query(query)
+    }
+
+    fn status(&self) -> Status {
+        self.operator().status().expect("the operator may do everything")
+    }
+
+    fn metrics(&self) -> String {
+        self.operator().metrics().expect("the operator may do everything")
+    }
+
+    fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+        self.operator().results(query)
+    }
+
+    fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
+        self.operator().checkpoint()
+    }
+
+    fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
+        self.operator().select(sql)
+    }
+
+    fn back_up(&self) -> Result<Backup, ServiceError> {
+        self.operator().back_up()
+    }
+}
+
+impl<T: Service> AsOperator for T {
+    fn operator(&self) -> Session<'_> {
+        (self as &dyn Service).session(Caller::local_operator())
+    }
+
+    fn ready(&self) -> Result<(), ServiceError> {
+        Service::ready(self)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Service::problems(self)
+    }
+
+    fn shutdown(&self) {
+        Service::shutdown(self);
     }
 }
 
@@ -430,7 +552,7 @@ impl TestServer {
     /// A server of an empty [`MemoryService`] with the application `ac_control`.
     pub(crate) fn with_memory() -> (Self, Arc<MemoryService>) {
         let service = Arc::new(MemoryService::default());
-        service.create_application("CREATE APPLICATION ac_control (home TEXT)").expect("an application");
+        service.operator().create_application("CREATE APPLICATION ac_control (home TEXT)").expect("an application");
         (Self::start(Arc::clone(&service) as Arc<dyn Service>), service)
     }
 

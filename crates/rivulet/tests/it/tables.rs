@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, Service, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, ServiceError, StatementResult};
 use tempfile::TempDir;
 
 use super::engine::{configuration, open};
 use super::server::{Publisher, now_ms};
-use super::support::{TestServer, exchange, request};
+use super::support::{AsOperator, TestServer, exchange, request};
 
 const APPLICATION: &str = "CREATE APPLICATION floors (home TEXT) INPUT readings (room TEXT) FROM 'mqtt:in/{home}' \
      FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT r.floor FROM readings JOIN rooms AS r ON r.id = readings.room";

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use rivulet::engine::Engine;
-use rivulet::service::Service;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::checkpoints::run;
 use crate::engine::open;
 use crate::server::{Publisher, Server, free_port};
-use crate::support::wait_until;
+use crate::support::{AsOperator, wait_until};
 
 fn next(listener: &mut Publisher) -> (String, Value) {
     let (topic, payload) = listener.next();

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rivulet::engine::Engine;
-use rivulet::service::Service;
 use rivulet::trial::{parse_event, parse_time_us};
 use rivulet_testing::page::root;
 use serde_json::Value;
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::engine::configuration;
 use crate::server::Publisher;
+use crate::support::AsOperator;
 use crate::tables::said;
 
 /// Runs the program in a folder, with this standard input.

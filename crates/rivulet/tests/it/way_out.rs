@@ -14,7 +14,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rivulet::config::{BrokerConfig, Config};
 use rivulet::engine::Engine;
-use rivulet::service::Service;
 use rivulet_storage::Place;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -22,6 +21,7 @@ use tempfile::TempDir;
 use super::checkpoints::{checkpoints, on_demand, run};
 use super::kill_mqtt::{connack, split, suback};
 use super::server::{Publisher, wait};
+use super::support::AsOperator;
 
 /// What the broker and the test have in common.
 #[derive(Default)]
