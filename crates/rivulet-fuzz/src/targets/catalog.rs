@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use redb::TableDefinition;
 use rivulet::catalog::{Catalog, FILE_NAME, NewApplication, NewQuery};
-use rivulet::service::ParameterValue;
+use rivulet::service::{ParameterValue, Tenant};
 
 use crate::edits::{self, Files};
 use crate::input::Input;
@@ -61,7 +61,9 @@ fn whole() -> &'static Files {
         let query = |name, label| NewQuery { application, name, parameters: &parameters, label };
         catalog.insert_queries(&[query("q", Some("home"))], None).expect("there is room");
         catalog.insert_queries(&[NewQuery { parameters: &[], ..query("r", None) }], None).expect("there is room");
-        catalog.insert_statement("CREATE SOURCE s (v DOUBLE) FROM 'file:x'").expect("there is room");
+        catalog
+            .insert_statement(&Tenant::default(), "CREATE SOURCE s (v DOUBLE) FROM 'file:x'")
+            .expect("there is room");
         drop(catalog);
         let bytes = std::fs::read(folder.path().join(FILE_NAME)).expect("it can be read");
         Files::from([(FILE_NAME.to_owned(), bytes)])

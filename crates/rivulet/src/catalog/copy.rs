@@ -272,7 +272,7 @@ mod tests {
 
     use super::super::{CheckpointPlace, NewApplication, NewQuery};
     use super::*;
-    use crate::service::Parameter;
+    use crate::service::{Parameter, Tenant};
 
     fn parts(catalog: &Catalog) -> BTreeMap<String, Vec<u8>> {
         let mut parts = BTreeMap::new();
@@ -307,8 +307,8 @@ mod tests {
         catalog.set_paused(&[17], true, Some(9)).unwrap();
         let place = CheckpointPlace { generation: 1, place: "checkpoints".into() };
         catalog.set_checkpoint_place(&place).unwrap();
-        catalog.insert_table("rooms", "CREATE TABLE rooms ...").unwrap();
-        let statement = catalog.insert_statement("CREATE SOURCE s ...").unwrap();
+        catalog.insert_table(&Tenant::default().named("rooms"), "CREATE TABLE rooms ...").unwrap();
+        let statement = catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s ...").unwrap();
         catalog.set_statement_failure(statement, Some("a reason")).unwrap();
         catalog.set_statement_paused(statement, true).unwrap();
         let before = parts(&catalog);
@@ -380,6 +380,10 @@ mod tests {
         let parameters: &[Parameter<'_>] = &[];
         let query = NewQuery { application: number, name: "", parameters, label: None };
         assert_eq!((number, catalog.insert_queries(&[query], None).unwrap()), (7, 42));
-        assert_eq!(catalog.insert_statement("CREATE SOURCE s ...").unwrap(), 10, "it stays what is higher");
+        assert_eq!(
+            catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s ...").unwrap(),
+            10,
+            "it stays what is higher"
+        );
     }
 }

@@ -19,6 +19,9 @@
 //! | `failed_statements` | number | the error that ended the big query |
 //! | `places` | text | how often it has changed, where it is: at present where checkpoints lie |
 //!
+//! Names of applications and tables, and statements, are saved with their tenant as [`Tenant::encode`] has it; before
+//! format 8 all of them are of the default tenant. A query is of the tenant of its application.
+//!
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
@@ -45,7 +48,7 @@ use redb::{
 use rivulet_dataflow::{LogPosition, QueryId};
 use rivulet_operators::application::{Application, text_of};
 
-use crate::service::Parameter;
+use crate::service::{FullName, Parameter, Tenant};
 
 pub use copy::Used;
 use copy::{EachTable, MakeTable};
@@ -62,7 +65,7 @@ pub type ApplicationNumber = u32;
 pub const FILE_NAME: &str = "catalog.redb";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 7;
+const FORMAT_VERSION: u64 = 8;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
@@ -134,7 +137,7 @@ pub struct StoredApplication {
     /// Its number.
     pub number: ApplicationNumber,
     /// Its name.
-    pub name: String,
+    pub name: FullName,
     /// The hash of what its code says.
     pub id: String,
     /// The kind of its code, for example `sql`.
@@ -149,15 +152,17 @@ impl StoredApplication {
         text_of(&self.kind, &self.bytes)
     }
 
-    fn read(name: &str, record: &[u8]) -> Result<Self, Failure> {
+    fn read(name: FullName, record: &[u8]) -> Result<Self, Failure> {
         let ApplicationRecord { number, id, bytes, kind } = record::read_application(record)?;
-        Ok(Self { number, name: name.to_owned(), id: id.to_owned(), kind: kind.to_owned(), bytes: bytes.to_vec() })
+        Ok(Self { number, name, id: id.to_owned(), kind: kind.to_owned(), bytes: bytes.to_vec() })
     }
 }
 
 /// An application to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct NewApplication<'a> {
+    /// The tenant that it belongs to.
+    pub tenant: &'a Tenant,
     /// Its name.
     pub name: &'a str,
     /// The hash of what its code says.
@@ -170,14 +175,18 @@ pub struct NewApplication<'a> {
 
 impl<'a> NewApplication<'a> {
     /// One that the engine has.
-    pub fn of(application: &'a Application) -> Self {
+    pub fn of(tenant: &'a Tenant, application: &'a Application) -> Self {
         let Application { name, id, kind, bytes, .. } = application;
-        Self { name, id, kind, bytes }
+        Self { tenant, name, id, kind, bytes }
     }
 
-    /// One in SQL.
+    /// One in SQL, of the default tenant.
     pub fn sql(name: &'a str, id: &'a str, sql: &'a str) -> Self {
-        Self { name, id, kind: rivulet_sql::SQL, bytes: sql.as_bytes() }
+        Self { tenant: Tenant::of_operator(), name, id, kind: rivulet_sql::SQL, bytes: sql.as_bytes() }
+    }
+
+    fn key(&self) -> Cow<'a, str> {
+        self.tenant.encode(self.name)
     }
 
     fn record(&self, number: ApplicationNumber) -> Vec<u8> {
@@ -191,6 +200,8 @@ impl<'a> NewApplication<'a> {
 pub struct StoredStatement {
     /// Its number; those of later statements are higher.
     pub number: u64,
+    /// The tenant that it belongs to.
+    pub tenant: Tenant,
     /// The text as it was written.
     pub sql: String,
     /// Whether it creates a query that is paused.
@@ -386,7 +397,7 @@ impl Catalog {
         self.prepare()
     }
 
-    /// Every application, by name.
+    /// Every application, by tenant and name.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -397,7 +408,7 @@ impl Catalog {
                 let mut applications = Vec::new();
                 for entry in table.iter()? {
                     let (name, value) = entry?;
-                    applications.push(StoredApplication::read(name.value(), value.value())?);
+                    applications.push(StoredApplication::read(full_name(name.value())?, value.value())?);
                 }
                 Ok(applications)
             })
@@ -428,7 +439,7 @@ impl Catalog {
             meta.insert(META_APPLICATION_NUMBER_NEXT, u64::from(end))?;
             let mut table = transaction.open_table(APPLICATIONS)?;
             for (number, application) in (first..end).zip(applications) {
-                if table.insert(application.name, application.record(number).as_slice())?.is_some() {
+                if table.insert(&*application.key(), application.record(number).as_slice())?.is_some() {
                     // The transaction is dropped, not committed.
                     return Err(Failure::Damage(format!("the application {} was stored already", application.name)));
                 }
@@ -450,13 +461,13 @@ impl Catalog {
     ) -> Result<(), CatalogError> {
         self.write(|transaction| {
             let mut table = transaction.open_table(APPLICATIONS)?;
-            let name = application.name;
-            let before = table.get(name)?.map(|value| value.value().to_vec());
+            let (name, key) = (application.name, application.key());
+            let before = table.get(&*key)?.map(|value| value.value().to_vec());
             let Some(before) = before else {
                 return Err(Failure::Damage(format!("the application {name} is not stored")));
             };
             let number = record::read_application(&before)?.number;
-            table.insert(name, application.record(number).as_slice())?;
+            table.insert(&*key, application.record(number).as_slice())?;
             let mut versions = transaction.open_table(VERSIONS)?;
             let known = versions_of(&versions, number)?;
             let next = known.last().map_or(0, |last| last + 1);
@@ -496,7 +507,7 @@ impl Catalog {
                 let mut versions = Vec::new();
                 for entry in table.range((number, 0)..=(number, u64::MAX))? {
                     let (_, value) = entry?;
-                    versions.push(StoredApplication::read("", value.value())?);
+                    versions.push(StoredApplication::read(Tenant::default().named(""), value.value())?);
                 }
                 Ok(versions)
             })
@@ -507,9 +518,10 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is removed then.
-    pub fn remove_application(&self, name: &str, queries: &[QueryId]) -> Result<(), CatalogError> {
+    pub fn remove_application(&self, name: &FullName, queries: &[QueryId]) -> Result<(), CatalogError> {
         self.write(|transaction| {
-            let removed = transaction.open_table(APPLICATIONS)?.remove(name)?.map(|value| value.value().to_vec());
+            let key = name.tenant.encode(&name.name);
+            let removed = transaction.open_table(APPLICATIONS)?.remove(&*key)?.map(|value| value.value().to_vec());
             if let Some(removed) = removed {
                 let number = record::read_application(&removed)?.number;
                 let mut versions = transaction.open_table(VERSIONS)?;
@@ -521,18 +533,18 @@ impl Catalog {
         })
     }
 
-    /// Every reference table: its name and the text it was created with, by name.
+    /// Every reference table: its name and the text it was created with, by tenant and name.
     ///
     /// # Errors
     /// Disk errors, and damage.
-    pub fn tables(&self) -> Result<Vec<(String, String)>, CatalogError> {
+    pub fn tables(&self) -> Result<Vec<(FullName, String)>, CatalogError> {
         self.read(|transaction| {
             guard(|| {
                 let table = transaction.open_table(TABLES)?;
                 let mut tables = Vec::new();
                 for entry in table.iter()? {
                     let (name, sql) = entry?;
-                    tables.push((name.value().to_owned(), sql.value().to_owned()));
+                    tables.push((full_name(name.value())?, sql.value().to_owned()));
                 }
                 Ok(tables)
             })
@@ -543,16 +555,18 @@ impl Catalog {
     ///
     /// # Errors
     /// Disk errors, and damage; the table is not stored then.
-    pub fn insert_table(&self, name: &str, sql: &str) -> Result<(), CatalogError> {
-        self.write(|transaction| Ok(transaction.open_table(TABLES)?.insert(name, sql).map(drop)?))
+    pub fn insert_table(&self, name: &FullName, sql: &str) -> Result<(), CatalogError> {
+        let key = name.tenant.encode(&name.name);
+        self.write(|transaction| Ok(transaction.open_table(TABLES)?.insert(&*key, sql).map(drop)?))
     }
 
     /// Removes a reference table.
     ///
     /// # Errors
     /// Disk errors, and damage; it is not removed then.
-    pub fn remove_table(&self, name: &str) -> Result<(), CatalogError> {
-        self.write(|transaction| Ok(transaction.open_table(TABLES)?.remove(name).map(drop)?))
+    pub fn remove_table(&self, name: &FullName) -> Result<(), CatalogError> {
+        let key = name.tenant.encode(&name.name);
+        self.write(|transaction| Ok(transaction.open_table(TABLES)?.remove(&*key).map(drop)?))
     }
 
     /// Every statement about big queries, in the order in which they were stored.
@@ -571,24 +585,25 @@ impl Catalog {
                     let number = number.value();
                     let paused = paused.get(number)?.is_some();
                     let failure = failed.get(number)?.map(|failure| failure.value().to_owned());
-                    statements.push(StoredStatement { number, sql: sql.value().to_owned(), paused, failure });
+                    let (tenant, sql) = decoded(sql.value())?;
+                    statements.push(StoredStatement { number, tenant, sql: sql.to_owned(), paused, failure });
                 }
                 Ok(statements)
             })
         })
     }
 
-    /// Stores a statement about big queries behind those that are there, and returns its number.
+    /// Stores a tenant's statement about big queries behind those that are there, and returns its number.
     ///
     /// # Errors
     /// Disk errors, and damage; the statement is not stored then.
-    pub fn insert_statement(&self, sql: &str) -> Result<u64, CatalogError> {
+    pub fn insert_statement(&self, tenant: &Tenant, sql: &str) -> Result<u64, CatalogError> {
         self.write(|transaction| {
             let mut meta = transaction.open_table(META)?;
             let mut table = transaction.open_table(STATEMENTS)?;
             let number = statement_next(&meta, &table)?;
             meta.insert(META_STATEMENT_NEXT, number + 1)?;
-            table.insert(number, sql)?;
+            table.insert(number, &*tenant.encode(sql))?;
             Ok(number)
         })
     }
@@ -600,10 +615,12 @@ impl Catalog {
     /// Disk errors, and damage; the statement stays as it was then.
     pub fn replace_statement(&self, number: u64, sql: &str) -> Result<(), CatalogError> {
         self.write(|transaction| {
-            if transaction.open_table(STATEMENTS)?.insert(number, sql)?.is_none() {
-                // The transaction is dropped, not committed.
+            let mut table = transaction.open_table(STATEMENTS)?;
+            let tenant = table.get(number)?.map(|before| Ok::<_, Failure>(decoded(before.value())?.0)).transpose()?;
+            let Some(tenant) = tenant else {
                 return Err(Failure::Damage(format!("the statement {number} is not stored")));
-            }
+            };
+            table.insert(number, &*tenant.encode(sql))?;
             transaction.open_table(FAILED_STATEMENTS)?.remove(number)?;
             Ok(())
         })
@@ -854,6 +871,15 @@ fn versions_of(
 ) -> Result<Vec<u64>, Failure> {
     let range = versions.range((number, 0)..=(number, u64::MAX))?;
     range.map(|entry| Ok(entry?.0.value().1)).collect()
+}
+
+/// What is saved of a tenant: the tenant, and the text.
+fn decoded(saved: &str) -> Result<(Tenant, &str), Failure> {
+    Tenant::decode(saved).ok_or_else(|| Failure::Damage("it does not say whose a name or statement is".into()))
+}
+
+fn full_name(saved: &str) -> Result<FullName, Failure> {
+    decoded(saved).map(|(tenant, name)| tenant.named(name))
 }
 
 /// The number of the next statement. Catalogs of earlier versions do not say, and gave numbers out again.

@@ -64,7 +64,7 @@ fn what_was_stored_is_there_after_reopening() {
     let catalog = Catalog::open(&path).expect("the same catalog");
     let applications = catalog.applications().expect("applications");
     assert_eq!(
-        applications.iter().map(|application| application.name.as_str()).collect::<Vec<_>>(),
+        applications.iter().map(|application| application.name.name.as_str()).collect::<Vec<_>>(),
         ["ac_control", "heart"]
     );
     assert_eq!(applications[1].bytes, b"CREATE APPLICATION heart");
@@ -101,7 +101,9 @@ fn ids_and_numbers_are_never_given_twice() {
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     let number = catalog.insert_application(NewApplication::sql("a", "1", "")).expect("insert");
     let first = insert(&catalog, 10);
-    catalog.remove_application("a", &(first..first + 10).collect::<Vec<_>>()).expect("a removal");
+    catalog
+        .remove_application(&Tenant::default().named("a"), &(first..first + 10).collect::<Vec<_>>())
+        .expect("a removal");
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("the same catalog");
     assert_eq!(ids(&catalog), []);
@@ -202,12 +204,12 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     assert_eq!(catalog.tables().expect("tables"), []);
-    catalog.insert_table("rooms", "CREATE TABLE rooms").expect("stored");
-    catalog.insert_table("lots", "CREATE TABLE lots").expect("stored");
-    catalog.remove_table("lots").expect("removed");
+    catalog.insert_table(&Tenant::default().named("rooms"), "CREATE TABLE rooms").expect("stored");
+    catalog.insert_table(&Tenant::default().named("lots"), "CREATE TABLE lots").expect("stored");
+    catalog.remove_table(&Tenant::default().named("lots")).expect("removed");
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    assert_eq!(catalog.tables().expect("tables"), [("rooms".into(), "CREATE TABLE rooms".into())]);
+    assert_eq!(catalog.tables().expect("tables"), [(Tenant::default().named("rooms"), "CREATE TABLE rooms".into())]);
     assert_eq!(catalog.applications().expect("applications").len(), 1);
 }
 
@@ -215,8 +217,8 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
 fn a_pause_of_a_statement_is_kept_and_goes_with_it() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    let first = catalog.insert_statement("CREATE SOURCE s").expect("stored");
-    let second = catalog.insert_statement("CREATE QUERY q").expect("stored");
+    let first = catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s").expect("stored");
+    let second = catalog.insert_statement(&Tenant::default(), "CREATE QUERY q").expect("stored");
     catalog.set_statement_paused(second, true).expect("paused");
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("a catalog");
@@ -228,14 +230,14 @@ fn a_pause_of_a_statement_is_kept_and_goes_with_it() {
     assert_eq!(paused(&catalog), [(first, false), (second, false)]);
     catalog.set_statement_paused(second, true).expect("paused");
     catalog.remove_statement(second).expect("removed");
-    let third = catalog.insert_statement("CREATE QUERY r").expect("stored");
+    let third = catalog.insert_statement(&Tenant::default(), "CREATE QUERY r").expect("stored");
     assert_eq!(paused(&catalog), [(first, false), (third, false)]);
     assert!(third > second, "no number is used again: what was saved under it is of another");
     catalog.remove_statement(third).expect("removed");
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     assert_eq!(catalog.statement_next().expect("a number"), third + 1, "also after a restart");
-    assert_eq!(catalog.insert_statement("CREATE QUERY r").expect("stored"), third + 1);
+    assert_eq!(catalog.insert_statement(&Tenant::default(), "CREATE QUERY r").expect("stored"), third + 1);
 }
 
 #[test]
@@ -339,7 +341,7 @@ fn scattered_damage_is_noticed_or_harmless_but_never_a_panic() {
 fn the_failure_of_a_statement_is_kept_and_goes_with_it() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    let number = catalog.insert_statement("CREATE QUERY q").expect("stored");
+    let number = catalog.insert_statement(&Tenant::default(), "CREATE QUERY q").expect("stored");
     catalog.set_statement_failure(number, Some(&"ö".repeat(3 * FAILURE_CHARACTERS_MAX))).expect("remembered");
     drop(catalog);
     let catalog = Catalog::open(folder.path()).expect("a catalog");
@@ -349,7 +351,7 @@ fn the_failure_of_a_statement_is_kept_and_goes_with_it() {
     assert_eq!(failure(&catalog), None);
     catalog.set_statement_failure(number, Some("the broker is gone")).expect("remembered");
     catalog.remove_statement(number).expect("removed");
-    catalog.insert_statement("CREATE QUERY r").expect("stored");
+    catalog.insert_statement(&Tenant::default(), "CREATE QUERY r").expect("stored");
     assert_eq!(failure(&catalog), None, "a number that is used again has not failed");
 }
 
@@ -357,8 +359,8 @@ fn the_failure_of_a_statement_is_kept_and_goes_with_it() {
 fn a_statement_is_replaced_in_its_place_and_has_not_failed_then() {
     let folder = folder();
     let catalog = Catalog::open(folder.path()).expect("a catalog");
-    let number = catalog.insert_statement("CREATE QUERY q").expect("stored");
-    catalog.insert_statement("CREATE SOURCE s").expect("stored");
+    let number = catalog.insert_statement(&Tenant::default(), "CREATE QUERY q").expect("stored");
+    catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s").expect("stored");
     catalog.set_statement_failure(number, Some("a reason")).expect("remembered");
     catalog.set_statement_paused(number, true).expect("paused");
     catalog.replace_statement(number, "CREATE OR REPLACE QUERY q").expect("replaced");
@@ -420,12 +422,12 @@ fn a_disk_that_was_full_is_written_again_when_there_is_room() {
     insert(&catalog, 10);
     is_full.store(true, std::sync::atomic::Ordering::Release);
     for _ in 0..3 {
-        let error = catalog.insert_table("rooms", "CREATE TABLE rooms").expect_err("no room");
+        let error = catalog.insert_table(&Tenant::default().named("rooms"), "CREATE TABLE rooms").expect_err("no room");
         assert!(matches!(error, CatalogError::Full { .. } | CatalogError::Storage { .. }), "{error:?}");
         assert!(catalog.check_writable().is_err());
     }
     is_full.store(false, std::sync::atomic::Ordering::Release);
-    catalog.insert_table("lots", "CREATE TABLE lots").expect("there is room again");
+    catalog.insert_table(&Tenant::default().named("lots"), "CREATE TABLE lots").expect("there is room again");
     catalog.check_writable().expect("written");
     assert_eq!(catalog.queries_count().expect("a count"), 10);
     assert_eq!(catalog.tables().expect("tables").len(), 1);
@@ -462,6 +464,59 @@ fn a_version_takes_the_place_of_another_which_is_remembered() {
     assert_eq!((now[0].number, now[0].id.as_str(), now[1].id.as_str()), (0, "9", "9"), "one has had nine versions");
     let ids: Vec<String> = catalog.versions(0).expect("read").into_iter().map(|version| version.id).collect();
     assert_eq!(ids, ["5", "6", "7", "8"], "the last ones, oldest first");
-    catalog.remove_application("a", &[]).expect("removed");
+    catalog.remove_application(&Tenant::default().named("a"), &[]).expect("removed");
     assert!(catalog.versions(0).expect("read").is_empty());
+}
+
+#[test]
+fn each_tenant_has_names_of_its_own_and_what_earlier_formats_stored_is_of_the_default_one() {
+    let folder = folder();
+    let (own, acme) = (Tenant::default(), Tenant::new("acme"));
+    {
+        let catalog = Catalog::open(folder.path()).expect("a catalog");
+        catalog.insert_application(NewApplication::sql("a", "1", "own")).expect("stored");
+        catalog.insert_table(&own.named("rooms"), "CREATE TABLE rooms").expect("stored");
+        catalog.insert_statement(&own, "CREATE SOURCE s").expect("stored");
+        let as_before = |transaction: &WriteTransaction| {
+            // These are the bytes of all earlier formats.
+            assert!(transaction.open_table(APPLICATIONS)?.get("a")?.is_some());
+            assert!(transaction.open_table(TABLES)?.get("rooms")?.is_some());
+            assert_eq!(
+                transaction.open_table(STATEMENTS)?.get(0)?.map(|sql| sql.value().to_owned()).unwrap(),
+                "CREATE SOURCE s"
+            );
+            transaction.open_table(META)?.insert(META_FORMAT_VERSION, 7)?;
+            Ok(())
+        };
+        catalog.write(as_before).expect("written");
+    }
+    let catalog = Catalog::open(folder.path()).expect("it is read");
+    let of_acme = NewApplication { tenant: &acme, ..NewApplication::sql("a", "1", "other") };
+    let number = catalog.insert_application(of_acme).expect("the name is free");
+    catalog.replace_application(NewApplication { id: "2", ..of_acme }, &[], []).expect("replaced");
+    catalog.insert_table(&acme.named("rooms"), "CREATE TABLE rooms").expect("stored");
+    let statement = catalog.insert_statement(&acme, "CREATE QUERY q").expect("stored");
+    catalog.replace_statement(statement, "CREATE QUERY q AS SELECT").expect("replaced");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    let applications = |catalog: &Catalog| -> Vec<(FullName, String)> {
+        catalog.applications().expect("applications").into_iter().map(|one| (one.name, one.id)).collect()
+    };
+    assert_eq!(applications(&catalog), [(acme.named("a"), "2".into()), (own.named("a"), "1".into())]);
+    assert_eq!(catalog.versions(number).expect("versions").len(), 1);
+    let tables: Vec<FullName> = catalog.tables().expect("tables").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(tables, [acme.named("rooms"), own.named("rooms")]);
+    let statements = catalog.statements().expect("statements").into_iter().map(|one| (one.tenant, one.sql));
+    let expected = [(own.clone(), "CREATE SOURCE s".into()), (acme.clone(), "CREATE QUERY q AS SELECT".into())];
+    assert_eq!(statements.collect::<Vec<_>>(), expected);
+    catalog.remove_application(&acme.named("a"), &[]).expect("removed");
+    catalog.remove_table(&acme.named("rooms")).expect("removed");
+    assert_eq!(applications(&catalog), [(own.named("a"), "1".into())]);
+    assert_eq!(catalog.tables().expect("tables"), [(own.named("rooms"), "CREATE TABLE rooms".into())]);
+    let damage = |transaction: &WriteTransaction| {
+        transaction.open_table(TABLES)?.insert("\u{0}99:acme", "CREATE TABLE rooms")?;
+        Ok(())
+    };
+    catalog.write(damage).expect("written");
+    assert!(matches!(catalog.tables(), Err(CatalogError::Corrupt { .. })));
 }

@@ -21,7 +21,7 @@ use super::running::{Prepared, Running};
 use super::tables::ReferenceTables;
 use super::warnings::Warned;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
-use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError, TableInfo};
+use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, ServiceError, TableInfo, Tenant};
 
 /// The shortest beginning of an id that is taken for it.
 const ID_CHARACTERS_MIN: usize = 8;
@@ -37,11 +37,11 @@ pub(super) struct Applications {
 
 #[derive(Default)]
 struct Known {
-    named: BTreeMap<String, Arc<Running>>,
+    named: BTreeMap<FullName, Arc<Running>>,
     /// The same by the number that queries and the catalog know them by.
     numbered: BTreeMap<ApplicationNumber, Arc<Running>>,
-    /// The same by the hash of their text.
-    hashed: HashMap<String, Arc<Running>>,
+    /// The same by tenant and the hash of their text.
+    hashed: HashMap<(Tenant, String), Arc<Running>>,
     /// Those that cannot run. Few if any, so names are looked for one by one.
     not_running: BTreeMap<ApplicationNumber, NotRunning>,
 }
@@ -59,12 +59,12 @@ impl Applications {
 
     /// Starts the applications that the catalog remembers.
     pub(super) fn load(&self) -> Result<(), ServiceError> {
-        let tables = self.tables.loaded();
+        let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
         for stored in self.catalog().applications()? {
             // One that this version cannot plan any more stays in the catalog, and the others run.
             if let Err(error) = self.start_stored(&mut known, &stored, &tables) {
-                tracing::error!(application = stored.name, "a registered application is not running: {error}");
+                tracing::error!(application = stored.name.in_log(), "a registered application is not running: {error}");
                 known.not_running.insert(stored.number, NotRunning::new(stored, &error));
             }
         }
@@ -81,7 +81,7 @@ impl Applications {
     /// Starts what could not run because of a table. Returns the numbers of those that run now, and what was saved of
     /// them. For who holds the lock of the queries.
     pub(super) fn start_again(&self) -> (Vec<ApplicationNumber>, Unrestored) {
-        let tables = self.tables.loaded();
+        let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
         let (mut started, mut unrestored) = (Vec::new(), Unrestored::new());
         for (number, other) in std::mem::take(&mut known.not_running) {
@@ -98,45 +98,56 @@ impl Applications {
         (started, unrestored)
     }
 
-    fn start_stored(&self, known: &mut Known, stored: &StoredApplication, tables: &Tables) -> Result<(), ServiceError> {
-        let application = self.languages().load_stored(stored, tables)?;
-        let prepared = self.prepare(application)?;
+    fn start_stored(
+        &self,
+        known: &mut Known,
+        stored: &StoredApplication,
+        tables: &BTreeMap<Tenant, Tables>,
+    ) -> Result<(), ServiceError> {
+        let (tenant, none) = (&stored.name.tenant, Tables::new());
+        let application = self.languages().load_stored(stored, tables.get(tenant).unwrap_or(&none))?;
+        let prepared = self.prepare(tenant, application)?;
         self.start(known, stored.number, prepared);
         Ok(())
     }
 
     /// Makes an application of new code, with the tables that there are now.
-    pub(super) fn plan(&self, kind: &str, code: &[u8]) -> Result<Application, ServiceError> {
-        self.languages().load_new(kind, code, &self.tables.loaded())
+    pub(super) fn plan(&self, tenant: &Tenant, kind: &str, code: &[u8]) -> Result<Application, ServiceError> {
+        self.languages().load_new(kind, code, &self.tables.loaded(tenant))
     }
 
     /// Finds out what can be wrong with an application that its planner does not know.
-    pub(super) fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
-        self.preparation.prepare(application)
+    pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
+        self.preparation.prepare(tenant, application)
     }
 
     /// Registers an application; one that is registered already with the same text is returned as it is. Also returns
     /// whether it is new.
-    pub(super) fn register(&self, application: Application) -> Result<(Arc<Running>, bool), ServiceError> {
-        self.register_all(vec![application]).pop().expect("an answer for each")
+    pub(super) fn register(
+        &self,
+        tenant: &Tenant,
+        application: Application,
+    ) -> Result<(Arc<Running>, bool), ServiceError> {
+        self.register_all(tenant, vec![application]).pop().expect("an answer for each")
     }
 
-    /// Registers applications of different names, and remembers them together, which takes as long as remembering one.
-    /// Stops at the first that is refused: the last answer says why.
+    /// Registers applications of a tenant, of different names, and remembers them together, which takes as long as
+    /// remembering one. Stops at the first that is refused: the last answer says why.
     pub(super) fn register_all(
         &self,
+        tenant: &Tenant,
         applications: Vec<Application>,
     ) -> Vec<Result<(Arc<Running>, bool), ServiceError>> {
         // Everything that can be refused is, before the catalog remembers it.
-        let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(application)).collect();
+        let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(tenant, application)).collect();
         let mut known = self.known.lock();
         // None where an answer is not known before the catalog's.
         let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
         let mut new = Vec::with_capacity(prepared.len());
         for prepared in prepared {
             let checked = prepared.and_then(|prepared| {
-                self.tables.check_current(&prepared.application.tables)?;
-                Ok((known.check_new(&prepared.application)?, prepared))
+                self.tables.check_current(tenant, &prepared.application.tables)?;
+                Ok((known.check_new(tenant, &prepared.application)?, prepared))
             });
             match checked {
                 Ok((Some(running), _)) => answers.push(Some(Ok((running, false)))),
@@ -150,13 +161,14 @@ impl Applications {
                 }
             }
         }
-        let stored: Vec<_> = new.iter().map(|(_, prepared)| NewApplication::of(&prepared.application)).collect();
+        let stored: Vec<_> =
+            new.iter().map(|(_, prepared)| NewApplication::of(tenant, &prepared.application)).collect();
         let first = match stored.is_empty() {
             true => Ok(0),
             false => self.catalog().insert_applications(&stored).map_err(ServiceError::from),
         };
         for (number, (place, prepared)) in (0..).zip(new) {
-            let name = prepared.application.name.clone();
+            let name = tenant.named(&prepared.application.name).in_log();
             let running = first.clone().map(|first| self.start(&mut known, first + number, prepared));
             if running.is_ok() {
                 tracing::info!(application = name, "registered");
@@ -167,11 +179,12 @@ impl Applications {
     }
 
     fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
-        let Prepared { application, topics, outputs, shape, parts, warnings } = prepared;
+        let Prepared { tenant, application, topics, outputs, shape, parts, warnings } = prepared;
         let group = self.workers.create_group(parts);
         let inboxes = self.routing.register_inboxes(&group, &topics);
         let running = Arc::new(Running {
             number,
+            tenant,
             application,
             group,
             inboxes,
@@ -194,7 +207,7 @@ impl Applications {
     /// The next version of an application takes its place. For who holds the lock of the queries.
     pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
         let mut known = self.known.lock();
-        known.hashed.remove(&before.application.id);
+        known.hashed.remove(&before.id());
         known.insert(after);
     }
 
@@ -206,12 +219,12 @@ impl Applications {
         if let Some(running) = known.numbered.remove(&number) {
             self.routing.close(&running);
             self.workers.remove_group(running.group.id());
-            known.named.remove(&running.application.name);
-            known.hashed.remove(&running.application.id);
+            known.named.remove(&running.full_name());
+            known.hashed.remove(&running.id());
         }
     }
 
-    /// Those that run, in order of name.
+    /// Those that run, in order of tenant and name.
     pub(super) fn running(&self) -> Vec<Arc<Running>> {
         self.known.lock().named.values().cloned().collect()
     }
@@ -229,32 +242,40 @@ impl Applications {
     }
 
     /// One that runs, by name.
-    pub(super) fn named(&self, name: &str) -> Option<Arc<Running>> {
+    pub(super) fn named(&self, name: &FullName) -> Option<Arc<Running>> {
         self.known.lock().named.get(name).cloned()
     }
 
-    /// One that runs, by the hash of its text.
-    pub(super) fn hashed(&self, id: &str) -> Option<Arc<Running>> {
-        self.known.lock().hashed.get(id).cloned()
+    /// One of a tenant that runs, by the hash of its text.
+    pub(super) fn hashed(&self, tenant: &Tenant, id: &str) -> Option<Arc<Running>> {
+        self.known.lock().hashed(tenant, id).cloned()
     }
 
     /// One that runs, by name or by id.
-    pub(super) fn find(&self, name_or_id: &str) -> Result<Arc<Running>, ServiceError> {
+    pub(super) fn find(&self, name_or_id: &FullName) -> Result<Arc<Running>, ServiceError> {
         self.known.lock().find(name_or_id)
     }
 
     /// Number and name of an application, whether it runs or not, by name or by id.
-    pub(super) fn registered(&self, name_or_id: &str) -> Result<(ApplicationNumber, String), ServiceError> {
+    pub(super) fn registered(&self, name_or_id: &FullName) -> Result<(ApplicationNumber, FullName), ServiceError> {
         let known = self.known.lock();
         match known.not_running(name_or_id) {
             Some(other) => Ok((other.stored.number, other.stored.name.clone())),
-            None => known.find(name_or_id).map(|running| (running.number, running.application.name.clone())),
+            None => known.find(name_or_id).map(|running| (running.number, running.full_name())),
         }
     }
 
     /// The name of an application that does not run.
     pub(super) fn name_not_running(&self, number: ApplicationNumber) -> Option<String> {
-        self.known.lock().not_running.get(&number).map(|other| other.stored.name.clone())
+        self.known.lock().not_running.get(&number).map(|other| other.stored.name.name.clone())
+    }
+
+    /// The tenants of applications, whether they run or not.
+    pub(super) fn tenants(&self) -> BTreeMap<ApplicationNumber, Tenant> {
+        let known = self.known.lock();
+        let running = known.numbered.iter().map(|(number, one)| (*number, one.tenant.clone()));
+        let not_running = known.not_running.iter().map(|(number, one)| (*number, one.stored.name.tenant.clone()));
+        running.chain(not_running).collect()
     }
 
     /// Counts a query that cannot run.
@@ -268,7 +289,7 @@ impl Applications {
     }
 
     /// How an application is listed, whether it runs or not, by name or by id.
-    pub(super) fn info(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+    pub(super) fn info(&self, name_or_id: &FullName) -> Result<ApplicationInfo, ServiceError> {
         let known = self.known.lock();
         match known.not_running(name_or_id) {
             Some(other) => Ok(other.info()),
@@ -276,38 +297,38 @@ impl Applications {
         }
     }
 
-    /// All of them, by name.
-    pub(super) fn infos(&self) -> Vec<ApplicationInfo> {
+    /// All of a tenant, by name.
+    pub(super) fn infos(&self, tenant: &Tenant) -> Vec<ApplicationInfo> {
         let known = self.known.lock();
-        let running = known.named.values().map(|running| running.info());
-        let mut all: Vec<ApplicationInfo> = running.chain(known.not_running.values().map(NotRunning::info)).collect();
+        let running = known.running_of(tenant).map(|running| running.info());
+        let mut all: Vec<ApplicationInfo> = running.chain(known.not_running_of(tenant).map(NotRunning::info)).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     }
 
-    /// The status of those that do not run, by name.
-    pub(super) fn statuses_not_running(&self) -> Vec<ApplicationStatus> {
-        self.known.lock().not_running.values().map(NotRunning::status).collect()
+    /// The status of those of a tenant that do not run, by name.
+    pub(super) fn statuses_not_running(&self, tenant: &Tenant) -> Vec<ApplicationStatus> {
+        self.known.lock().not_running_of(tenant).map(NotRunning::status).collect()
     }
 
     /// Drops a table that nothing uses, neither these nor an application, while nobody begins to. For who holds the
     /// lock of the queries.
-    pub(super) fn drop_table(&self, name: &str, mut users: Vec<String>) -> Result<(), ServiceError> {
+    pub(super) fn drop_table(&self, name: &FullName, mut users: Vec<String>) -> Result<(), ServiceError> {
         let known = self.known.lock();
         users.extend(known.users_of_table(name, self.languages()));
         self.tables.remove(name, &users)
     }
 
-    /// The reference tables, with the applications that look events up in them, whether they run or not.
-    pub(super) fn tables(&self) -> Vec<TableInfo> {
+    /// The reference tables of a tenant, with the applications that look events up in them, whether they run or not.
+    pub(super) fn tables(&self, tenant: &Tenant) -> Vec<TableInfo> {
         let known = self.known.lock();
-        let with_users =
-            |one: TableInfo| TableInfo { applications: known.users_of_table(&one.name, self.languages()), ..one };
-        self.tables.infos().into_iter().map(with_users).collect()
+        let users = |one: &TableInfo| known.users_of_table(&tenant.named(&one.name), self.languages());
+        let with_users = |one: TableInfo| TableInfo { applications: users(&one), ..one };
+        self.tables.infos(tenant).into_iter().map(with_users).collect()
     }
 
     /// One of them.
-    pub(super) fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    pub(super) fn table(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
         let known = self.known.lock();
         Ok(TableInfo { applications: known.users_of_table(name, self.languages()), ..self.tables.info(name)? })
     }
@@ -317,7 +338,7 @@ impl Applications {
     pub(super) fn versions_since(&self, running: &Running, id: &str) -> Result<Vec<Application>, ServiceError> {
         let versions = self.catalog().versions(running.number)?;
         let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
-        let tables = self.tables.loaded();
+        let tables = self.tables.loaded(&running.tenant);
         versions[first..].iter().map(|version| self.languages().load_stored(version, &tables)).collect()
     }
 
@@ -333,18 +354,18 @@ impl Applications {
 impl Known {
     /// Makes an application known by all that it goes by.
     fn insert(&mut self, running: &Arc<Running>) {
-        self.named.insert(running.application.name.clone(), running.clone());
-        self.hashed.insert(running.application.id.clone(), running.clone());
+        self.named.insert(running.full_name(), running.clone());
+        self.hashed.insert(running.id(), running.clone());
         self.numbered.insert(running.number, running.clone());
     }
 
     /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
-    fn check_new(&self, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
-        if let Some(running) = self.hashed.get(&application.id) {
+    fn check_new(&self, tenant: &Tenant, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
+        if let Some(running) = self.hashed(tenant, &application.id) {
             return Ok(Some(running.clone()));
         }
-        let name = &application.name;
-        if self.named.contains_key(name) {
+        let (name, full_name) = (&application.name, tenant.named(&application.name));
+        if self.named.contains_key(&full_name) {
             return Err(ServiceError::new(
                 ErrorKind::AlreadyExists,
                 format!("an application '{name}' with another text exists"),
@@ -355,14 +376,30 @@ impl Known {
                 rivulet_sql::name_in_sql(name)
             )));
         }
-        match self.not_running.values().find(|other| other.stored.name == *name) {
+        match self.not_running.values().find(|other| other.stored.name == full_name) {
             Some(other) => Err(ServiceError { kind: ErrorKind::AlreadyExists, ..other.conflict() }),
             None => Ok(None),
         }
     }
 
-    fn find(&self, name_or_id: &str) -> Result<Arc<Running>, ServiceError> {
-        if let Some(running) = self.named.get(name_or_id).or_else(|| self.hashed.get(name_or_id)) {
+    fn hashed(&self, tenant: &Tenant, id: &str) -> Option<&Arc<Running>> {
+        self.hashed.get(&(tenant.clone(), id.to_owned()))
+    }
+
+    /// Those of a tenant that run, by name.
+    fn running_of(&self, tenant: &Tenant) -> impl Iterator<Item = &Arc<Running>> + Clone {
+        let of_tenant = self.named.range(tenant.named("")..).take_while(move |(name, _)| name.tenant == *tenant);
+        of_tenant.map(|(_, running)| running)
+    }
+
+    /// Those of a tenant that cannot run.
+    fn not_running_of(&self, tenant: &Tenant) -> impl Iterator<Item = &NotRunning> + Clone {
+        self.not_running.values().filter(move |other| other.stored.name.tenant == *tenant)
+    }
+
+    fn find(&self, name_or_id: &FullName) -> Result<Arc<Running>, ServiceError> {
+        let FullName { tenant, name } = name_or_id;
+        if let Some(running) = self.named.get(name_or_id).or_else(|| self.hashed(tenant, name)) {
             return Ok(running.clone());
         }
         if let Some(other) = self.not_running(name_or_id) {
@@ -372,9 +409,9 @@ impl Known {
             return Ok(running.clone());
         }
         let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
-        let not_running = self.not_running.values().map(|other| &other.stored.name);
-        let mut names = self.named.keys().chain(not_running).map(String::as_str);
-        Err(match rivulet_sql::nearest(name_or_id, names.clone()) {
+        let not_running = self.not_running_of(tenant).map(|other| &*other.stored.name.name);
+        let mut names = self.running_of(tenant).map(|running| &*running.application.name).chain(not_running);
+        Err(match rivulet_sql::nearest(name, names.clone()) {
             Some(near) => error.with_hint(format!("did you mean '{near}'?")),
             None if names.next().is_none() => error.with_hint("register one first: rivulet app register FILE.sql"),
             None => error.with_hint("SHOW APPLICATIONS lists them"),
@@ -382,16 +419,17 @@ impl Known {
     }
 
     /// The application whose id begins so, if it is the only one: lists show the beginning of an id.
-    fn by_short_id(&self, beginning: &str) -> Option<&Arc<Running>> {
+    fn by_short_id(&self, FullName { tenant, name: beginning }: &FullName) -> Option<&Arc<Running>> {
         let is_meant = |id: &str| beginning.len() >= ID_CHARACTERS_MIN && id.starts_with(beginning);
-        let mut meant = self.hashed.iter().filter(|(id, _)| is_meant(id)).map(|(_, running)| running);
+        let mut meant = self.running_of(tenant).filter(|running| is_meant(&running.application.id));
         meant.next().filter(|_| meant.next().is_none())
     }
 
     /// An application that does not run, by name or by id.
-    fn not_running(&self, name_or_id: &str) -> Option<&NotRunning> {
-        let by_id = || self.not_running.values().find(|one| one.stored.id == name_or_id);
-        self.not_running.values().find(|one| one.stored.name == name_or_id).or_else(by_id)
+    fn not_running(&self, name_or_id: &FullName) -> Option<&NotRunning> {
+        let mut of_tenant = self.not_running_of(&name_or_id.tenant);
+        let by_id = of_tenant.clone().find(|one| one.stored.id == name_or_id.name);
+        of_tenant.find(|one| one.stored.name == *name_or_id).or(by_id)
     }
 
     /// Changes how many queries of an application cannot run.
@@ -404,11 +442,11 @@ impl Known {
         }
     }
 
-    fn users_of_table(&self, name: &str, languages: &Languages) -> Vec<String> {
+    fn users_of_table(&self, FullName { tenant, name }: &FullName, languages: &Languages) -> Vec<String> {
         let uses = |one: &Application| one.tables.iter().any(|used| used.table.name() == name);
-        let running = self.named.values().filter(|one| uses(&one.application));
-        let not_running = self.not_running.values().filter(|one| languages.names_table(&one.stored, name));
-        let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name));
+        let running = self.running_of(tenant).filter(|one| uses(&one.application));
+        let not_running = self.not_running_of(tenant).filter(|one| languages.names_table(&one.stored, name));
+        let names = running.map(|one| &one.application.name).chain(not_running.map(|one| &one.stored.name.name));
         let mut names: Vec<String> = names.cloned().collect();
         names.sort();
         names

@@ -14,7 +14,7 @@ use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
 
 use super::big_queries::BigQuerySnapshot;
-use crate::service::ConnectionStatus;
+use crate::service::{ConnectionStatus, Tenant};
 
 /// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two a decade.
 const LATENCY_BOUNDS_US: [u64; 13] = [
@@ -48,6 +48,7 @@ pub(super) struct Snapshot {
 /// An application's part of it.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationSnapshot {
+    pub(super) tenant: Tenant,
     pub(super) name: String,
     pub(super) running: u64,
     pub(super) paused: u64,
@@ -129,7 +130,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("queries", "Queries", None, MetricType::Gauge)?;
         for application in &self.applications {
             for (state, count) in [("running", application.running), ("paused", application.paused)] {
-                let labels = Labels(&[("application", &application.name), ("state", state)]);
+                let labels = Labels(Some(&application.tenant), &[("application", &application.name), ("state", state)]);
                 family.encode_family(&labels)?.encode_gauge(&(count as i64))?;
             }
         }
@@ -141,7 +142,8 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("output_rows", help, None, MetricType::Counter)?;
         for application in &self.applications {
             for (output, rows) in &application.outputs {
-                let labels = Labels(&[("application", &application.name), ("output", output)]);
+                let labels =
+                    Labels(Some(&application.tenant), &[("application", &application.name), ("output", output)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(rows, None)?;
             }
         }
@@ -157,7 +159,8 @@ impl Snapshot {
         )?;
         for application in &self.applications {
             for reason in Reason::ALL {
-                let labels = Labels(&[("application", &application.name), ("reason", reason.name())]);
+                let labels =
+                    Labels(Some(&application.tenant), &[("application", &application.name), ("reason", reason.name())]);
                 let count = application.metrics.refused[reason as usize];
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
@@ -170,7 +173,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("times_in_seconds", help, None, MetricType::Counter)?;
         for application in &self.applications {
             for (input, count) in &application.times_in_seconds {
-                let labels = Labels(&[("application", &application.name), ("input", input)]);
+                let labels = Labels(Some(&application.tenant), &[("application", &application.name), ("input", input)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
         }
@@ -192,7 +195,7 @@ impl Snapshot {
         for (name, help, value) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for application in &self.applications {
-                let labels = Labels(&[("application", &application.name)]);
+                let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
                 let count = value(&application.spill);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
@@ -204,19 +207,21 @@ impl Snapshot {
         let help = "Part of a worker's time that its tasks need, as last measured; above 1 it cannot keep up";
         let mut family = encoder.encode_descriptor("worker_load", help, None, MetricType::Gauge)?;
         for worker in &self.workers {
-            family.encode_family(&Labels(&[("worker", &worker.worker.to_string())]))?.encode_gauge(&worker.load)?;
+            family
+                .encode_family(&Labels(None, &[("worker", &worker.worker.to_string())]))?
+                .encode_gauge(&worker.load)?;
         }
         let help = "Tasks with queries, and of big queries, that belong to a worker";
         let mut family = encoder.encode_descriptor("worker_tasks", help, None, MetricType::Gauge)?;
         for worker in &self.workers {
-            let labels = Labels(&[("worker", &worker.worker.to_string())]);
+            let labels = Labels(None, &[("worker", &worker.worker.to_string())]);
             family.encode_family(&labels)?.encode_gauge(&(worker.tasks as i64))?;
         }
         let help = "The memory node (NUMA) that a worker stays on, where the machine has several";
         let mut family = encoder.encode_descriptor("worker_node", help, None, MetricType::Gauge)?;
         for worker in &self.workers {
             if let Some(node) = worker.node {
-                let labels = Labels(&[("worker", &worker.worker.to_string())]);
+                let labels = Labels(None, &[("worker", &worker.worker.to_string())]);
                 family.encode_family(&labels)?.encode_gauge(&(node as i64))?;
             }
         }
@@ -235,27 +240,27 @@ impl Snapshot {
         let help = "Whether the connection to the broker is up";
         let mut family = encoder.encode_descriptor("broker_connected", help, None, MetricType::Gauge)?;
         for connection in &self.connections {
-            let labels = Labels(&[("broker", &connection.broker)]);
+            let labels = Labels(None, &[("broker", &connection.broker)]);
             family.encode_family(&labels)?.encode_gauge(&i64::from(connection.connected))?;
         }
         let help = "How often the connection was lost and events may have been missed";
         let mut family = encoder.encode_descriptor("broker_gaps", help, None, MetricType::Counter)?;
         for connection in &self.connections {
-            let labels = Labels(&[("broker", &connection.broker)]);
+            let labels = Labels(None, &[("broker", &connection.broker)]);
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&connection.gaps, None)?;
         }
         let help = "What was dropped or turned away, by reason";
         let mut family = encoder.encode_descriptor("broker_dropped", help, None, MetricType::Counter)?;
         for connection in &self.connections {
             for &(reason, count) in &connection.dropped {
-                let labels = Labels(&[("broker", &connection.broker), ("reason", reason)]);
+                let labels = Labels(None, &[("broker", &connection.broker), ("reason", reason)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }
         let help = "Subscriptions that the broker has refused, 20 for 20 or more";
         let mut family = encoder.encode_descriptor("broker_refused_subscriptions", help, None, MetricType::Gauge)?;
         for connection in &self.connections {
-            let labels = Labels(&[("broker", &connection.broker)]);
+            let labels = Labels(None, &[("broker", &connection.broker)]);
             family.encode_family(&labels)?.encode_gauge(&(connection.refused_subscriptions.len() as i64))?;
         }
         Ok(())
@@ -270,7 +275,7 @@ impl Snapshot {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for application in &self.applications {
-            let labels = Labels(&[("application", &application.name)]);
+            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&application.metrics), None)?;
         }
         Ok(())
@@ -285,7 +290,7 @@ impl Snapshot {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for application in &self.applications {
-            let labels = Labels(&[("application", &application.name)]);
+            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
             family.encode_family(&labels)?.encode_gauge(&i64::try_from(value(application)).unwrap_or(i64::MAX))?;
         }
         Ok(())
@@ -300,7 +305,7 @@ impl Snapshot {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for application in &self.applications {
-            let labels = Labels(&[("application", &application.name)]);
+            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
             encode_histogram(&mut family, &labels, histogram(&application.metrics))?;
         }
         Ok(())
@@ -328,13 +333,16 @@ fn encode_histogram(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, histogr
     )
 }
 
+/// The tenant that a series is about, which is not shown if it is the default one; and other labels.
 #[derive(Debug)]
-struct Labels<'a>(&'a [(&'a str, &'a str)]);
+struct Labels<'a>(Option<&'a Tenant>, &'a [(&'a str, &'a str)]);
 
 impl EncodeLabelSet for Labels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         use prometheus_client::encoding::EncodeLabel;
-        self.0.iter().try_for_each(|label| label.encode(encoder.encode_label()))
+        let Self(tenant, others) = self;
+        let tenant = tenant.filter(|tenant| !tenant.is_default()).map(|tenant| ("tenant", tenant.as_str()));
+        tenant.iter().chain(*others).try_for_each(|label| label.encode(encoder.encode_label()))
     }
 }
 
@@ -357,8 +365,14 @@ mod tests {
             spill: SpillStatus { queries: 2, lost: 1, ..Default::default() },
             ..Default::default()
         };
+        let of_other = ApplicationSnapshot {
+            tenant: Tenant::new("acme"),
+            name: "floors".into(),
+            running: 3,
+            ..Default::default()
+        };
         let text = text(Snapshot {
-            applications: vec![application],
+            applications: vec![application, of_other],
             connections: vec![ConnectionStatus {
                 broker: "embedded".into(),
                 connected: true,
@@ -376,6 +390,7 @@ mod tests {
             "rivulet_worker_tasks{worker=\"1\"} 3",
             "rivulet_worker_node{worker=\"1\"} 2",
             "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
+            "rivulet_queries{tenant=\"acme\",application=\"floors\",state=\"running\"} 3",
             "rivulet_queries_spilled{application=\"a\\\"b\"} 2",
             "rivulet_spill_losses_total{application=\"a\\\"b\"} 1",
             "rivulet_events_total{application=\"a\\\"b\"} 5",

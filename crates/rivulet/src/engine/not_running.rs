@@ -45,7 +45,7 @@ impl NotRunning {
         ServiceError::new(ErrorKind::Conflict, format!("the application '{name}' is not running: {}", self.reason))
             .with_hint(format!(
                 "{remedy}drop it (DROP APPLICATION {} CASCADE) and register it as this version wants it",
-                rivulet_sql::name_in_sql(name)
+                rivulet_sql::name_in_sql(&name.name)
             ))
     }
 
@@ -53,7 +53,7 @@ impl NotRunning {
     pub(super) fn info(&self) -> ApplicationInfo {
         ApplicationInfo {
             id: self.stored.id.clone(),
-            name: self.stored.name.clone(),
+            name: self.stored.name.name.clone(),
             sql: self.stored.text().into_owned(),
             parameters: Vec::new(),
             input_topic: String::new(),
@@ -68,7 +68,7 @@ impl NotRunning {
 
     pub(super) fn status(&self) -> ApplicationStatus {
         ApplicationStatus {
-            name: self.stored.name.clone(),
+            name: self.stored.name.name.clone(),
             queries_not_running: self.queries,
             not_running: Some(self.reason.clone()),
             ..ApplicationStatus::default()

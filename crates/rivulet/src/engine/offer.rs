@@ -13,9 +13,9 @@ use super::running::Running;
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, LiveResult, Permit, QueryFilter, QueryInfo,
-    QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError, Session, StatementResult, Status,
-    TableInfo,
+    Access, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit, QueryFilter,
+    QueryInfo, QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError, Session, StatementResult,
+    Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -23,147 +23,144 @@ impl Service for Engine {
         self.access.clone()
     }
 
-    fn execute(&self, _permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
-        self.execute_script(script)
+    fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+        self.execute_script(permit.tenant(), script)
     }
 
-    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded())?;
+    fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
         let running = match replaces {
-            Some(wish) => self.replace(application, wish)?.0,
-            None => self.applications.register(application)?.0,
+            Some(wish) => self.replace(permit.tenant(), application, wish)?.0,
+            None => self.applications.register(permit.tenant(), application)?.0,
         };
         Ok(running.info())
     }
 
     fn replace_application(
         &self,
-        _permit: &Permit,
+        permit: &Permit,
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded())?;
+        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
         let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
-        let (running, replacement) = self.replace(application, wish)?;
+        let (running, replacement) = self.replace(permit.tenant(), application, wish)?;
         Ok((running.info(), replacement))
     }
 
-    fn create_application_of(
-        &self,
-        _permit: &Permit,
-        kind: &str,
-        code: &[u8],
-    ) -> Result<ApplicationInfo, ServiceError> {
-        let application = self.applications.plan(kind, code)?;
-        Ok(self.applications.register(application)?.0.info())
+    fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
+        let application = self.applications.plan(permit.tenant(), kind, code)?;
+        Ok(self.applications.register(permit.tenant(), application)?.0.info())
     }
 
     fn replace_application_of(
         &self,
-        _permit: &Permit,
+        permit: &Permit,
         kind: &str,
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let application = self.applications.plan(kind, code)?;
+        let application = self.applications.plan(permit.tenant(), kind, code)?;
         let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
-        let (running, replacement) = self.replace(application, wish)?;
+        let (running, replacement) = self.replace(permit.tenant(), application, wish)?;
         Ok((running.info(), replacement))
     }
 
-    fn create_table(&self, _permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {
+    fn create_table(&self, permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {
         let create = texts::parse_table(sql)?;
-        let name = create.name.text.clone();
-        self.queries.create_table(create)?;
+        let name = permit.tenant().named(&create.name.text);
+        self.queries.create_table(permit.tenant(), create)?;
         self.applications.table(&name)
     }
 
-    fn refresh_table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
-        self.queries.refresh_table(name)?;
-        self.applications.table(name)
+    fn refresh_table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
+        let name = permit.tenant().named(name);
+        self.queries.refresh_table(&name)?;
+        self.applications.table(&name)
     }
 
-    fn drop_table(&self, _permit: &Permit, name: &str) -> Result<(), ServiceError> {
-        self.big_queries.drop_table(name)
+    fn drop_table(&self, permit: &Permit, name: &str) -> Result<(), ServiceError> {
+        self.big_queries.drop_table(&permit.tenant().named(name))
     }
 
-    fn tables(&self, _permit: &Permit) -> Vec<TableInfo> {
-        self.applications.tables()
+    fn tables(&self, permit: &Permit) -> Vec<TableInfo> {
+        self.applications.tables(permit.tenant())
     }
 
-    fn table(&self, _permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
-        self.applications.table(name)
+    fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
+        self.applications.table(&permit.tenant().named(name))
     }
 
-    fn applications(&self, _permit: &Permit) -> Vec<ApplicationInfo> {
-        self.applications.infos()
+    fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo> {
+        self.applications.infos(permit.tenant())
     }
 
-    fn application(&self, _permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.applications.info(name_or_id)
+    fn application(&self, permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
+        self.applications.info(&permit.tenant().named(name_or_id))
     }
 
-    fn drop_application(&self, _permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError> {
-        self.queries.drop_application(name, cascade)
+    fn drop_application(&self, permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError> {
+        self.queries.drop_application(&permit.tenant().named(name), cascade)
     }
 
-    fn explain(&self, _permit: &Permit, application: &str) -> Result<String, ServiceError> {
-        self.explain_application(application)
+    fn explain(&self, permit: &Permit, application: &str) -> Result<String, ServiceError> {
+        self.explain_application(&permit.tenant().named(application))
     }
 
-    fn submit(&self, _permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
-        self.queries.submit(requests)
+    fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+        self.queries.submit(permit.tenant(), requests)
     }
 
-    fn query(&self, _permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
-        self.query_info(name)
+    fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
+        self.query_info(&permit.tenant().named(name))
     }
 
-    fn describe_query(&self, _permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        self.query_described(name, names_topics)
+    fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+        self.query_described(&permit.tenant().named(name), names_topics)
     }
 
-    fn queries(&self, _permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
-        self.query_infos(filter)
+    fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
+        self.query_infos(permit.tenant(), filter)
     }
 
-    fn big_queries(&self, _permit: &Permit) -> Vec<BigQueryInfo> {
-        self.big_queries.infos()
+    fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
+        self.big_queries.infos(permit.tenant())
     }
 
-    fn create_big_query(&self, _permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        self.create_big_query_of(sql)
+    fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+        self.create_big_query_of(permit.tenant(), sql)
     }
 
-    fn pause(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
-        self.pause_query(query)
+    fn pause(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
+        self.pause_query(&permit.tenant().named(query))
     }
 
-    fn resume(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
-        if self.big_queries.resume(query)?.is_some() {
+    fn resume(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
+        let query = permit.tenant().named(query);
+        if self.big_queries.resume(&query)?.is_some() {
             return Ok(());
         }
-        self.queries.set_paused(query, false)
+        self.queries.set_paused(&query, false)
     }
 
-    fn drop_query(&self, _permit: &Permit, query: &str) -> Result<(), ServiceError> {
-        self.end_query(query)
+    fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
+        self.end_query(&permit.tenant().named(query))
     }
 
-    fn status(&self, _permit: &Permit) -> Status {
-        self.current_status()
+    fn status(&self, permit: &Permit) -> Status {
+        self.current_status(permit.tenant())
     }
 
-    fn metrics(&self, _permit: &Permit) -> String {
-        exposition::text(self.snapshot())
+    fn metrics(&self, permit: &Permit) -> String {
+        exposition::text(self.snapshot(permit.tenant()))
     }
 
-    fn results(&self, _permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
-        self.queries.watch(query)
+    fn results(&self, permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+        self.queries.watch(&permit.tenant().named(query))
     }
 
-    fn select(&self, _permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
-        self.big_queries.begin_select(sql)
+    fn select(&self, permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
+        self.big_queries.begin_select(permit.tenant(), sql)
     }
 
     fn checkpoint(&self, _permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
@@ -206,10 +203,11 @@ impl Engine {
     /// saved.
     pub(super) fn replace(
         &self,
+        tenant: &Tenant,
         application: Application,
         wish: StateWish,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
-        let (running, replacement) = self.queries.replace(application, wish)?;
+        let (running, replacement) = self.queries.replace(tenant, application, wish)?;
         if replacement.is_changed && running.group.is_checkpointed() {
             self.coordinator.make_behind_upgrade();
         }
@@ -219,10 +217,11 @@ impl Engine {
     /// Creates a big query, or lets it take over from the one of its name. What it has taken over is saved.
     pub(super) fn replace_big_query(
         &self,
+        tenant: &Tenant,
         create: CreateBigQuery,
         wish: StateWish,
     ) -> Result<QueryReplacement, ServiceError> {
-        let replaced = self.big_queries.replace(create, wish)?;
+        let replaced = self.big_queries.replace(tenant, create, wish)?;
         if replaced.is_changed {
             self.coordinator.make_behind_upgrade();
         }
@@ -230,19 +229,21 @@ impl Engine {
     }
 
     /// A query, small or big.
-    pub(super) fn query_info(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+    pub(super) fn query_info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
         if let Some(big) = self.big_queries.info(name) {
             return Ok(big.into());
         }
         self.queries.info(name)
     }
 
-    /// The same with what became of its events, and why it gives what it gives: see [`Service::describe_query`].
-    pub(super) fn query_described(&self, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+    /// The same with what became of its events, and why it gives what it gives: see [`Service::describe_query`]. Only
+    /// the default tenant is told the topics of others.
+    pub(super) fn query_described(&self, name: &FullName, names_topics: bool) -> Result<QueryInfo, ServiceError> {
         if let Some(big) = self.big_queries.info(name) {
             let why = why_big(&big);
             return Ok(QueryInfo { why, ..big.into() });
         }
+        let names_topics = names_topics && name.tenant.is_default();
         let facts = ServerFacts {
             broker_problem: self.messaging.ready().err().map(|error| error.message),
             strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
@@ -250,10 +251,10 @@ impl Engine {
         self.queries.described(name, facts)
     }
 
-    /// The first queries by name that pass the filter, small and big.
-    pub(super) fn query_infos(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
-        let mut all = self.queries.infos(filter);
-        let big = self.big_queries.infos_of(filter);
+    /// The first queries of a tenant by name that pass the filter, small and big.
+    pub(super) fn query_infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
+        let mut all = self.queries.infos(tenant, filter);
+        let big = self.big_queries.infos_of(tenant, filter);
         if !big.is_empty() {
             all.extend(big);
             all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -263,18 +264,18 @@ impl Engine {
     }
 
     /// How the queries of an application are computed.
-    pub(super) fn explain_application(&self, name_or_id: &str) -> Result<String, ServiceError> {
+    pub(super) fn explain_application(&self, name_or_id: &FullName) -> Result<String, ServiceError> {
         Ok(self.applications.find(name_or_id)?.application.explain())
     }
 
-    pub(super) fn pause_query(&self, query: &str) -> Result<(), ServiceError> {
+    pub(super) fn pause_query(&self, query: &FullName) -> Result<(), ServiceError> {
         if self.big_queries.pause(query)? {
             return Ok(());
         }
         self.queries.set_paused(query, true)
     }
 
-    pub(super) fn end_query(&self, query: &str) -> Result<(), ServiceError> {
+    pub(super) fn end_query(&self, query: &FullName) -> Result<(), ServiceError> {
         if self.big_queries.drop_query(query)? {
             return Ok(());
         }

@@ -22,7 +22,7 @@ use super::texts::{format_error, literal_text};
 use super::topics::{InputTopics, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, ServiceError, Tenant};
 
 /// What applications are prepared with.
 pub(super) struct Preparation {
@@ -37,7 +37,7 @@ pub(super) struct Preparation {
 
 impl Preparation {
     /// What can be wrong with an application that the planner does not know: connectors and formats.
-    pub(super) fn prepare(&self, application: Application) -> Result<Prepared, ServiceError> {
+    pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
         let topics = Topics::new(&application, |input| self.is_logged(input))?;
         let mut inputs = Vec::with_capacity(application.inputs.len());
@@ -105,7 +105,7 @@ impl Preparation {
             }
         };
         let parts = GroupParts {
-            name: application.name.clone(),
+            name: tenant.named(&application.name).in_log(),
             parameters: application.parameter_schema.clone(),
             make: Box::new(make),
             limits: InboxLimits {
@@ -133,7 +133,7 @@ impl Preparation {
                 && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None),
         };
         let warnings = self.warnings_of(&application);
-        Ok(Prepared { application, topics, outputs, shape, parts, warnings })
+        Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, warnings })
     }
 
     /// Whether what inputs promise can be kept.

@@ -1,9 +1,9 @@
-//! Which queries there are, in memory: by number and by name, some 60 bytes each.
+//! Which queries there are, in memory: by number, and by name in the space of a tenant, some 60 bytes each.
 //!
 //! What a query's parameters are stands in the slot table of its group, and durably in the catalog; not here.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
@@ -12,7 +12,7 @@ use rivulet_dataflow::QueryId;
 
 use super::lifecycle::{Lifecycle, Slotted};
 use crate::catalog::ApplicationNumber;
-use crate::service::{generated_name, is_generated_name};
+use crate::service::{Tenant, generated_name, is_generated_name};
 
 /// A query, as the engine knows it.
 #[derive(Debug)]
@@ -22,9 +22,14 @@ pub(super) struct Entry {
     name: Box<str>,
     /// Its application; [`GONE`] once the query is.
     pub(super) application: ApplicationNumber,
+    /// The tenant of that.
+    tenant: TenantNumber,
     /// Whether it runs, and in which row of the application's group.
     pub(super) life: Lifecycle<Slotted>,
 }
+
+/// What a tenant goes by in here, until the server ends: shorter than its name.
+type TenantNumber = u32;
 
 /// The application of a query that is gone.
 const GONE: ApplicationNumber = ApplicationNumber::MAX;
@@ -42,8 +47,10 @@ pub(super) struct Registry {
     /// a quarter of all.
     entries: Vec<Entry>,
     gone: usize,
-    /// Queries that were given a name, by its hash.
+    /// Queries that were given a name, by the hash of tenant and name.
     named: HashTable<QueryId>,
+    /// The tenants that ever had a query.
+    tenants: BTreeMap<Tenant, TenantNumber>,
     hasher: RandomState,
 }
 
@@ -53,18 +60,26 @@ impl Registry {
         self.entries.len() - self.gone
     }
 
-    /// Whether a query of this name exists.
-    pub(super) fn contains(&self, name: &str) -> bool {
-        self.id_of(name).is_some()
+    /// How many a tenant has. Linear in the number of queries.
+    pub(super) fn count_of(&self, tenant: &Tenant) -> usize {
+        let Some(&tenant) = self.tenants.get(tenant) else { return 0 };
+        self.entries.iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()).count()
     }
 
-    /// The number of the query of this name.
-    pub(super) fn id_of(&self, name: &str) -> Option<QueryId> {
+    /// Whether a tenant has a query of this name.
+    pub(super) fn contains(&self, tenant: &Tenant, name: &str) -> bool {
+        self.id_of(tenant, name).is_some()
+    }
+
+    /// The number of the query that goes by this name with a tenant.
+    pub(super) fn id_of(&self, tenant: &Tenant, name: &str) -> Option<QueryId> {
+        let tenant = *self.tenants.get(tenant)?;
         if let Some(id) = is_generated_name(name) {
-            return self.get(id).filter(|entry| entry.name.is_empty()).map(|entry| entry.id);
+            let found = self.get(id).filter(|entry| entry.name.is_empty() && entry.tenant == tenant);
+            return found.map(|entry| entry.id);
         }
-        let hash = self.hasher.hash_one(name);
-        self.named.find(hash, |&id| name_of(&self.entries, id) == name).copied()
+        let hash = self.hasher.hash_one((tenant, name));
+        self.named.find(hash, |&id| name_of(&self.entries, id) == (tenant, name)).copied()
     }
 
     /// A query by number.
@@ -80,7 +95,7 @@ impl Registry {
 
     /// The name of a query.
     pub(super) fn name(&self, id: QueryId) -> String {
-        match name_of(&self.entries, id) {
+        match name_of(&self.entries, id).1 {
             "" => generated_name(id),
             name => name.to_owned(),
         }
@@ -93,7 +108,7 @@ impl Registry {
     pub(super) fn insert(
         &mut self,
         id: QueryId,
-        name: Option<&str>,
+        (tenant, name): (&Tenant, Option<&str>),
         application: ApplicationNumber,
         life: Lifecycle<Slotted>,
     ) {
@@ -102,22 +117,29 @@ impl Registry {
             // Half at a time: what is not yet written to takes no memory, and each growth copies everything.
             self.entries.reserve_exact(self.entries.len() / 2 + 1024);
         }
-        self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, life });
+        let tenant = match self.tenants.get(tenant) {
+            Some(tenant) => *tenant,
+            None => {
+                let number = TenantNumber::try_from(self.tenants.len()).expect("each tenant has a query");
+                *self.tenants.entry(tenant.clone()).or_insert(number)
+            }
+        };
+        self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, tenant, life });
         if let Some(name) = name {
             let Self { entries, named, hasher, .. } = self;
-            named.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(name_of(entries, id)));
+            named.insert_unique(hasher.hash_one((tenant, name)), id, |&id| hasher.hash_one(name_of(entries, id)));
         }
     }
 
     /// Removes a query.
     pub(super) fn remove(&mut self, id: QueryId) -> Option<Entry> {
         let place = place_of(&self.entries, id).filter(|&place| !self.entries[place].is_gone())?;
-        let hash = self.hasher.hash_one(&*self.entries[place].name);
+        let hash = self.hasher.hash_one((self.entries[place].tenant, &*self.entries[place].name));
         if let Ok(found) = self.named.find_entry(hash, |&named| named == id) {
             found.remove();
         }
         let life = Lifecycle::without_slot(true);
-        let mark = Entry { id, name: Box::default(), application: GONE, life };
+        let mark = Entry { id, name: Box::default(), application: GONE, tenant: TenantNumber::MAX, life };
         let removed = std::mem::replace(&mut self.entries[place], mark);
         self.gone += 1;
         if self.gone > self.entries.len() / 4 {
@@ -140,10 +162,11 @@ impl Registry {
         self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)
     }
 
-    /// The first `limit` queries by name that pass `keep`, after the name `after`. One pass over all queries, and
-    /// memory for `limit`.
+    /// The first `limit` queries of a tenant by name that pass `keep`, after the name `after`. One pass over all
+    /// queries, and memory for `limit`.
     pub(super) fn page(
         &self,
+        tenant: &Tenant,
         after: Option<&str>,
         limit: usize,
         keep: impl Fn(&str, &Entry) -> bool,
@@ -160,8 +183,9 @@ impl Registry {
                 Some(self.cmp(other))
             }
         }
+        let Some(&tenant) = self.tenants.get(tenant) else { return Vec::new() };
         let mut first = BinaryHeap::new();
-        for entry in self.entries.iter().filter(|entry| !entry.is_gone()) {
+        for entry in self.entries.iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()) {
             let generated;
             let name = match &*entry.name {
                 "" => {
@@ -193,9 +217,9 @@ fn place_of(entries: &[Entry], id: QueryId) -> Option<usize> {
     }
 }
 
-/// The name that a query was given; empty if it was given none.
-fn name_of(entries: &[Entry], id: QueryId) -> &str {
-    place_of(entries, id).map_or("", |place| &entries[place].name)
+/// The tenant of a query and the name that it was given; empty if it was given none.
+fn name_of(entries: &[Entry], id: QueryId) -> (TenantNumber, &str) {
+    place_of(entries, id).map_or((TenantNumber::MAX, ""), |place| (entries[place].tenant, &entries[place].name))
 }
 
 /// Whether `text` matches the SQL `LIKE` pattern: `%` any text, `_` any one character, `\` takes the next one
@@ -232,29 +256,53 @@ mod tests {
 
     #[test]
     fn queries_are_found_by_number_and_name() {
-        let mut registry = Registry::default();
-        registry.insert(1, Some("kims_ac"), 0, Lifecycle::Running(0));
-        registry.insert(2, None, 0, Lifecycle::Running(1));
-        registry.insert(3, Some("anna"), 1, Lifecycle::Paused(0));
-        assert_eq!(registry.id_of("kims_ac"), Some(1));
-        assert_eq!(registry.id_of("query_2"), Some(2));
-        assert_eq!(registry.id_of("query_1"), None, "a named query has no other name");
+        let (mut registry, own) = (Registry::default(), Tenant::default());
+        registry.insert(1, (&own, Some("kims_ac")), 0, Lifecycle::Running(0));
+        registry.insert(2, (&own, None), 0, Lifecycle::Running(1));
+        registry.insert(3, (&own, Some("anna")), 1, Lifecycle::Paused(0));
+        assert_eq!(registry.id_of(&own, "kims_ac"), Some(1));
+        assert_eq!(registry.id_of(&own, "query_2"), Some(2));
+        assert_eq!(registry.id_of(&own, "query_1"), None, "a named query has no other name");
         assert_eq!(registry.name(2), "query_2");
         assert_eq!(registry.of_application(0).collect::<Vec<_>>(), [1, 2]);
         let names = |after: Option<&str>, limit| {
-            registry.page(after, limit, |_, _| true).into_iter().map(|row| row.0).collect::<Vec<_>>()
+            registry.page(&own, after, limit, |_, _| true).into_iter().map(|row| row.0).collect::<Vec<_>>()
         };
         assert_eq!(names(None, 10), ["anna", "kims_ac", "query_2"]);
         assert_eq!(names(Some("anna"), 1), ["kims_ac"]);
         assert!(registry.remove(1).is_some() && registry.remove(1).is_none());
-        assert!(!registry.contains("kims_ac") && registry.contains("anna"));
+        assert!(!registry.contains(&own, "kims_ac") && registry.contains(&own, "anna"));
+    }
+
+    #[test]
+    fn each_tenant_has_names_of_its_own() {
+        assert!(size_of::<Entry>() <= 40, "a number of the tenant fits beside the rest");
+        let (mut registry, tenants) = (Registry::default(), ["default", "acme", "zoo"].map(Tenant::new));
+        for id in 0..3_000 {
+            let tenant = &tenants[id as usize % 3];
+            let name = format!("q{}", id / 3);
+            let name = (id < 2_999).then_some(name.as_str());
+            registry.insert(id, (tenant, name), (id % 3) as u32, Lifecycle::Running(0));
+        }
+        let [own, acme, zoo] = &tenants;
+        assert_eq!([own, acme, zoo].map(|tenant| registry.id_of(tenant, "q7")), [Some(21), Some(22), Some(23)]);
+        assert_eq!([own, acme, zoo].map(|tenant| registry.id_of(tenant, "query_2999")), [None, None, Some(2_999)]);
+        assert!(registry.remove(22).is_some());
+        assert_eq!([own, acme, zoo].map(|tenant| registry.contains(tenant, "q7")), [true, false, true]);
+        assert_eq!([own, acme, zoo].map(|tenant| registry.count_of(tenant)), [1_000, 999, 1_000]);
+        let names = |tenant| registry.page(tenant, Some("q69"), 3, |_, _| true).into_iter().map(|row| row.0);
+        assert_eq!(names(acme).collect::<Vec<_>>(), ["q690", "q691", "q692"]);
+        assert_eq!(names(zoo).collect::<Vec<_>>(), ["q690", "q691", "q692"]);
+        let nobody = Tenant::new("nobody");
+        assert!(!registry.contains(&nobody, "q7") && names(&nobody).next().is_none());
+        assert_eq!(registry.count_of(&nobody), 0);
     }
 
     #[test]
     fn numbers_may_be_missing() {
         let mut registry = Registry::default();
         for id in [3, 4, 9, 12, 13] {
-            registry.insert(id, None, 0, Lifecycle::Running(0));
+            registry.insert(id, (&Tenant::default(), None), 0, Lifecycle::Running(0));
         }
         let found: Vec<QueryId> = (0..20).filter(|&id| registry.get(id).is_some()).collect();
         assert_eq!(found, [3, 4, 9, 12, 13]);
@@ -263,17 +311,17 @@ mod tests {
 
     #[test]
     fn queries_that_went_leave_nothing_behind() {
-        let mut registry = Registry::default();
+        let (mut registry, own) = (Registry::default(), Tenant::default());
         for id in 0..10_000 {
-            registry.insert(id, Some(&format!("name{id}")), (id % 2) as u32, Lifecycle::Running(0));
+            registry.insert(id, (&own, Some(&format!("name{id}"))), (id % 2) as u32, Lifecycle::Running(0));
             if id >= 100 {
                 registry.remove(id - 100);
             }
         }
         assert!(registry.entries.len() < 200 && registry.entries.capacity() < 4_000);
         assert_eq!(registry.of_application(1).count(), 50);
-        assert_eq!(registry.id_of("name9950"), Some(9_950));
-        assert_eq!(registry.id_of("name9899"), None);
+        assert_eq!(registry.id_of(&own, "name9950"), Some(9_950));
+        assert_eq!(registry.id_of(&own, "name9899"), None);
     }
 
     #[test]

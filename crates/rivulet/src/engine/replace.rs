@@ -32,7 +32,7 @@ use super::topics::Topics;
 use super::upgrade::{Upgrade, stays, upgrade};
 use super::warnings::Warned;
 use crate::catalog::NewApplication;
-use crate::service::{ErrorKind, Replacement, ServiceError};
+use crate::service::{ErrorKind, Replacement, ServiceError, Tenant};
 use bound::Bound;
 
 /// How long events that wait may take to be processed by the version before, where the new one could not take them
@@ -90,16 +90,17 @@ impl Queries {
     /// that does not take what is to be saved. The version before goes on then.
     pub(super) fn replace(
         &self,
+        tenant: &Tenant,
         application: Application,
         wish: StateWish,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
-        let prepared = self.applications.prepare(application)?;
-        let name = prepared.application.name.clone();
+        let prepared = self.applications.prepare(tenant, application)?;
+        let name = tenant.named(&prepared.application.name);
         let known = {
             let known = self.applications.named(&name);
             let known = known.filter(|before| before.application.id != prepared.application.id);
             // What is known at once is said at once.
-            known.as_ref().map(|_| self.check_replaceable(&prepared.application)).transpose()?;
+            known.as_ref().map(|_| self.check_replaceable(tenant, &prepared.application)).transpose()?;
             known
         };
         if let Some(before) = known {
@@ -115,11 +116,11 @@ impl Queries {
             None => {
                 drop(state);
                 drop(paused);
-                let (running, is_new) = self.applications.register(prepared.application)?;
+                let (running, is_new) = self.applications.register(tenant, prepared.application)?;
                 return Ok((running, Replacement { is_new, ..Replacement::default() }));
             }
         };
-        self.check_replaceable(&prepared.application)?;
+        self.check_replaceable(tenant, &prepared.application)?;
         let migration = migration(&before.application, &prepared.application);
         let bound = self.bind_again(&state, &before, &prepared, wish, &migration)?;
         let inputs_stay = inputs_stay(&before, &prepared);
@@ -136,13 +137,13 @@ impl Queries {
             state: Some(state),
             paused,
         })?;
-        tracing::info!(application = name, queries = told.queries, "a new version has taken over");
+        tracing::info!(application = name.in_log(), queries = told.queries, "a new version has taken over");
         Ok((after, told))
     }
 
     /// Whether an application may be replaced now by this one.
-    fn check_replaceable(&self, application: &Application) -> Result<(), ServiceError> {
-        self.tables.check_current(&application.tables)?;
+    fn check_replaceable(&self, tenant: &Tenant, application: &Application) -> Result<(), ServiceError> {
+        self.tables.check_current(tenant, &application.tables)?;
         if self.companion.is_some() {
             let message =
                 format!("'{}' stays as it was: what goes along with its queries is of one version", application.name);
@@ -156,7 +157,7 @@ impl Queries {
             )
             .with_hint("try again in a moment: /health/ready tells when it is over"));
         }
-        match self.applications.hashed(&application.id) {
+        match self.applications.hashed(tenant, &application.id) {
             Some(other) => {
                 let message = format!("this text is registered already, as '{}'", other.application.name);
                 Err(ServiceError::new(ErrorKind::AlreadyExists, message))
@@ -168,7 +169,7 @@ impl Queries {
     /// Whether an application is still the one that runs, and may be replaced, after others could change things.
     fn check_unchanged(&self, before: &Arc<Running>, application: &Application) -> Result<(), ServiceError> {
         match self.applications.numbered(before.number) {
-            Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(application),
+            Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(&before.tenant, application),
             _ => Err(changed_meanwhile(&before.application.name)),
         }
     }
@@ -290,12 +291,14 @@ impl Upgrade for Version<'_> {
     }
 
     fn start(&mut self) -> Result<(), ServiceError> {
-        let Prepared { application, topics, outputs, shape, parts, warnings } = self.prepared.take().expect(IS_NEW);
+        let Prepared { tenant, application, topics, outputs, shape, parts, warnings } =
+            self.prepared.take().expect(IS_NEW);
         let group = self.queries.applications.workers.create_group(parts);
         // Its timers too have to wait until the version counts.
         group.quiesce();
         let after = self.after.insert(Running {
             number: self.before.number,
+            tenant,
             application,
             group: group.clone(),
             inboxes: self.before.inboxes.clone(),
@@ -318,8 +321,9 @@ impl Upgrade for Version<'_> {
     fn store(&mut self) -> Result<(), ServiceError> {
         let dropped: Vec<&str> = self.bound.dropped.iter().map(String::as_str).collect();
         let queries = self.bound.places.iter().map(|(query, ..)| *query);
-        let application = &self.after.as_ref().expect(IS_STARTED).application;
-        Ok(self.queries.catalog.replace_application(NewApplication::of(application), &dropped, queries)?)
+        let Running { tenant, application, .. } = self.after.as_ref().expect(IS_STARTED);
+        let new = NewApplication::of(tenant, application);
+        Ok(self.queries.catalog.replace_application(new, &dropped, queries)?)
     }
 
     fn switch(mut self) -> Self::Told {

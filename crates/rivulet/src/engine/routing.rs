@@ -112,7 +112,7 @@ impl Routing {
         shared.join(running, &of_shared);
         // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
         if let Err(error) = self.messaging.router().add(&own) {
-            tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
+            tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
         }
         if let Some(shape) = &running.shape {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));

@@ -13,11 +13,12 @@ use super::output::{Outputs, write_topic};
 use super::topics::{InputTopics, Topics};
 use super::warnings::Warned;
 use crate::catalog::ApplicationNumber;
-use crate::service::{ApplicationInfo, ApplicationStatus, LatencyStatus, ParameterInfo};
+use crate::service::{ApplicationInfo, ApplicationStatus, FullName, LatencyStatus, ParameterInfo, Tenant};
 
 /// An application with its group.
 pub(super) struct Running {
     pub(super) number: ApplicationNumber,
+    pub(super) tenant: Tenant,
     pub(super) application: Application,
     pub(super) group: Arc<Group>,
     /// One for each input.
@@ -37,6 +38,7 @@ pub(super) struct Running {
 
 /// An application that was found good and has not been started.
 pub(super) struct Prepared {
+    pub(super) tenant: Tenant,
     pub(super) application: Application,
     pub(super) topics: Topics,
     pub(super) outputs: Arc<Outputs>,
@@ -56,6 +58,15 @@ pub(super) struct InputShape {
 }
 
 impl Running {
+    pub(super) fn full_name(&self) -> FullName {
+        self.tenant.named(&self.application.name)
+    }
+
+    /// The hash of its text, which another tenant's application may have too.
+    pub(super) fn id(&self) -> (Tenant, String) {
+        (self.tenant.clone(), self.application.id.clone())
+    }
+
     /// Whether its queries read anything that is in the log.
     pub(super) fn reads_log(&self) -> bool {
         self.topics.inputs.iter().any(|input| input.is_logged)
@@ -85,7 +96,8 @@ impl Running {
 
     /// Has the log say its warnings too.
     pub(super) fn log_warnings(&self) {
-        self.warnings.iter().for_each(|warning| tracing::warn!(application = self.application.name, "{warning}"));
+        let name = self.full_name().in_log();
+        self.warnings.iter().for_each(|warning| tracing::warn!(application = name, "{warning}"));
     }
 
     /// How it stands, of whose group these are the figures.

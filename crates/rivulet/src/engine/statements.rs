@@ -17,6 +17,7 @@ use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
     BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, StatementResult, TableInfo,
+    Tenant,
 };
 
 /// How many applications are registered together.
@@ -34,8 +35,8 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 }
 
 impl Engine {
-    /// Runs a script; one result for each statement, stopping at the first error.
-    pub(super) fn execute_script(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+    /// Runs a script of a tenant; one result for each statement, stopping at the first error.
+    pub(super) fn execute_script(&self, tenant: &Tenant, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
         let count = match rivulet_sql::statements(script).try_fold(0, |count: usize, one| one.map(|_| count + 1)) {
@@ -45,7 +46,7 @@ impl Engine {
         let (mut results, mut bytes) = (Vec::new(), 0);
         let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
         loop {
-            let applications = self.create_applications(&mut statements);
+            let applications = self.create_applications(tenant, &mut statements);
             let has_failed = applications.last().is_some_and(Result::is_err);
             results.extend(applications);
             if has_failed {
@@ -57,7 +58,7 @@ impl Engine {
                 Err(ServiceError::new(ErrorKind::LimitReached, message)
                     .with_hint("ask for less with LIMIT, or cut the script into several"))
             } else {
-                self.execute_statement(statement)
+                self.execute_statement(tenant, statement)
             };
             let result = done.map_err(|error| match error.line {
                 Some(_) => error,
@@ -81,9 +82,10 @@ impl Engine {
     /// and registers those together: a script of thousands waits for the disk a few times, not thousands of times.
     fn create_applications(
         &self,
+        tenant: &Tenant,
         statements: &mut Peekable<impl Iterator<Item = (Statement, Position)>>,
     ) -> Vec<Result<StatementResult, ServiceError>> {
-        let tables = self.tables.loaded();
+        let tables = self.tables.loaded(tenant);
         let (mut names, mut planned, mut positions) = (HashSet::new(), Vec::new(), Vec::new());
         while let Some((Statement::CreateApplication(create), position)) = statements.peek()
             && planned.len() < APPLICATIONS_AT_ONCE
@@ -100,7 +102,7 @@ impl Engine {
         if planned.is_empty() {
             return Vec::new();
         }
-        let answers = self.applications.register_all(planned).into_iter().zip(positions);
+        let answers = self.applications.register_all(tenant, planned).into_iter().zip(positions);
         let answer = |(answer, position): (Result<(Arc<Running>, bool), ServiceError>, Position)| match answer {
             Ok((running, is_new)) => Ok(registered(&running, is_new)),
             Err(error) if error.line.is_none() => Err(error.at(position.line, position.column)),
@@ -110,42 +112,51 @@ impl Engine {
     }
 
     /// Creates the one big query in a text; and what was done, in words.
-    pub(super) fn create_big_query_of(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
+    pub(super) fn create_big_query_of(
+        &self,
+        tenant: &Tenant,
+        sql: &str,
+    ) -> Result<(BigQueryInfo, String), ServiceError> {
         let Some(Statement::CreateBigQuery(create)) = only_statement(sql)? else {
             return Err(ServiceError::invalid("expected the text of one CREATE QUERY name AS SELECT ... INTO sink")
                 .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
         };
-        let name = create.name.text.clone();
-        let done = self.execute_statement(Statement::CreateBigQuery(create))?;
+        let name = tenant.named(&create.name.text);
+        let done = self.execute_statement(tenant, Statement::CreateBigQuery(create))?;
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
         Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
-    pub(super) fn execute_statement(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
+    pub(super) fn execute_statement(
+        &self,
+        tenant: &Tenant,
+        statement: Statement,
+    ) -> Result<StatementResult, ServiceError> {
+        let full = |name: &Name| tenant.named(&name.text);
         match statement {
             Statement::CreateApplication(create) => {
                 let name = create.name.text.clone();
-                if create.if_not_exists && self.applications.info(&name).is_ok() {
+                if create.if_not_exists && self.applications.info(&full(&create.name)).is_ok() {
                     return Ok(said(format!("application {name} exists, nothing was done")));
                 }
-                let application =
-                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
+                let application = rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant))
+                    .map_err(ServiceError::from)?;
                 if let Some(wish) = create.replaces {
                     let (running, replacement) =
-                        self.replace(application, wish).map_err(|error| at(error, &create.name))?;
+                        self.replace(tenant, application, wish).map_err(|error| at(error, &create.name))?;
                     return Ok(said(running.answer(replacement.text(&name))));
                 }
-                let (running, is_new) = self.applications.register(application)?;
+                let (running, is_new) = self.applications.register(tenant, application)?;
                 Ok(registered(&running, is_new))
             }
             Statement::CreateTable(create) => {
                 let name = create.name.clone();
-                let is_there = self.applications.table(&name.text).is_ok();
+                let is_there = self.applications.table(&full(&name)).is_ok();
                 let done = if create.replaces && is_there { "replaced" } else { "created" };
                 if create.if_not_exists && is_there {
                     return Ok(said(format!("table {name} exists, nothing was done")));
                 }
-                Ok(said(match self.queries.create_table(*create).map_err(|error| at(error, &name))? {
+                Ok(said(match self.queries.create_table(tenant, *create).map_err(|error| at(error, &name))? {
                     Some(rows) => format!("table {name} {done}, {}", counted(rows as u64, "row")),
                     None => format!("table {name} is there already"),
                 }))
@@ -162,13 +173,13 @@ impl Engine {
                 )))
             }
             Statement::ShowCheckpoints => {
-                Ok(answers::checkpoints(self.checkpoints.as_ref().map(|checkpoints| checkpoints.status())))
+                Ok(answers::checkpoints(self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant))))
             }
             Statement::RefreshTable(name) => {
-                let rows = self.queries.refresh_table(&name.text).map_err(|error| at(error, &name))?;
+                let rows = self.queries.refresh_table(&full(&name)).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
             }
-            Statement::DropTable { name, if_exists } => match self.big_queries.drop_table(&name.text) {
+            Statement::DropTable { name, if_exists } => match self.big_queries.drop_table(&full(&name)) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                     Ok(said(format!("there is no table {name}, nothing was done")))
                 }
@@ -181,13 +192,13 @@ impl Engine {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
                 let columns = ["name", "state", "rows", "bytes", "file"];
-                Ok(first(limit, &columns, self.applications.tables().into_iter().filter(is_like).map(row)))
+                Ok(first(limit, &columns, self.applications.tables(tenant).into_iter().filter(is_like).map(row)))
             }
             Statement::DescribeTable(name) => {
-                Ok(describe_table(self.applications.table(&name.text).map_err(|error| at(error, &name))?))
+                Ok(describe_table(self.applications.table(&full(&name)).map_err(|error| at(error, &name))?))
             }
             Statement::CreateQuery { name, if_not_exists, application, values, label } => {
-                if if_not_exists && self.query_info(&name.text).is_ok() {
+                if if_not_exists && self.query_info(&full(&name)).is_ok() {
                     return Ok(said(format!("query {name} exists, nothing was done")));
                 }
                 let parameters = parameters_of(&values);
@@ -197,7 +208,7 @@ impl Engine {
                     parameters: &parameters,
                     label: label.as_ref().map(|(text, _)| text.as_str()),
                 };
-                let answer = self.queries.submit(&[request]).pop().expect("one answer for one request");
+                let answer = self.queries.submit(tenant, &[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
                     // The position of the value that the error speaks of, or of the application's name.
                     let about = values.iter().find(|(parameter, ..)| error.message.contains(&format!("'{parameter}'")));
@@ -213,7 +224,7 @@ impl Engine {
                 let limit = rows_max(limit);
                 let rows = self
                     .applications
-                    .infos()
+                    .infos(tenant)
                     .into_iter()
                     .filter(|one| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern)));
                 Ok(first(
@@ -234,7 +245,7 @@ impl Engine {
             }
             Statement::ShowQueries { application, like, limit } => {
                 if let Some(application) = &application {
-                    self.applications.info(&application.text).map_err(|error| at(error, application))?;
+                    self.applications.info(&full(application)).map_err(|error| at(error, application))?;
                 }
                 let limit = rows_max(limit);
                 if limit > QUERIES_PAGE_MAX {
@@ -246,7 +257,7 @@ impl Engine {
                 // One more, to know whether there are more.
                 let filter =
                     QueryFilter { application: application.map(|name| name.text), like, after: None, limit: limit + 1 };
-                let rows = self.query_infos(&filter).into_iter().map(|one| {
+                let rows = self.query_infos(tenant, &filter).into_iter().map(|one| {
                     let (application, parameters) = match one.big {
                         Some(_) => (Value::Null, Value::Null),
                         None => (json!(one.application), Value::Object(one.parameters)),
@@ -257,39 +268,40 @@ impl Engine {
                 if shown.message.is_some() {
                     // How many more is known where all of them are meant.
                     let are_all = filter.application.is_none() && filter.like.is_none();
-                    shown.message = match are_all.then(|| self.queries.state.lock().queries().saturating_sub(limit)) {
-                        Some(count) => more(count),
-                        None => Some("and more; LIMIT says how many are shown".into()),
-                    };
+                    shown.message =
+                        match are_all.then(|| self.queries.state.lock().queries(tenant).saturating_sub(limit)) {
+                            Some(count) => more(count),
+                            None => Some("and more; LIMIT says how many are shown".into()),
+                        };
                 }
                 Ok(shown)
             }
             Statement::DescribeApplication(name) => {
-                Ok(describe_application(self.applications.info(&name.text).map_err(|error| at(error, &name))?))
+                Ok(describe_application(self.applications.info(&full(&name)).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeQuery(name) => {
-                Ok(describe_query(self.query_described(&name.text, false).map_err(|error| at(error, &name))?))
+                Ok(describe_query(self.query_described(&full(&name), false).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeFunction(name) => {
                 answers::describe_function(&name.text).map_err(|error| at(error, &name))
             }
             Statement::ShowFunctions { like, limit } => Ok(answers::functions(like.as_deref(), rows_max(limit))),
-            Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, &name),
-            Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, &name),
-            Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, &name),
+            Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, tenant, &name),
+            Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, tenant, &name),
+            Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, tenant, &name),
             Statement::ExplainApplication(name) => {
-                Ok(lines("plan", &self.explain_application(&name.text).map_err(|error| at(error, &name))?))
+                Ok(lines("plan", &self.explain_application(&full(&name)).map_err(|error| at(error, &name))?))
             }
             Statement::ExplainCreate(create) => {
-                let application =
-                    rivulet_sql::plan_application_with(&create, &self.tables.loaded()).map_err(ServiceError::from)?;
+                let application = rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant))
+                    .map_err(ServiceError::from)?;
                 Ok(lines("plan", &application.explain()))
             }
             Statement::ExplainQuery(name) => {
-                if let Some(plan) = self.big_queries.explain(&name.text) {
+                if let Some(plan) = self.big_queries.explain(&full(&name)) {
                     return Ok(lines("plan", &plan.map_err(|error| at(error, &name))?));
                 }
-                let query = self.query_info(&name.text).map_err(|error| at(error, &name))?;
+                let query = self.query_info(&full(&name)).map_err(|error| at(error, &name))?;
                 let of = format!(
                     "query {} ({}), a slot of application {}\n  reads {}\n  writes {}\n\n",
                     query.name,
@@ -298,16 +310,16 @@ impl Engine {
                     query.input_topic,
                     query.output_topic
                 );
-                Ok(lines("plan", &(of + &self.explain_application(&query.application)?)))
+                Ok(lines("plan", &(of + &self.explain_application(&tenant.named(&query.application))?)))
             }
             Statement::PauseQuery(name) => {
-                self.pause_query(&name.text).map_err(|error| at(error, &name))?;
+                self.pause_query(&full(&name)).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} is paused")))
             }
             Statement::ResumeQuery(name) => {
-                let resumed = self.big_queries.resume(&name.text).map_err(|error| at(error, &name))?;
+                let resumed = self.big_queries.resume(&full(&name)).map_err(|error| at(error, &name))?;
                 if resumed.is_none() {
-                    self.queries.set_paused(&name.text, false).map_err(|error| at(error, &name))?;
+                    self.queries.set_paused(&full(&name), false).map_err(|error| at(error, &name))?;
                 }
                 Ok(said(match resumed {
                     Some(Resumed::FromCheckpoint(epoch)) => {
@@ -317,14 +329,14 @@ impl Engine {
                     _ => format!("query {name} runs"),
                 }))
             }
-            Statement::DropQuery { name, if_exists } => match self.end_query(&name.text) {
+            Statement::DropQuery { name, if_exists } => match self.end_query(&full(&name)) {
                 Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                     Ok(said(format!("there is no query {name}, nothing was done")))
                 }
                 result => result.map(|()| said(format!("query {name} dropped"))).map_err(|error| at(error, &name)),
             },
             Statement::DropApplication { name, if_exists, cascade } => {
-                match self.queries.drop_application(&name.text, cascade) {
+                match self.queries.drop_application(&full(&name), cascade) {
                     Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
                         Ok(said(format!("there is no application {name}, nothing was done")))
                     }
@@ -334,12 +346,12 @@ impl Engine {
                 }
             }
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
-                self.big_queries.declare(statement).map(said)
+                self.big_queries.declare(tenant, statement).map(said)
             }
             Statement::CreateBigQuery(create) => {
                 let name = create.name.clone();
                 if let Some(wish) = create.replaces {
-                    let replaced = self.replace_big_query(*create, wish).map_err(|error| at(error, &name))?;
+                    let replaced = self.replace_big_query(tenant, *create, wish).map_err(|error| at(error, &name))?;
                     let rows = replaced.rows().into_iter().map(|row| row.map(|text| json!(text)).to_vec());
                     let shown = match replaced.is_changed {
                         true => table(&["change", "what"], rows),
@@ -347,14 +359,14 @@ impl Engine {
                     };
                     return Ok(StatementResult { message: Some(replaced.text(&name.text)), ..shown });
                 }
-                let is_new = self.big_queries.create(*create).map_err(|error| at(error, &name))?;
+                let is_new = self.big_queries.create(tenant, *create).map_err(|error| at(error, &name))?;
                 Ok(said(match is_new {
                     true => format!("query {name} created"),
                     false => format!("query {name} exists, nothing was done"),
                 }))
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
-                Ok(lines("plan", &self.big_queries.explain_text(&query)?))
+                Ok(lines("plan", &self.big_queries.explain_text(tenant, &query)?))
             }
             Statement::RunQuery(query) => Err(match query.sink {
                 Some(_) => ServiceError::invalid("a query that goes on needs a name on a server")
@@ -368,31 +380,49 @@ impl Engine {
                 Err(ServiceError::invalid("EXPLAIN ANALYZE runs the query, which a server does only for a name")
                     .with_hint("run it with `rivulet run`, or write EXPLAIN without ANALYZE"))
             }
-            Statement::DropSource { name, if_exists } => self.drop_statement(Declared::Source, &name, if_exists),
-            Statement::DropSink { name, if_exists } => self.drop_statement(Declared::Sink, &name, if_exists),
-            Statement::DropView { name, if_exists } => self.drop_statement(Declared::View, &name, if_exists),
-            Statement::ShowSources { like, limit } => Ok(self.show_declared(Declared::Source, "address", like, limit)),
-            Statement::ShowSinks { like, limit } => Ok(self.show_declared(Declared::Sink, "address", like, limit)),
-            Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, "sql", like, limit)),
+            Statement::DropSource { name, if_exists } => {
+                self.drop_statement(Declared::Source, tenant, &name, if_exists)
+            }
+            Statement::DropSink { name, if_exists } => self.drop_statement(Declared::Sink, tenant, &name, if_exists),
+            Statement::DropView { name, if_exists } => self.drop_statement(Declared::View, tenant, &name, if_exists),
+            Statement::ShowSources { like, limit } => {
+                Ok(self.show_declared(Declared::Source, tenant, "address", like, limit))
+            }
+            Statement::ShowSinks { like, limit } => {
+                Ok(self.show_declared(Declared::Sink, tenant, "address", like, limit))
+            }
+            Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, tenant, "sql", like, limit)),
         }
     }
 
-    fn drop_statement(&self, what: Declared, name: &Name, if_exists: bool) -> Result<StatementResult, ServiceError> {
+    fn drop_statement(
+        &self,
+        what: Declared,
+        tenant: &Tenant,
+        name: &Name,
+        if_exists: bool,
+    ) -> Result<StatementResult, ServiceError> {
         let word = what.word();
-        match self.big_queries.drop_declared(what, name).map_err(|error| at(error, name))? {
+        match self.big_queries.drop_declared(tenant, what, name).map_err(|error| at(error, name))? {
             true => Ok(said(format!("{word} {name} dropped"))),
             false if if_exists => Ok(said(format!("there is no {word} {name}, nothing was done"))),
             false => Err(not_declared(what, name)),
         }
     }
 
-    fn describe_declared_statement(&self, what: Declared, name: &Name) -> Result<StatementResult, ServiceError> {
-        let one = self.big_queries.describe_declared(what, &name.text).ok_or_else(|| not_declared(what, name))?;
+    fn describe_declared_statement(
+        &self,
+        what: Declared,
+        tenant: &Tenant,
+        name: &Name,
+    ) -> Result<StatementResult, ServiceError> {
+        let full_name = tenant.named(&name.text);
+        let one = self.big_queries.describe_declared(what, &full_name).ok_or_else(|| not_declared(what, name))?;
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
         rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
         if let Some(direction) = what.direction() {
-            let (state, of_queries) = self.big_queries.health_of_end(direction, &name.text);
+            let (state, of_queries) = self.big_queries.health_of_end(direction, &full_name);
             rows.extend(state.map(|state| vec![json!("state"), json!(state.name())]));
             rows.extend(of_queries.into_iter().map(|(query, text)| vec![json!(format!("query {query}")), json!(text)]));
         }
@@ -405,15 +435,22 @@ impl Engine {
         Ok(table(&["property", "value"], rows.into_iter()))
     }
 
-    fn show_declared(&self, what: Declared, column: &str, like: Option<String>, limit: Option<u64>) -> StatementResult {
+    fn show_declared(
+        &self,
+        what: Declared,
+        tenant: &Tenant,
+        column: &str,
+        like: Option<String>,
+        limit: Option<u64>,
+    ) -> StatementResult {
         let limit = rows_max(limit);
-        let rows = self.big_queries.declared(what).into_iter();
+        let rows = self.big_queries.declared(tenant, what).into_iter();
         let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| registry::like(name, pattern)));
         let Some(direction) = what.direction() else {
             return first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]));
         };
         let row = |(name, text): (String, String)| {
-            let state = self.big_queries.health_of_end(direction, &name).0;
+            let state = self.big_queries.health_of_end(direction, &tenant.named(&name)).0;
             vec![json!(name), json!(text), json!(state.map(|state| state.name()))]
         };
         first(limit, &["name", column, "state"], rows.map(row))

@@ -8,14 +8,15 @@ use super::Engine;
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
 use super::running::of_metrics;
-use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, WorkerInfo};
+use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, Tenant, WorkerInfo};
 
 impl Engine {
-    pub(super) fn current_status(&self) -> Status {
+    /// What the server is doing, as a tenant sees it: figures of the whole server are for the default one.
+    pub(super) fn current_status(&self, tenant: &Tenant) -> Status {
         let mut total = GroupMetrics::default();
         let mut total_status = ApplicationStatus { name: "total".into(), ..ApplicationStatus::default() };
         let mut applications = Vec::new();
-        for running in self.applications.running() {
+        for running in self.applications.running().into_iter().filter(|running| running.tenant == *tenant) {
             let metrics = running.group.metrics();
             total.merge(&metrics);
             let status = running.status(&metrics);
@@ -26,7 +27,7 @@ impl Engine {
             total_status.inbox_bytes += status.inbox_bytes;
             applications.push(status);
         }
-        applications.extend(self.applications.statuses_not_running());
+        applications.extend(self.applications.statuses_not_running(tenant));
         applications.sort_by(|one, other| one.name.cmp(&other.name));
         let total = ApplicationStatus {
             name: total_status.name,
@@ -37,21 +38,28 @@ impl Engine {
             inbox_bytes: total_status.inbox_bytes,
             ..of_metrics(&total)
         };
-        Status {
+        let of_tenant = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            data_dir: self.config.data_dir.display().to_string(),
             queries_running: total.queries_running,
             queries_paused: total.queries_paused,
-            memory_rss_bytes: memory_rss_bytes(),
-            messages_unrouted: self.messaging.messages_unrouted(),
             total,
             applications,
-            big_queries: self.big_queries.infos(),
+            big_queries: self.big_queries.infos(tenant),
+            checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)),
+            ..Status::default()
+        };
+        if !tenant.is_default() {
+            return of_tenant;
+        }
+        Status {
+            data_dir: self.config.data_dir.display().to_string(),
+            memory_rss_bytes: memory_rss_bytes(),
+            messages_unrouted: self.messaging.messages_unrouted(),
             workers: self.workers.status().into_iter().map(worker_info).collect(),
             connections: self.messaging.connections(),
-            checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()),
             log: Some(self.event_log.status()).filter(|log| log.next > 1 || log.problem.is_some()),
+            ..of_tenant
         }
     }
 
@@ -73,14 +81,18 @@ impl Engine {
         self.messaging.ready()
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    /// Everything that is counted, of all tenants for the default one, and for others of that one alone.
+    pub(super) fn snapshot(&self, tenant: &Tenant) -> Snapshot {
+        let is_shown = |of: &Tenant| tenant.is_default() || of == tenant;
         let applications = self
             .applications
             .running()
             .iter()
+            .filter(|running| is_shown(&running.tenant))
             .map(|running| {
                 let (inbox_rows, inbox_bytes) = running.group.waiting();
                 ApplicationSnapshot {
+                    tenant: running.tenant.clone(),
                     name: running.application.name.clone(),
                     running: running.queries_running.load(Ordering::Relaxed),
                     paused: running.queries_paused.load(Ordering::Relaxed),
@@ -97,11 +109,15 @@ impl Engine {
                 }
             })
             .collect();
+        let big_queries = self.big_queries.snapshots(is_shown);
+        if !tenant.is_default() {
+            return Snapshot { applications, big_queries, ..Snapshot::default() };
+        }
         let router = self.messaging.router().stats();
         let (shared_topics, shared_queries) = self.routing.shared_counts();
         let log = self.event_log.stats();
         let replay = self.event_log.status();
-        let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status()).unwrap_or_default();
+        let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)).unwrap_or_default();
         let last = checkpoints.last.unwrap_or_default();
         let recovered = checkpoints.recovered.unwrap_or_default();
         let numbers = vec![
@@ -167,7 +183,7 @@ impl Engine {
         ];
         Snapshot {
             applications,
-            big_queries: self.big_queries.snapshots(),
+            big_queries,
             connections: self.messaging.connections(),
             workers: self.workers.status(),
             log,

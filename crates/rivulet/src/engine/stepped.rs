@@ -24,7 +24,7 @@ use super::messaging::Messaging;
 use super::{Engine, Extensions, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::service::{ServiceError, StatementResult};
+use crate::service::{ServiceError, StatementResult, Tenant};
 
 pub use super::messaging::Network;
 
@@ -99,12 +99,12 @@ impl Engine {
     /// # Errors
     /// It is refused.
     pub fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
-        self.execute_statement(statement)
+        self.execute_statement(Tenant::of_operator(), statement)
     }
 
     /// The reference tables that an application may be planned with.
     pub fn loaded_tables(&self) -> Tables {
-        self.tables.loaded()
+        self.tables.loaded(Tenant::of_operator())
     }
 
     /// Registers an application that was planned already.
@@ -112,7 +112,7 @@ impl Engine {
     /// # Errors
     /// It is refused.
     pub fn register(&self, application: Application) -> Result<(), ServiceError> {
-        self.applications.register(application).map(drop)
+        self.applications.register(Tenant::of_operator(), application).map(drop)
     }
 
     /// Tries to write what has gathered for the log; whether nothing is left.

@@ -21,7 +21,7 @@ use super::texts::{format_error, literal_text, stored_table};
 use crate::catalog::Catalog;
 use crate::inline_rows;
 use crate::run::CONNECTORS;
-use crate::service::{ErrorKind, ServiceError, TableInfo};
+use crate::service::{ErrorKind, FullName, ServiceError, TableInfo, Tenant};
 
 /// The reference tables of a server.
 ///
@@ -29,7 +29,7 @@ use crate::service::{ErrorKind, ServiceError, TableInfo};
 pub(super) struct ReferenceTables {
     catalog: Arc<Catalog>,
     reader: Reader,
-    known: Mutex<Known>,
+    known: Mutex<BTreeMap<Tenant, Known>>,
 }
 
 /// What reads the files of tables.
@@ -40,6 +40,7 @@ pub(super) struct Reader {
     pub(super) is_stopped: Arc<AtomicBool>,
 }
 
+/// The tables of a tenant.
 #[derive(Default)]
 struct Known {
     /// What was declared, by name.
@@ -50,31 +51,45 @@ struct Known {
     left_out: BTreeMap<String, String>,
 }
 
+/// The tables of a tenant, which may have none.
+fn of<'k>(known: &'k BTreeMap<Tenant, Known>, tenant: &Tenant) -> &'k Known {
+    static NONE: Known = Known { declared: BTreeMap::new(), loaded: BTreeMap::new(), left_out: BTreeMap::new() };
+    known.get(tenant).unwrap_or(&NONE)
+}
+
 impl ReferenceTables {
     /// None until [`ReferenceTables::load`].
     pub(super) fn new(catalog: Arc<Catalog>, reader: Reader) -> Self {
         Self { catalog, reader, known: Mutex::default() }
     }
 
-    /// The tables that there are now, for planning.
-    pub(super) fn loaded(&self) -> Tables {
-        self.known.lock().loaded.clone()
+    /// The tables that a tenant has now, for planning.
+    pub(super) fn loaded(&self, tenant: &Tenant) -> Tables {
+        of(&self.known.lock(), tenant).loaded.clone()
+    }
+
+    /// The same of each tenant that has any.
+    pub(super) fn loaded_by_tenant(&self) -> BTreeMap<Tenant, Tables> {
+        self.known.lock().iter().map(|(tenant, known)| (tenant.clone(), known.loaded.clone())).collect()
     }
 
     /// Loads the tables that the catalog remembers. One whose file cannot be read is known and does not run.
     pub(super) fn load(&self) -> Result<(), ServiceError> {
-        for (name, sql) in self.catalog.tables()? {
+        for (full_name, sql) in self.catalog.tables()? {
+            let name = full_name.in_log();
             let create = stored_table(&sql).map(|(create, outdated)| {
                 outdated.iter().for_each(|one| tracing::warn!(table = name, "{one}"));
                 create
             });
             let loaded = create.clone().and_then(|create| self.reader.read("the table", create, read_table_in_part));
             let mut known = self.known.lock();
+            let FullName { tenant, name: own_name } = full_name;
+            let known = known.entry(tenant).or_default();
             let loaded = loaded.and_then(|(rows, fault)| match fault {
                 // What the server had before is gone with it, and most of the rows are better than none.
                 Some(LeftOut(lines)) if rows.num_rows() > 0 => {
                     tracing::error!(table = name, rows = rows.num_rows(), "a table runs without some lines: {lines}");
-                    known.left_out.insert(name.clone(), lines);
+                    known.left_out.insert(own_name.clone(), lines);
                     Ok(rows)
                 }
                 Some(fault) => Err(fault.into()),
@@ -84,66 +99,70 @@ impl ReferenceTables {
                 tracing::error!(table = name, "a table is not running: {error}");
                 error.message
             });
-            known.loaded.insert(name.clone(), loaded.map(|rows| Arc::new(Table::new(&name, rows))));
+            known.loaded.insert(own_name.clone(), loaded.map(|rows| Arc::new(Table::new(&own_name, rows))));
             if let Ok(create) = create {
-                known.declared.insert(name, create);
+                known.declared.insert(own_name, create);
             }
         }
         Ok(())
     }
 
     /// Loads and remembers a table; gives the number of its rows, or `None` if it is there already with the same text.
-    pub(super) fn create(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+    pub(super) fn create(&self, tenant: &Tenant, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        let full_name = tenant.named(&create.name.text);
         if create.replaces {
-            return self.replace(create).map(Some);
+            return self.replace(&full_name, create).map(Some);
         }
-        let name = create.name.text.clone();
         // Looked at before the file is read, and again after it, when nobody can come between.
-        if self.known.lock().has(&create)? {
+        if of(&self.known.lock(), tenant).has(&create)? {
             return Ok(None);
         }
         let rows = self.read(&create)?;
         let mut known = self.known.lock();
+        let known = known.entry(tenant.clone()).or_default();
         if known.has(&create)? {
             return Ok(None);
         }
-        self.catalog.insert_table(&name, &create.text)?;
-        let count = rows.num_rows();
+        self.catalog.insert_table(&full_name, &create.text)?;
+        tracing::info!(table = full_name.in_log(), rows = rows.num_rows(), "created");
+        let (name, count) = (full_name.name, rows.num_rows());
         known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(&name, rows))));
-        known.declared.insert(name.clone(), create);
-        tracing::info!(table = name, rows = count, "created");
+        known.declared.insert(name, create);
         Ok(Some(count))
     }
 
     /// Loads a table and remembers it in the place of the one with its name, if there is one, which has the same
     /// columns. Batches under way see the old rows, later ones the new ones.
-    fn replace(&self, create: CreateTable) -> Result<usize, ServiceError> {
-        let name = create.name.text.clone();
-        self.known.lock().check_columns(&create)?;
+    fn replace(&self, full_name: &FullName, create: CreateTable) -> Result<usize, ServiceError> {
+        let FullName { tenant, name } = full_name;
+        of(&self.known.lock(), tenant).check_columns(&create)?;
         let rows = self.read(&create)?;
         let mut known = self.known.lock();
+        let known = known.entry(tenant.clone()).or_default();
         known.check_columns(&create)?;
-        self.catalog.insert_table(&name, &create.text)?;
+        self.catalog.insert_table(full_name, &create.text)?;
         let count = rows.num_rows();
-        known.left_out.remove(&name);
-        match known.loaded.get(&name) {
+        known.left_out.remove(name);
+        match known.loaded.get(name) {
             Some(Ok(table)) => table.replace(rows),
-            _ => drop(known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(&name, rows))))),
+            _ => drop(known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(name, rows))))),
         }
         known.declared.insert(name.clone(), create);
-        tracing::info!(table = name, rows = count, "replaced");
+        tracing::info!(table = full_name.in_log(), rows = count, "replaced");
         Ok(count)
     }
 
     /// Loads the file of a table again; gives the number of rows, and whether the table had none before. Batches under
     /// way see the old rows, later ones the new ones.
-    pub(super) fn refresh(&self, name: &str) -> Result<(usize, bool), ServiceError> {
-        let create = self.known.lock().declared(name)?.clone();
+    pub(super) fn refresh(&self, full_name: &FullName) -> Result<(usize, bool), ServiceError> {
+        let FullName { tenant, name } = full_name;
+        let create = of(&self.known.lock(), tenant).declared(name)?.clone();
         // Without the lock: applications are planned while a large file is read. The places in the error would be those
         // of another statement.
         let rows = self.read(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
         let count = rows.num_rows();
         let mut known = self.known.lock();
+        let known = known.entry(tenant.clone()).or_default();
         // Dropped meanwhile, and perhaps created as another.
         if known.declared(name)?.id != create.id {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
@@ -155,17 +174,19 @@ impl ReferenceTables {
                 false
             }
             _ => {
-                known.loaded.insert(name.to_owned(), Ok(Arc::new(Table::new(name, rows))));
+                known.loaded.insert(name.clone(), Ok(Arc::new(Table::new(name, rows))));
                 true
             }
         };
-        tracing::info!(table = name, rows = count, "loaded");
+        tracing::info!(table = full_name.in_log(), rows = count, "loaded");
         Ok((count, was_absent))
     }
 
     /// Forgets a table; a conflict if there are users of it.
-    pub(super) fn remove(&self, name: &str, users: &[String]) -> Result<(), ServiceError> {
+    pub(super) fn remove(&self, full_name: &FullName, users: &[String]) -> Result<(), ServiceError> {
+        let FullName { tenant, name } = full_name;
         let mut known = self.known.lock();
+        let known = known.entry(tenant.clone()).or_default();
         // One whose statement is not understood any more can be dropped as well.
         if !known.loaded.contains_key(name) {
             known.declared(name)?;
@@ -175,17 +196,18 @@ impl ReferenceTables {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
                 .with_hint("drop them first, or load other rows with REFRESH TABLE"));
         }
-        self.catalog.remove_table(name)?;
+        self.catalog.remove_table(full_name)?;
         known.loaded.remove(name);
         known.left_out.remove(name);
         known.declared.remove(name);
-        tracing::info!(table = name, "dropped");
+        tracing::info!(table = full_name.in_log(), "dropped");
         Ok(())
     }
 
     /// Fails unless an application was planned with the tables that there are now.
-    pub(super) fn check_current(&self, planned: &[TableUse]) -> Result<(), ServiceError> {
+    pub(super) fn check_current(&self, tenant: &Tenant, planned: &[TableUse]) -> Result<(), ServiceError> {
         let known = self.known.lock();
+        let known = of(&known, tenant);
         let is_current = |one: &TableUse| match known.loaded.get(one.table.name()) {
             Some(Ok(table)) => Arc::ptr_eq(table, &one.table),
             _ => false,
@@ -199,10 +221,11 @@ impl ReferenceTables {
         }
     }
 
-    /// Adds the tables, but for one, to the names that a big query may use. A source or view of the same name was there
-    /// first.
-    pub(super) fn add_to(&self, scope: &mut Scope, but_for: Option<&str>) {
+    /// Adds the tables of a tenant, but for one, to the names that its big queries may use. A source or view of the
+    /// same name was there first.
+    pub(super) fn add_to(&self, tenant: &Tenant, scope: &mut Scope, but_for: Option<&str>) {
         let known = self.known.lock();
+        let known = of(&known, tenant);
         for create in known.declared.values().filter(|create| Some(create.name.text.as_str()) != but_for) {
             if let Some(Ok(table)) = known.loaded.get(&create.name.text) {
                 let _ = scope.add_table(&create.name, table.clone());
@@ -211,14 +234,16 @@ impl ReferenceTables {
     }
 
     /// A table. Which applications use it is not known here.
-    pub(super) fn info(&self, name: &str) -> Result<TableInfo, ServiceError> {
+    pub(super) fn info(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
         let known = self.known.lock();
-        Ok(known.info(known.declared(name)?))
+        let known = of(&known, &name.tenant);
+        Ok(known.info(known.declared(&name.name)?))
     }
 
-    /// All of them, by name.
-    pub(super) fn infos(&self) -> Vec<TableInfo> {
+    /// All that a tenant has, by name.
+    pub(super) fn infos(&self, tenant: &Tenant) -> Vec<TableInfo> {
         let known = self.known.lock();
+        let known = of(&known, tenant);
         known.declared.values().map(|create| known.info(create)).collect()
     }
 

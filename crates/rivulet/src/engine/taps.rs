@@ -15,7 +15,7 @@ use rivulet_connectors::formats::encode_row_as_json;
 use rivulet_dataflow::{Batch, QueryId};
 use tokio::sync::broadcast;
 
-use crate::service::LiveResult;
+use crate::service::{FullName, LiveResult};
 
 /// How many results wait for a slow reader; beyond that it loses the oldest and is told how many.
 const WAITING_MAX: usize = 1_024;
@@ -32,7 +32,7 @@ pub(super) enum Watched {
     /// A query of an application.
     Query(QueryId),
     /// A big query, by its name.
-    BigQuery(String),
+    BigQuery(FullName),
     /// A SELECT that runs for its readers alone.
     Select(u64),
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Query(id) => write!(f, "{id}"),
-            Self::BigQuery(name) => f.write_str(name),
+            Self::BigQuery(name) => f.write_str(&name.in_log()),
             Self::Select(number) => write!(f, "select {number}"),
         }
     }

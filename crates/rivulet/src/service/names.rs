@@ -3,6 +3,7 @@
 //! What must hold: a name is found only together with its tenant. A [`FullName`] is made once, where a caller's session
 //! or the catalog says which tenant it is, and is the key of every table of names from there on.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -13,14 +14,22 @@ pub struct Tenant(Arc<str>);
 /// The tenant of the person who runs the server, which is neither typed nor shown.
 const DEFAULT: &str = "default";
 
+/// What a saved name begins with that is not of the default tenant, or begins so itself. No name in SQL has it.
+const MARK: char = '\0';
+
 impl Default for Tenant {
     fn default() -> Self {
-        static TENANT: LazyLock<Tenant> = LazyLock::new(|| Tenant::new(DEFAULT));
-        TENANT.clone()
+        Self::of_operator().clone()
     }
 }
 
 impl Tenant {
+    /// The default one.
+    pub(crate) fn of_operator() -> &'static Self {
+        static TENANT: LazyLock<Tenant> = LazyLock::new(|| Tenant::new(DEFAULT));
+        &TENANT
+    }
+
     /// The tenant of this name.
     pub fn new(name: &str) -> Self {
         Self(name.into())
@@ -39,6 +48,24 @@ impl Tenant {
     /// What goes by this name in its space.
     pub fn named(&self, name: impl Into<String>) -> FullName {
         FullName { tenant: self.clone(), name: name.into() }
+    }
+
+    /// A text of its own as it is saved: of the default tenant as it is, so that what was saved before there were
+    /// tenants is of that one.
+    pub(crate) fn encode<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.is_default() && !text.starts_with(MARK) {
+            true => Cow::Borrowed(text),
+            // The length tells where the tenant ends, whatever it is called.
+            false => Cow::Owned(format!("{MARK}{}:{}{text}", self.0.len(), self.0)),
+        }
+    }
+
+    /// What [`Tenant::encode`] has made of a text; `None` if it was damaged since.
+    pub(crate) fn decode(saved: &str) -> Option<(Self, &str)> {
+        let Some(marked) = saved.strip_prefix(MARK) else { return Some((Self::default(), saved)) };
+        let (length, rest) = marked.split_once(':')?;
+        let (tenant, text) = rest.split_at_checked(length.parse().ok()?)?;
+        Some((Self::new(tenant), text))
     }
 }
 
@@ -66,6 +93,14 @@ impl FullName {
             false => format!("{}/{}", self.tenant, self.name),
         }
     }
+
+    /// As it is told to anybody who asks: only a name of the default tenant.
+    pub(crate) fn in_public(&self) -> String {
+        match self.tenant.is_default() {
+            true => format!("'{}'", self.name),
+            false => "of a tenant".to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for FullName {
@@ -79,9 +114,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_saved_of_a_tenant_is_read_as_its_own() {
+        let names = ["floors", "", "a/b", "\u{0}", "\u{0}4:acmefloors", "7:q", "Größe", "acme"];
+        let tenants = ["default", "acme", "a", "", "4:acme", "\u{0}", "Größe", "default "];
+        let mut saved: Vec<String> = Vec::new();
+        for tenant in tenants.map(Tenant::new) {
+            for name in names {
+                let encoded = tenant.encode(name).into_owned();
+                assert_eq!(Tenant::decode(&encoded), Some((tenant.clone(), name)));
+                assert!(!saved.contains(&encoded), "{encoded:?} is one name of one tenant");
+                saved.push(encoded);
+            }
+        }
+        assert_eq!(Tenant::default().encode("floors"), "floors", "as before there were tenants");
+        for damaged in ["\u{0}", "\u{0}4", "\u{0}9:acme", "\u{0}x:acme", "\u{0}2:aß", "\u{0}-1:a"] {
+            assert_eq!(Tenant::decode(damaged), None, "{damaged:?}");
+        }
+    }
+
+    #[test]
     fn only_the_log_shows_a_tenant() {
         let (own, other) = (Tenant::default().named("floors"), Tenant::new("acme").named("floors"));
         assert_eq!((own.to_string(), other.to_string()), ("floors".into(), "floors".into()));
         assert_eq!((own.in_log(), other.in_log()), ("floors".into(), "acme/floors".into()));
+        assert_eq!((own.in_public(), other.in_public()), ("'floors'".into(), "of a tenant".into()));
     }
 }

@@ -32,7 +32,7 @@ impl Authorizer for Tokens {
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
         match credentials.secret {
             Some(b"of-operator") => Ok(Caller::local_operator()),
-            Some(b"of-ann") => Ok(Caller::new("acme", "ann")),
+            Some(b"of-ann") => Ok(Caller::new("default", "ann")),
             Some(b"of-stranger") => Ok(Caller::new("nowhere", "stranger")),
             _ => Err(Refused::default()),
         }
@@ -52,7 +52,7 @@ impl Authorizer for Tokens {
             (Action::Subscribe, ResourceKind::Topic, filter) => filter.is_some_and(|filter| filter.starts_with("out/")),
             _ => false,
         };
-        match is_allowed && caller.tenant().as_str() == "acme" {
+        match is_allowed && caller.tenant().is_default() {
             true => Ok(()),
             false => Err(Refused { hint: Some("ask the owner of acme".into()) }),
         }
@@ -184,7 +184,7 @@ fn an_address_that_guesses_tokens_has_to_wait_and_others_have_not() {
 fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
     let folder = TempDir::new().expect("a folder");
     let (_server, service) = server(folder.path());
-    let ann = service.session(Caller::new("acme", "ann"));
+    let ann = service.session(Caller::new("default", "ann"));
     for (statement, what) in [
         (APPLICATION, "change the application 'doubled'"),
         ("DROP APPLICATION doubled CASCADE", "change the application 'doubled'"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rivulet::catalog::{Catalog, NewQuery};
-use rivulet::service::{Parameter, ParameterValue};
+use rivulet::service::{Parameter, ParameterValue, Tenant};
 
 /// Set in the child, which inserts until it is killed.
 const CHILD_FOLDER: &str = "RIVULET_TEST_CATALOG_FOLDER";
@@ -100,7 +100,9 @@ fn whatever_page_is_damaged_it_is_said_and_no_signal_ends_the_process() {
         let (name, label) = (format!("home_{number}"), Some("a label"));
         let query = NewQuery { application: 3, name: &name, parameters: &values, label };
         catalog.insert_queries(&[query], Some(number)).expect("an insert");
-        catalog.insert_statement(&format!("CREATE VIEW v{number} AS SELECT 1")).expect("a statement");
+        catalog
+            .insert_statement(&Tenant::default(), &format!("CREATE VIEW v{number} AS SELECT 1"))
+            .expect("a statement");
     }
     drop(catalog);
     let file = folder.path().join(rivulet::catalog::FILE_NAME);

@@ -408,7 +408,7 @@ fn a_catalog_without_kinds_of_code_is_read() {
     std::fs::copy(catalog_6(), folder.path().join("data/catalog.redb")).expect("copied");
     let catalog = rivulet::catalog::Catalog::open(&folder.path().join("data")).expect("a catalog");
     let stored = catalog.applications().expect("read").pop().expect("an application");
-    assert_eq!((stored.kind.as_str(), stored.name.as_str()), ("sql", "steps"));
+    assert_eq!((stored.kind.as_str(), stored.name.name.as_str()), ("sql", "steps"));
     let versions = catalog.versions(stored.number).expect("read");
     assert!(versions.len() == 1 && versions[0].kind == "sql" && versions[0].text().contains("n - lag(n) AS step"));
     drop(catalog);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rivulet::catalog::Catalog;
 use rivulet::engine::Engine;
-use rivulet::service::{ErrorKind, QueryState, ServiceError, StatementResult};
+use rivulet::service::{ErrorKind, QueryState, ServiceError, StatementResult, Tenant};
 use rivulet_sql::ParamValue;
 use rivulet_testing::TestGroup;
 use tempfile::TempDir;
@@ -97,7 +97,7 @@ fn what_does_not_answer_does_not_hold_up_the_bound_of_memory() {
     let catalog = Catalog::open(&config.data_dir).expect("the catalog");
     for number in 0..HUNG {
         let text = format!("CREATE QUERY hung{number} AS SELECT a FROM hangs INTO nowhere");
-        catalog.insert_statement(&text).expect("a query from before");
+        catalog.insert_statement(&Tenant::default(), &text).expect("a query from before");
     }
     drop(catalog);
     config.memory_bytes_max = Some(16 << 20);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rivulet::catalog::{Catalog, NewApplication, NewQuery};
-use rivulet::service::{Parameter, ParameterValue};
+use rivulet::service::{Parameter, ParameterValue, Tenant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -46,10 +46,13 @@ fn left_by_an_earlier_version(folder: &Path) {
         "CREATE QUERY of_bids AS SELECT price FROM bids INTO out",
         "CREATE QUERY broken AS SELECT price FROM bids WHERE INTO out",
     ] {
-        catalog.insert_statement(statement).unwrap();
+        catalog.insert_statement(&Tenant::default(), statement).unwrap();
     }
     catalog
-        .insert_table("rooms", "CREATE TABLE rooms (id VARCHAR(2), floor INT(3)) FROM 'file:rooms.csv' FORMAT CSV")
+        .insert_table(
+            &Tenant::default().named("rooms"),
+            "CREATE TABLE rooms (id VARCHAR(2), floor INT(3)) FROM 'file:rooms.csv' FORMAT CSV",
+        )
         .unwrap();
     let application = "CREATE APPLICATION floors (home VARCHAR(3)) INPUT readings (room CHAR(9)) FROM 'mqtt:in/{home}' \
                        FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT CAST(r.id AS CHAR(2)) AS id, r.floor \
@@ -139,7 +142,7 @@ fn a_source_whose_columns_cannot_be_read_at_the_start_is_tried_again() {
     let (file, away) = (folder.path().join("readings.parquet"), folder.path().join("away"));
     std::fs::rename(&file, &away).unwrap();
     let catalog = Catalog::open(&folder.path().join("data")).unwrap();
-    catalog.insert_statement("CREATE QUERY q AS SELECT device FROM large INTO out").unwrap();
+    catalog.insert_statement(&Tenant::default(), "CREATE QUERY q AS SELECT device FROM large INTO out").unwrap();
     drop(catalog);
     let server = Server::start(folder.path());
     assert!(property(&server, "SOURCE readings", "problem").is_some());

@@ -11,6 +11,7 @@ use super::{Finding, good, notice, problem};
 use crate::catalog::StoredStatement;
 use crate::counted::counted;
 use crate::engine::saved_queries::{self, Examined};
+use crate::service::FullName;
 
 const ABOUT: &str = "big queries";
 
@@ -41,7 +42,7 @@ pub(super) fn examine(
     findings: &mut Vec<Finding>,
 ) -> Vec<SavedQuery> {
     findings.extend(statements.unwrap_or_default().iter().filter_map(failed));
-    let known: BTreeMap<u64, (String, u64)> = statements.unwrap_or_default().iter().filter_map(query_of).collect();
+    let known: BTreeMap<u64, (FullName, u64)> = statements.unwrap_or_default().iter().filter_map(query_of).collect();
     let exists = !matches!(place, Place::Folder(folder) if !folder.is_dir());
     let store = exists.then(|| Store::open(place).ok()).flatten().map(Arc::new);
     let mut numbers = match store.as_ref().map(|store| saved_queries::numbers(store)).transpose() {
@@ -55,7 +56,8 @@ pub(super) fn examine(
     for number in numbers {
         let examined = store.as_ref().map(|store| saved_queries::examine(store, number)).transpose();
         let known = known.get(&number);
-        let about = known.map_or_else(|| format!("query number {number}"), |(name, _)| format!("query '{name}'"));
+        let about =
+            known.map_or_else(|| format!("query number {number}"), |(name, _)| format!("query '{}'", name.in_log()));
         let examined = match examined {
             Ok(examined) => examined,
             Err(error) => {
@@ -71,7 +73,7 @@ pub(super) fn examine(
         let (epoch, has_ended) = one.as_ref().map_or((None, false), |one| (one.epoch, one.has_ended));
         let saved = SavedQuery {
             number,
-            name: known.map(|(name, _)| name.clone()),
+            name: known.map(|(name, _)| name.in_log()),
             epoch,
             age_ms: one.as_ref().and_then(|one| u64::try_from(now_ms - one.made_ms?).ok()),
             bytes: one.as_ref().map_or(0, |one| one.bytes),
@@ -87,17 +89,17 @@ pub(super) fn examine(
 /// What is said of a query that a start does not run, because an error has ended it or it may end the server.
 fn failed(stored: &StoredStatement) -> Option<Finding> {
     let (_, (name, _)) = query_of(stored)?;
-    let text = format!("query '{name}' does not run: {}", stored.failure.as_ref()?);
-    let name = rivulet_sql::name_in_sql(&name);
+    let text = format!("query '{}' does not run: {}", name.in_log(), stored.failure.as_ref()?);
+    let name = rivulet_sql::name_in_sql(&name.name);
     Some(notice(ABOUT, text, &format!("mend what is wrong, then start it with RESUME QUERY {name}, or drop it")))
 }
 
 /// Number, name and checksum of the text of a query that a statement creates.
-fn query_of(stored: &StoredStatement) -> Option<(u64, (String, u64))> {
+fn query_of(stored: &StoredStatement) -> Option<(u64, (FullName, u64))> {
     match rivulet_sql::parse_stored(&stored.sql).ok()?.statement {
         Statement::CreateBigQuery(create) => {
             let checksum = saved_queries::checksum(&create.query.text);
-            Some((stored.number, (create.name.text, checksum)))
+            Some((stored.number, (stored.tenant.named(create.name.text), checksum)))
         }
         _ => None,
     }

@@ -176,7 +176,7 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
         if let Err(error) = rivulet_sql::parse_stored(&application.text()) {
             findings.push(problem(
                 "catalog",
-                format!("this version does not understand the application '{}': {}", application.name, error.message),
+                format!("this version does not understand the application '{}': {}", application.name.in_log(), error.message),
                 "use the version that it was registered with, or register it under another name as this version wants it",
             ));
         }
@@ -266,7 +266,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
             ));
             continue;
         }
-        let name = application.map_or_else(|| number.to_string(), |(application, _)| application.name.clone());
+        let name = application.map_or_else(|| number.to_string(), |(application, _)| application.name.in_log());
         let parts: Result<Vec<(&str, &[u8])>, _> = pieces.iter().map(|piece| saved::read_piece(piece)).collect();
         let parts = match parts {
             Ok(parts) => parts,

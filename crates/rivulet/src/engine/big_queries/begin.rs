@@ -16,7 +16,7 @@ use super::life::Life;
 use super::saved::Saved;
 use super::{BigQueries, Resumed};
 use crate::run;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// How a query begins.
 pub(super) enum Begin {
@@ -48,7 +48,7 @@ impl BigQueries {
     /// another version may have taken over since.
     pub(super) fn start_saved(
         &self,
-        name: &str,
+        name: &FullName,
         text: &str,
         plan: &Arc<QueryPlan>,
         saved: Option<&Arc<Mutex<Saved>>>,
@@ -74,13 +74,13 @@ impl BigQueries {
         };
         let running = Arc::new(self.opener.start(plan, name, snapshot, self.tap_of(name, plan))?);
         if let Resumed::FromCheckpoint(epoch) = resumed {
-            tracing::info!(query = name, epoch, "goes on from its checkpoint");
+            tracing::info!(query = name.in_log(), epoch, "goes on from its checkpoint");
         }
         Ok(Started::Runs(resumed, running))
     }
 
     /// Says that checkpoints of a query are damaged, if any are, and what that means for how it begins.
-    pub(super) fn note_damage(&self, name: &str, problems: &[String], begin: &Result<Begin, ServiceError>) {
+    pub(super) fn note_damage(&self, name: &FullName, problems: &[String], begin: &Result<Begin, ServiceError>) {
         if problems.is_empty() {
             return;
         }
@@ -92,25 +92,26 @@ impl BigQueries {
             Ok(Begin::HasEnded) => "it has come to the end of its input all the same".to_owned(),
             Err(_) => "it does not run".to_owned(),
         };
-        let problem = format!("checkpoints of the query '{name}' are damaged: {}; {goes_on}", problems.join("; "));
-        tracing::error!("{problem}");
-        self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_damage(problem.clone()));
+        let problem =
+            |query: &str| format!("checkpoints of the query {query} are damaged: {}; {goes_on}", problems.join("; "));
+        tracing::error!("{}", problem(&format!("'{}'", name.in_log())));
+        self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_damage(problem(&name.in_public())));
     }
 
     /// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
     pub(super) fn begin_where_final(
         &self,
         plan: &Arc<QueryPlan>,
-        query: &str,
+        name: &FullName,
         saved: &mut Saved,
         found: Option<(u64, Snapshot)>,
     ) -> Result<Begin, ServiceError> {
         let Some((epoch, snapshot)) = found else { return Ok(Begin::At(None)) };
         let ask = {
-            let (plan, host, snapshot) = (plan.clone(), self.opener.host_of(query), snapshot.clone());
+            let (plan, host, snapshot) = (plan.clone(), self.opener.host_of(name), snapshot.clone());
             move || run::final_up_to(&plan, &host, &snapshot)
         };
-        let what = format!("asking the sink of '{query}' where it is");
+        let what = format!("asking the sink of '{name}' where it is");
         let final_up_to = match self.opener.call(&what, self.opener.limit(), ask)? {
             // What is final up to the end of the version before is so up to where this one begins.
             FinalUpTo::Epoch { number, set_by } => {
@@ -145,6 +146,7 @@ impl BigQueries {
             return Err(ServiceError::new(ErrorKind::Unavailable, message)
                 .with_hint("drop the query and create it again to begin anew"));
         }
+        let query = name.in_log();
         match to {
             Some(to) => {
                 tracing::warn!(query, "results behind checkpoint {to} were not final, and are computed once more")

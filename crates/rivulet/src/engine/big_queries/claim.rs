@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::BigQueries;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// How long a statement waits for another one that changes the same query.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
@@ -12,7 +12,7 @@ const CLAIM_MAX: Duration = Duration::from_secs(10);
 /// The name of a query that nobody else changes meanwhile.
 pub(super) struct Claim<'a> {
     of: &'a BigQueries,
-    name: String,
+    name: FullName,
 }
 
 impl Drop for Claim<'_> {
@@ -24,7 +24,7 @@ impl Drop for Claim<'_> {
 
 impl BigQueries {
     /// Claims a name; waits for others at most for `limit`.
-    pub(super) fn claim_within(&self, name: &str, limit: Duration) -> Option<Claim<'_>> {
+    pub(super) fn claim_within(&self, name: &FullName, limit: Duration) -> Option<Claim<'_>> {
         let deadline = Instant::now() + limit;
         let mut claimed = self.claimed.lock();
         while claimed.contains(name) {
@@ -32,12 +32,12 @@ impl BigQueries {
                 return None;
             }
         }
-        claimed.insert(name.to_owned());
-        Some(Claim { of: self, name: name.to_owned() })
+        claimed.insert(name.clone());
+        Some(Claim { of: self, name: name.clone() })
     }
 
     /// The same for a statement.
-    pub(super) fn claim(&self, name: &str) -> Result<Claim<'_>, ServiceError> {
+    pub(super) fn claim(&self, name: &FullName) -> Result<Claim<'_>, ServiceError> {
         self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
             let message = format!("another statement that changes the query '{name}' has not ended");
             ServiceError::new(ErrorKind::Conflict, message).with_hint(

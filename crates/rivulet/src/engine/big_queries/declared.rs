@@ -18,9 +18,9 @@ use rivulet_sql::{
 
 use crate::engine::outside::OPEN_MAX;
 use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 
-use super::{BigQueries, Known};
+use super::{BigQueries, Known, Remembered, Space};
 
 /// What is declared for big queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ pub(super) fn title(statement: &Statement) -> String {
     }
 }
 
-/// What is declared, to be looked at without holding anybody up: planning takes its time.
+/// What a tenant has declared, to be looked at without holding anybody up: planning takes its time.
 struct Declarations {
     scope: Scope,
     remembered: BTreeMap<u64, Statement>,
@@ -160,14 +160,21 @@ struct Declarations {
 }
 
 impl Known {
-    fn declarations(&self) -> Declarations {
-        Declarations { scope: self.scope.clone(), remembered: self.remembered.clone(), absent: self.absent.clone() }
+    fn declarations(&self, tenant: &Tenant) -> Declarations {
+        let remembered = self.remembered.iter().filter(|(_, one)| one.tenant == *tenant);
+        let remembered: BTreeMap<u64, Statement> =
+            remembered.map(|(number, one)| (*number, one.statement.clone())).collect();
+        let absent = self.absent.iter().filter(|(number, _)| remembered.contains_key(number));
+        let absent = absent.map(|(number, absence)| (*number, absence.clone())).collect();
+        let scope = self.spaces.get(tenant).map(|space| space.scope.clone()).unwrap_or_default();
+        Declarations { scope, remembered, absent }
     }
 
-    /// Why the source, sink or view of this name is absent, if it is.
-    fn absence(&self, what: Declared, name: &str) -> Option<&str> {
+    /// Why a tenant's source, sink or view of this name is absent, if it is.
+    fn absence(&self, tenant: &Tenant, what: Declared, name: &str) -> Option<&str> {
         let is_it = |number: &u64| {
-            let declaration = self.remembered.get(number).and_then(Declaration::of);
+            let remembered = self.remembered.get(number).filter(|one| one.tenant == *tenant);
+            let declaration = remembered.and_then(|one| Declaration::of(&one.statement));
             declaration.is_some_and(|one| one.name.text == name && one.what.shares_names_with(what))
         };
         self.absent.iter().find(|(number, _)| is_it(number)).map(|(_, absence)| absence.problem.as_str())
@@ -262,17 +269,18 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
 
 impl BigQueries {
     /// Declares a source, sink or view and remembers it; what was done, in words.
-    pub(in crate::engine) fn declare(&self, statement: Statement) -> Result<String, ServiceError> {
+    pub(in crate::engine) fn declare(&self, tenant: &Tenant, statement: Statement) -> Result<String, ServiceError> {
         let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
             return Err(ServiceError::invalid("the statement declares no source, sink or view"));
         };
         let is_there = format!("{} {name} exists, nothing was done", what.word());
         let exists = || {
             let known = self.known.lock();
-            match known.absence(what, &name.text) {
+            let is_in_use = || known.spaces.get(tenant).is_some_and(|space| what.is_in(&space.scope, &name.text));
+            match known.absence(tenant, what, &name.text) {
                 Some(problem) if if_not_exists => Ok(Some(format!("{is_there}; it is not in use: {problem}"))),
                 Some(problem) => Err(is_absent(what, name, problem)),
-                None => Ok((if_not_exists && what.is_in(&known.scope, &name.text)).then(|| is_there.clone())),
+                None => Ok((if_not_exists && is_in_use()).then(|| is_there.clone())),
             }
         };
         if let Some(is_there) = exists()? {
@@ -284,11 +292,12 @@ impl BigQueries {
             return Ok(is_there);
         }
         // Where it is only tried, what is wrong is found before it is remembered.
-        ready.clone().add(&mut self.scope())?;
+        ready.clone().add(&mut self.scope(tenant))?;
         let done = format!("{} {name} created", what.word());
-        let number = self.catalog.insert_statement(text)?;
-        self.enter(ready)?;
-        self.known.lock().remembered.insert(number, statement);
+        let number = self.catalog.insert_statement(tenant, text)?;
+        self.enter(tenant, ready)?;
+        let remembered = Remembered { tenant: tenant.clone(), statement };
+        self.known.lock().remembered.insert(number, remembered);
         Ok(done)
     }
 
@@ -309,18 +318,19 @@ impl BigQueries {
     }
 
     /// Adds what is declared to the names that there are. Tables, which views may read, are known and do not stay.
-    pub(super) fn enter(&self, ready: Ready) -> Result<(), ServiceError> {
-        let mut full = self.scope();
+    pub(super) fn enter(&self, tenant: &Tenant, ready: Ready) -> Result<(), ServiceError> {
+        let mut full = self.scope(tenant);
         ready.clone().add(&mut full)?;
         // A plan that was made does not change with another name: this is no change of what queries read.
         let mut known = self.known.lock();
+        let scope = &mut known.spaces.entry(tenant.clone()).or_default().scope;
         match ready {
             Ready::View(create) => {
                 let view = full.view(&create.name.text).expect("it was just added").clone();
-                known.scope.add_planned_view(view);
+                scope.add_planned_view(view);
                 Ok(())
             }
-            ready => Ok(ready.add(&mut known.scope)?),
+            ready => Ok(ready.add(scope)?),
         }
     }
 
@@ -329,7 +339,7 @@ impl BigQueries {
     pub(super) fn enter_remembered(
         &self,
         number: u64,
-        statement: &Statement,
+        Remembered { tenant, statement }: &Remembered,
         is_tried_again: bool,
         limit: Duration,
     ) -> Result<bool, ServiceError> {
@@ -338,7 +348,7 @@ impl BigQueries {
         if !self.known.lock().remembered.contains_key(&number) {
             return Ok(false);
         }
-        let entered = ready.and_then(|ready| self.enter(ready));
+        let entered = ready.and_then(|ready| self.enter(tenant, ready));
         let mut known = self.known.lock();
         match &entered {
             Ok(()) => known.absent.remove(&number),
@@ -347,51 +357,60 @@ impl BigQueries {
         entered.map(|()| true)
     }
 
-    /// Forgets a source, sink or view that nothing needs; whether there was one.
-    pub(in crate::engine) fn drop_declared(&self, what: Declared, name: &Name) -> Result<bool, ServiceError> {
+    /// Forgets a tenant's source, sink or view that nothing needs; whether there was one.
+    pub(in crate::engine) fn drop_declared(
+        &self,
+        tenant: &Tenant,
+        what: Declared,
+        name: &Name,
+    ) -> Result<bool, ServiceError> {
         let _changing = self.changing.lock();
         let mut tables = Scope::new();
-        self.tables.add_to(&mut tables, None);
-        let declared = self.known.lock().declarations();
+        self.tables.add_to(tenant, &mut tables, None);
+        let declared = self.known.lock().declarations(tenant);
         let Some(number) = declared.number(what, &name.text) else { return Ok(false) };
-        declared.check_without(number, tables, &self.scope()).map_err(|error| ServiceError {
+        declared.check_without(number, tables, &self.scope(tenant)).map_err(|error| ServiceError {
             message: format!("the {} '{name}' cannot be dropped: {}", what.word(), error.message),
             ..error
         })?;
         self.catalog.remove_statement(number)?;
         let mut known = self.known.lock();
-        known.changes += 1;
         known.remembered.remove(&number);
-        if known.absent.remove(&number).is_none() {
+        let was_absent = known.absent.remove(&number).is_some();
+        let Space { scope, changes } = known.spaces.entry(tenant.clone()).or_default();
+        *changes += 1;
+        if !was_absent {
             match what {
-                Declared::Source => known.scope.drop_source(&name.text),
-                Declared::Sink => known.scope.drop_sink(&name.text),
-                Declared::View => known.scope.drop_view(&name.text),
+                Declared::Source => scope.drop_source(&name.text),
+                Declared::Sink => scope.drop_sink(&name.text),
+                Declared::View => scope.drop_view(&name.text),
             };
         }
         Ok(true)
     }
 
     /// Drops a reference table that nothing uses. A query that is planned with it meanwhile is planned anew.
-    pub(in crate::engine) fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn drop_table(&self, full_name: &FullName) -> Result<(), ServiceError> {
+        let FullName { tenant, name } = full_name;
         let _changing = self.changing.lock();
         let mut others = Scope::new();
-        self.tables.add_to(&mut others, Some(name));
-        let declared = self.known.lock().declarations();
-        let users = declared.need_name(name, None, others, &self.scope());
-        self.queries.drop_table(name, users)?;
-        self.known.lock().changes += 1;
+        self.tables.add_to(tenant, &mut others, Some(name));
+        let declared = self.known.lock().declarations(tenant);
+        let users = declared.need_name(name, None, others, &self.scope(tenant));
+        self.queries.drop_table(full_name, users)?;
+        self.known.lock().spaces.entry(tenant.clone()).or_default().changes += 1;
         Ok(())
     }
 
     /// What there is to know of a source, sink or view; `None` if there is no such thing.
-    pub(in crate::engine) fn describe_declared(&self, what: Declared, name: &str) -> Option<Description> {
+    pub(in crate::engine) fn describe_declared(&self, what: Declared, full_name: &FullName) -> Option<Description> {
+        let FullName { tenant, name } = full_name;
         let columns_of = |schema: &SchemaRef| -> Vec<(String, DataType)> {
             schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
         };
         let mut tables = Scope::new();
-        self.tables.add_to(&mut tables, None);
-        let declared = self.known.lock().declarations();
+        self.tables.add_to(tenant, &mut tables, None);
+        let declared = self.known.lock().declarations(tenant);
         let number = declared.number(what, name)?;
         let problem = declared.absent.get(&number).map(|absence| absence.problem.clone());
         let (address, columns, text) = match what {
@@ -415,22 +434,21 @@ impl BigQueries {
             }
         };
         let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
-        let warnings = if what == Declared::Source { self.warnings_of_source(name) } else { Vec::new() };
-        let needed_by = declared.need(number, tables, &self.scope());
+        let warnings = if what == Declared::Source { self.warnings_of_source(full_name) } else { Vec::new() };
+        let needed_by = declared.need(number, tables, &self.scope(tenant));
         Some(Description { address, problem, columns, needed_by, warnings, text })
     }
 
-    /// Name and address, or text, of the sources, sinks or views.
-    pub(in crate::engine) fn declared(&self, what: Declared) -> Vec<(String, String)> {
-        let known = self.known.lock();
-        let scope = &known.scope;
+    /// Name and address, or text, of the sources, sinks or views of a tenant.
+    pub(in crate::engine) fn declared(&self, tenant: &Tenant, what: Declared) -> Vec<(String, String)> {
+        let Declarations { scope, remembered, absent } = self.known.lock().declarations(tenant);
         let mut declared: Vec<(String, String)> = match what {
             Declared::Source => scope.sources().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
             Declared::Sink => scope.sinks().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
             Declared::View => scope.views().map(|one| (one.name.text.clone(), one.text.clone())).collect(),
         };
-        for (number, absence) in &known.absent {
-            if let Some(one) = known.remembered.get(number).and_then(Declaration::of).filter(|one| one.what == what) {
+        for (number, absence) in &absent {
+            if let Some(one) = remembered.get(number).and_then(Declaration::of).filter(|one| one.what == what) {
                 declared.push((one.name.text.clone(), format!("not in use: {}", absence.problem)));
             }
         }

@@ -10,7 +10,7 @@ use rivulet_dataflow::Clock;
 use super::{BigQueries, OneQuery};
 use crate::counted::counted;
 use crate::run::Running;
-use crate::service::{EndHealth, QueryState};
+use crate::service::{EndHealth, FullName, QueryState};
 
 impl OneQuery {
     /// How each of its sources and sinks gets on; nothing where they are not open.
@@ -82,13 +82,17 @@ impl EndHealth {
 }
 
 impl BigQueries {
-    /// The sources and sinks that do not work, of big queries that run.
+    /// The sources and sinks that do not work, of big queries that run, as anybody may know.
     pub(in crate::engine) fn troubled_ends(&self) -> Vec<String> {
         /// So many are named.
         const NAMED_MAX: usize = 16;
         let all = self.that(|one| one.life.flow().is_some());
         let troubles = all.iter().flat_map(|(name, one)| {
-            one.troubles().into_iter().map(move |trouble| format!("the query '{name}' runs, and {trouble}"))
+            let (is_public, name) = (name.tenant.is_default(), name.in_public());
+            one.troubles().into_iter().map(move |trouble| match is_public {
+                true => format!("the query {name} runs, and {trouble}"),
+                false => format!("the query {name} runs, and a source or sink of it does not work"),
+            })
         });
         let mut troubles: Vec<String> = troubles.collect();
         let more = troubles.len().saturating_sub(NAMED_MAX);
@@ -97,18 +101,19 @@ impl BigQueries {
         troubles
     }
 
-    /// How a source or sink gets on in each query that has it open: the worst condition of all, and each in words.
+    /// How a source or sink of a tenant gets on in each query that has it open: the worst condition of all, and each in words.
     pub(in crate::engine) fn health_of_end(
         &self,
         direction: Direction,
-        name: &str,
+        FullName { tenant, name }: &FullName,
     ) -> (Option<Condition>, Vec<(String, String)>) {
         let mut worst = None;
         let mut shown = Vec::new();
-        for (query, one) in self.that(|one| one.life.flow().is_some()) {
-            for end in one.health().iter().filter(|end| end.direction == direction && end.name == name) {
+        let all = self.that(|one| one.life.flow().is_some());
+        for (query, one) in all.into_iter().filter(|(query, _)| query.tenant == *tenant) {
+            for end in one.health().iter().filter(|end| end.direction == direction && end.name == *name) {
                 worst = worst.max(Some(end.condition));
-                shown.push((query.clone(), end.description()));
+                shown.push((query.name.clone(), end.description()));
             }
         }
         (worst, shown)

@@ -12,11 +12,12 @@ use super::{BigQueries, OneQuery};
 use crate::counted::counted;
 use crate::engine::registry::like;
 use crate::engine::running::{latency, named};
-use crate::service::{BigQueryInfo, QueryFilter, QueryInfo, QueryState};
+use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant};
 
 /// A big query with what the summary leaves out.
 #[derive(Debug)]
 pub(in crate::engine) struct BigQuerySnapshot {
+    pub(in crate::engine) tenant: Tenant,
     pub(in crate::engine) info: BigQueryInfo,
     pub(in crate::engine) latency_us: Histogram,
 }
@@ -48,7 +49,7 @@ impl OneQuery {
         named(&names, &running.report().seconds)
     }
 
-    fn snapshot(&self, name: &str) -> BigQuerySnapshot {
+    fn snapshot(&self, FullName { tenant, name }: &FullName) -> BigQuerySnapshot {
         let (state, reason) = (self.life.state(), self.life.reason());
         let report = self.life.flow().map_or_else(FlowReport::default, |running| running.report());
         let is_open = matches!(state, QueryState::Running | QueryState::Paused);
@@ -66,7 +67,7 @@ impl OneQuery {
         let told: Vec<String> = told.chain(self.troubles()).collect();
         let told = (!told.is_empty()).then(|| told.join("; "));
         let info = BigQueryInfo {
-            name: name.to_owned(),
+            name: name.clone(),
             state,
             reason: reason.or(told),
             sql: self.query.text.clone(),
@@ -89,7 +90,7 @@ impl OneQuery {
             watermark_lag_us: report.watermark_us.filter(|_| is_open).map(behind_us),
             tasks: if is_open { report.tasks.len() as u64 } else { 0 },
         };
-        BigQuerySnapshot { info, latency_us: report.latency_us }
+        BigQuerySnapshot { tenant: tenant.clone(), info, latency_us: report.latency_us }
     }
 }
 
@@ -118,12 +119,13 @@ impl From<BigQueryInfo> for QueryInfo {
 
 impl BigQueries {
     /// Of each big query that reads this source, what is probably wrong with the times of its rows.
-    pub(in crate::engine) fn warnings_of_source(&self, source: &str) -> Vec<String> {
+    pub(in crate::engine) fn warnings_of_source(&self, FullName { tenant, name: source }: &FullName) -> Vec<String> {
         let reads = |one: &OneQuery| {
             let plan = one.plan.as_ref().filter(|_| one.life.flow().is_some());
-            plan.is_some_and(|plan| plan.sources.iter().any(|read| read.declaration.name.text == source))
+            plan.is_some_and(|plan| plan.sources.iter().any(|read| read.declaration.name.text == *source))
         };
-        let found = self.that(reads).into_iter().flat_map(|(name, one)| {
+        let of_tenant = self.that(reads).into_iter().filter(|(name, _)| name.tenant == *tenant);
+        let found = of_tenant.flat_map(|(name, one)| {
             let warned = one.seconds_by_source().into_iter().filter(|(of, _)| of == source);
             warned.map(move |(_, seconds)| format!("read by the query '{name}': {seconds}")).collect::<Vec<_>>()
         });
@@ -135,46 +137,52 @@ impl BigQueries {
 const NAMED_MAX: usize = 16;
 
 impl BigQueries {
-    /// Which big queries do not run though nobody has paused them, and why.
+    /// Which big queries do not run though nobody has paused them, and why, as anybody may know.
     pub(in crate::engine) fn problems(&self) -> Vec<String> {
         let does_not_run = |one: &OneQuery| !one.life.problem().is_empty();
         let all = self.that(does_not_run);
         let more = all.len().saturating_sub(NAMED_MAX);
-        let say = |(name, one): &(String, OneQuery)| {
-            format!("the query '{name}' is {}: {}", one.life.state().name(), one.life.reason().unwrap_or_default())
+        let say = |(name, one): &(FullName, OneQuery)| {
+            let (is_public, name, state) = (name.tenant.is_default(), name.in_public(), one.life.state().name());
+            match is_public {
+                true => format!("the query {name} is {state}: {}", one.life.reason().unwrap_or_default()),
+                false => format!("the query {name} is {state}"),
+            }
         };
         let more = (more > 0).then(|| format!("{more} more queries do not run"));
         all.iter().take(NAMED_MAX).map(say).chain(more).collect()
     }
 
-    /// Every big query, by name.
-    pub(in crate::engine) fn snapshots(&self) -> Vec<BigQuerySnapshot> {
-        self.that(|_| true).iter().map(|(name, one)| one.snapshot(name)).collect()
+    /// The big queries of the tenants that are wanted, by tenant and name.
+    pub(in crate::engine) fn snapshots(&self, is_wanted: impl Fn(&Tenant) -> bool) -> Vec<BigQuerySnapshot> {
+        let all = self.that(|_| true);
+        all.iter().filter(|(name, _)| is_wanted(&name.tenant)).map(|(name, one)| one.snapshot(name)).collect()
     }
 
-    /// Every big query, by name.
-    pub(in crate::engine) fn infos(&self) -> Vec<BigQueryInfo> {
-        self.snapshots().into_iter().map(|one| one.info).collect()
+    /// Every big query of a tenant, by name.
+    pub(in crate::engine) fn infos(&self, tenant: &Tenant) -> Vec<BigQueryInfo> {
+        self.snapshots(|of| of == tenant).into_iter().map(|one| one.info).collect()
     }
 
     /// One big query.
-    pub(in crate::engine) fn info(&self, name: &str) -> Option<BigQueryInfo> {
+    pub(in crate::engine) fn info(&self, name: &FullName) -> Option<BigQueryInfo> {
         let one = self.known.lock().query(name)?;
         Some(one.snapshot(name).info)
     }
 
-    /// The first big queries by name that pass the filter. They belong to no application.
-    pub(in crate::engine) fn infos_of(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+    /// The first big queries of a tenant by name that pass the filter. They belong to no application.
+    pub(in crate::engine) fn infos_of(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
         if filter.application.is_some() {
             return Vec::new();
         }
-        let is_wanted = |name: &String| {
-            filter.after.as_ref().is_none_or(|after| name > after)
+        let is_wanted = |FullName { tenant: of, name }: &FullName| {
+            of == tenant
+                && filter.after.as_ref().is_none_or(|after| name > after)
                 && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
         };
-        let wanted: Vec<(String, OneQuery)> = {
+        let wanted: Vec<(FullName, OneQuery)> = {
             let mut known = self.known.lock();
-            let names: Vec<String> =
+            let names: Vec<FullName> =
                 known.queries.keys().filter(|name| is_wanted(name)).take(filter.limit).cloned().collect();
             names.into_iter().filter_map(|name| known.query(&name).map(|one| (name, one))).collect()
         };

@@ -9,9 +9,9 @@ use rivulet_sql::{BigQuery, Statement, Stored, plan_query};
 use super::declared::title;
 use super::life::Life;
 use super::starts::Verdict;
-use super::{BigQueries, OneQuery, STOP_MAX, saved};
+use super::{BigQueries, OneQuery, Remembered, STOP_MAX, saved};
 use crate::run;
-use crate::service::ServiceError;
+use crate::service::{FullName, ServiceError};
 
 /// What is said of a query that waits because the server died.
 const WAITS: &str = "the server died twice in a row soon after it was started with this query and others, so they are started one after \
@@ -24,7 +24,7 @@ const IS_HELD: &str = "the server died twice in a row soon after it was started 
 impl OneQuery {
     /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does
     /// not run again by itself, for what it has written elsewhere would be there twice.
-    fn look_for_result(&mut self, name: &str, is_there: impl FnOnce(String) -> bool) {
+    fn look_for_result(&mut self, name: &FullName, is_there: impl FnOnce(String) -> bool) {
         let Life::Ended(end) = &mut self.life else { return };
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref());
         let Some(file) = sink.and_then(|sink| run::CONNECTORS.path_of(&sink.address)) else { return };
@@ -34,7 +34,7 @@ impl OneQuery {
         let text = format!(
             "its result was written to {file}, which is not there: it is where the query ran before, or was taken away; to compute it once more, drop the query and create it again"
         );
-        tracing::warn!(query = name, "a query has come to its end, and {text}");
+        tracing::warn!(query = name.in_log(), "a query has come to its end, and {text}");
         end.result_is_elsewhere = Some(text);
     }
 }
@@ -65,24 +65,27 @@ impl BigQueries {
             if let Some(error) = &error {
                 tracing::error!("the {title} is not understood by this version; drop it, and create it anew: {error}");
             }
-            self.known.lock().remembered.insert(stored.number, statement.clone());
-            match &statement {
+            let remembered = Remembered { tenant: stored.tenant, statement };
+            self.known.lock().remembered.insert(stored.number, remembered.clone());
+            match &remembered.statement {
                 Statement::CreateBigQuery(create) => {
-                    self.queries.state.lock().big_query_names.insert(create.name.text.clone());
-                    queries.push((create.clone(), stored.number, stored.paused, stored.failure));
+                    let name = remembered.tenant.named(&create.name.text);
+                    self.queries.state.lock().big_query_names.insert(name.clone());
+                    queries.push((name, create.clone(), stored.number, stored.paused, stored.failure));
                 }
                 _ => {
                     let is_tried_again = error.is_none();
-                    let entered = self.enter_remembered(stored.number, &statement, is_tried_again, self.opener.limit());
+                    let limit = self.opener.limit();
+                    let entered = self.enter_remembered(stored.number, &remembered, is_tried_again, limit);
                     if let (Err(error), true) = (entered, is_tried_again) {
                         tracing::error!("the {title} is not in use, and is tried again until it is: {error}");
                     }
                 }
             }
         }
-        for (create, number, is_paused, failure) in queries {
-            let one = self.load_one(&create.name.text, &create.query, number, is_paused, failure);
-            self.known.lock().queries.insert(create.name.text.clone(), one);
+        for (name, create, number, is_paused, failure) in queries {
+            let one = self.load_one(&name, &create.query, number, is_paused, failure);
+            self.known.lock().queries.insert(name, one);
         }
         self.opener.end_start();
         let known = self.known.lock();
@@ -101,7 +104,7 @@ impl BigQueries {
     /// or with what is wrong.
     fn load_one(
         &self,
-        name: &str,
+        name: &FullName,
         query: &BigQuery,
         number: u64,
         is_paused: bool,
@@ -109,7 +112,7 @@ impl BigQueries {
     ) -> OneQuery {
         let (query, life) = (query.clone(), Life::stored(is_paused, failure));
         let mut one = OneQuery { number, query, plan: None, saved: None, life };
-        let planned = plan_query(&one.query, &self.scope()).map_err(ServiceError::from);
+        let planned = plan_query(&one.query, &self.scope(&name.tenant)).map_err(ServiceError::from);
         let loaded = planned.and_then(|plan| {
             let plan = one.plan.insert(Arc::new(plan)).clone();
             one.saved = self.line(name, number, &one.query.text)?;
@@ -131,7 +134,7 @@ impl BigQueries {
                 self.opener.call("looking for a result", self.opener.limit(), look).unwrap_or(true)
             }),
             Err(error) => {
-                tracing::error!(query = name, "a registered query is not running: {error}");
+                tracing::error!(query = name.in_log(), "a registered query is not running: {error}");
                 one.life.hinder(error.message);
             }
         }
@@ -140,7 +143,7 @@ impl BigQueries {
 
     /// Whether a query is not started now because it may be the one at which the server has died, which is said and
     /// remembered.
-    fn may_end_the_server(&self, name: &str, one: &mut OneQuery) -> bool {
+    fn may_end_the_server(&self, name: &FullName, one: &mut OneQuery) -> bool {
         let problem = match self.starts.verdict(one.number) {
             Verdict::Starts => return false,
             Verdict::Waits => {
@@ -150,12 +153,12 @@ impl BigQueries {
             Verdict::IsHeld => {
                 one.life.fail(IS_HELD.to_owned());
                 if let Err(error) = self.catalog.set_statement_failure(one.number, Some(IS_HELD)) {
-                    tracing::warn!(query = name, "after a restart the query will run again: {error}");
+                    tracing::warn!(query = name.in_log(), "after a restart the query will run again: {error}");
                 }
                 IS_HELD
             }
         };
-        tracing::error!(query = name, "a query is not running: {problem}");
+        tracing::error!(query = name.in_log(), "a query is not running: {problem}");
         true
     }
 

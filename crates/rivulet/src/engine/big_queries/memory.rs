@@ -58,9 +58,9 @@ impl BigQueries {
             mib(bytes),
             mib(bytes_max)
         );
-        tracing::error!(query = name, "a query is ended: {reason}");
+        tracing::error!(query = name.in_log(), "a query is ended: {reason}");
         if let Err(error) = self.catalog.set_statement_failure(one.number, Some(&reason)) {
-            tracing::warn!(query = name, "after a restart the query will run again: {error}");
+            tracing::warn!(query = name.in_log(), "after a restart the query will run again: {error}");
         }
         self.known.lock().change(&name, |now| now.life.fail(reason));
         if let Some(running) = one.life.into_flow() {

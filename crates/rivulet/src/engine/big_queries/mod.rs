@@ -45,7 +45,7 @@ use super::tables::ReferenceTables;
 use super::taps::Watched;
 use crate::catalog::Catalog;
 use crate::run;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 use begin::Started;
 use life::Life;
 use saved::Saved;
@@ -82,7 +82,7 @@ pub(super) struct BigQueries {
     /// Which of them may end the process.
     starts: Starts,
     /// The names of queries that somebody changes now.
-    claimed: Mutex<BTreeSet<String>>,
+    claimed: Mutex<BTreeSet<FullName>>,
     released: Condvar,
     /// Held by whoever changes what there is, while the catalog is written.
     changing: Mutex<()>,
@@ -92,15 +92,28 @@ pub(super) struct BigQueries {
 
 #[derive(Default)]
 struct Known {
-    /// Sources, sinks and views. Reference tables are added when something is planned.
-    scope: Scope,
+    spaces: BTreeMap<Tenant, Space>,
     /// What the catalog remembers, by its number there.
-    remembered: BTreeMap<u64, Statement>,
+    remembered: BTreeMap<u64, Remembered>,
     /// Those of them, by number, that no query can use.
     absent: BTreeMap<u64, Absence>,
-    queries: BTreeMap<String, OneQuery>,
-    /// How often what queries may read or write has changed.
+    queries: BTreeMap<FullName, OneQuery>,
+}
+
+/// What a tenant has declared.
+#[derive(Default)]
+struct Space {
+    /// Sources, sinks and views. Reference tables are added when something is planned.
+    scope: Scope,
+    /// How often what its queries may read or write has changed.
     changes: u64,
+}
+
+/// A statement that the catalog remembers.
+#[derive(Clone)]
+struct Remembered {
+    tenant: Tenant,
+    statement: Statement,
 }
 
 /// A query, whether it runs or not.
@@ -142,20 +155,20 @@ impl OneQuery {
 
 impl Known {
     /// A query, and what has become of it by now.
-    fn query(&mut self, name: &str) -> Option<OneQuery> {
+    fn query(&mut self, name: &FullName) -> Option<OneQuery> {
         let one = self.queries.get_mut(name)?;
         one.look();
         Some(one.clone())
     }
 
-    fn change(&mut self, name: &str, change: impl FnOnce(&mut OneQuery)) {
+    fn change(&mut self, name: &FullName, change: impl FnOnce(&mut OneQuery)) {
         if let Some(one) = self.queries.get_mut(name) {
             change(one);
         }
     }
 
     /// A restart will know that this query has come to its end, unless it was dropped meanwhile.
-    fn note_end(&mut self, name: &str, number: u64) {
+    fn note_end(&mut self, name: &FullName, number: u64) {
         if let Some(one) = self.queries.get_mut(name).filter(|one| one.number == number) {
             one.life.end();
         }
@@ -179,7 +192,7 @@ impl BigQueries {
 
     /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not
     /// started.
-    fn save(&self, name: &str, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
+    fn save(&self, name: &FullName, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
         let (plan, running) = (one.plan.as_ref()?, one.life.flow()?);
         // Its failure is in the status and the log.
         let committed = saved.save(plan, running, is_asked).ok().flatten();
@@ -189,49 +202,50 @@ impl BigQueries {
         Some(saved.status(committed.as_ref()))
     }
 
-    /// The names that big queries may use: those that were declared, and reference tables.
-    fn scope(&self) -> Scope {
-        let mut scope = self.known.lock().scope.clone();
-        self.tables.add_to(&mut scope, None);
+    /// The names that a tenant's big queries may use: those that were declared, and reference tables.
+    fn scope(&self, tenant: &Tenant) -> Scope {
+        let declared = self.known.lock().spaces.get(tenant).map(|space| space.scope.clone());
+        let mut scope = declared.unwrap_or_default();
+        self.tables.add_to(tenant, &mut scope, None);
         scope
     }
 
-    /// Plans a query and lets it run; whether it is new.
-    pub(super) fn create(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
-        let _claim = self.claim(&create.name.text)?;
-        self.create_one(create)
+    /// Plans a query of a tenant and lets it run; whether it is new.
+    pub(super) fn create(&self, tenant: &Tenant, create: CreateBigQuery) -> Result<bool, ServiceError> {
+        let name = tenant.named(&create.name.text);
+        let _claim = self.claim(&name)?;
+        self.create_one(&name, create)
     }
 
     /// The same for who has claimed the name.
-    fn create_one(&self, create: CreateBigQuery) -> Result<bool, ServiceError> {
-        let (name, if_not_exists) = (create.name.clone(), create.if_not_exists);
+    fn create_one(&self, name: &FullName, create: CreateBigQuery) -> Result<bool, ServiceError> {
         {
             // The name is taken from here on, so that no query of an application takes it meanwhile.
             let mut state = self.queries.state.lock();
-            if if_not_exists && state.has_query(&name.text) {
+            if create.if_not_exists && state.has_query(name) {
                 return Ok(false);
             }
-            check_free(&state, &name.text)?;
-            state.big_query_names.insert(name.text.clone());
+            check_free(&state, &name.tenant, &name.name)?;
+            state.big_query_names.insert(name.clone());
         }
-        let created = self.start_new(create);
+        let created = self.start_new(name, create);
         match &created {
-            Ok(()) => tracing::info!(query = name.text, "runs"),
-            Err(_) => _ = self.queries.state.lock().big_query_names.remove(&name.text),
+            Ok(()) => tracing::info!(query = name.in_log(), "runs"),
+            Err(_) => _ = self.queries.state.lock().big_query_names.remove(name),
         }
         created.map(|()| true)
     }
 
-    fn start_new(&self, create: CreateBigQuery) -> Result<(), ServiceError> {
-        let CreateBigQuery { name, query, .. } = &create;
+    fn start_new(&self, name: &FullName, create: CreateBigQuery) -> Result<(), ServiceError> {
+        let (tenant, query) = (&name.tenant, &create.query);
         self.memory.admit(1, 0)?;
         let mut plans = 0;
         let (plan, running, changing) = loop {
-            let changes = self.declarations();
-            let plan = Arc::new(plan_query(query, &self.scope())?);
-            let running = self.opener.start(&plan, &name.text, None, self.tap_of(&name.text, &plan))?;
+            let changes = self.declarations(tenant);
+            let plan = Arc::new(plan_query(query, &self.scope(tenant))?);
+            let running = self.opener.start(&plan, name, None, self.tap_of(name, &plan))?;
             let changing = self.changing.lock();
-            if self.declarations() == changes && !self.opener.is_stopped() {
+            if self.declarations(tenant) == changes && !self.opener.is_stopped() {
                 break (plan, running, changing);
             }
             drop(changing);
@@ -244,7 +258,7 @@ impl BigQueries {
                 return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("create it once more"));
             }
         };
-        let number = match self.catalog.insert_statement(&query.text) {
+        let number = match self.catalog.insert_statement(tenant, &query.text) {
             Ok(number) => number,
             Err(error) => {
                 running.stop();
@@ -252,10 +266,11 @@ impl BigQueries {
             }
         };
         // From here on nothing that it needs is dropped.
-        let remembered = Statement::CreateBigQuery(Box::new(create.clone()));
+        let statement = Statement::CreateBigQuery(Box::new(create.clone()));
+        let remembered = Remembered { tenant: tenant.clone(), statement };
         self.known.lock().remembered.insert(number, remembered);
         drop(changing);
-        let saved = match self.new_line(&name.text, number, &query.text) {
+        let saved = match self.new_line(name, number, &query.text) {
             Ok(saved) => saved,
             Err(error) => {
                 running.stop();
@@ -265,16 +280,16 @@ impl BigQueries {
             }
         };
         self.starts.begin(number);
-        let (name, query) = (name.text.clone(), query.clone());
+        let (name, query) = (name.clone(), query.clone());
         let (plan, life) = (Some(plan), Life::Running(Arc::new(running)));
         let one = OneQuery { number, query, plan, saved, life };
         self.known.lock().queries.insert(name, one);
         Ok(())
     }
 
-    /// A number that is another one when what queries may read or write has changed.
-    fn declarations(&self) -> u64 {
-        self.known.lock().changes
+    /// A number that is another one when what queries of a tenant may read or write has changed.
+    fn declarations(&self, tenant: &Tenant) -> u64 {
+        self.known.lock().spaces.get(tenant).map_or(0, |space| space.changes)
     }
 
     /// Where checkpoints lie, and how many are kept, if any are made.
@@ -286,7 +301,7 @@ impl BigQueries {
     ///
     /// # Errors
     /// There can be none: a query that would be lost with the process is not taken for one that is not.
-    fn new_line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn new_line(&self, name: &FullName, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, _)) = self.store() else { return Ok(None) };
         // Of a catalog that was restored, which gives numbers out again.
         saved::forget(store, number)?;
@@ -294,14 +309,14 @@ impl BigQueries {
     }
 
     /// The line of checkpoints of a query, if any are made.
-    fn line(&self, name: &str, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn line(&self, name: &FullName, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, retained)) = self.store() else { return Ok(None) };
-        Saved::open(store, name, number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
+        Saved::open(store, &name.in_log(), number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
     }
 
     /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server
     /// started, perhaps: without it the query would begin anew. For who changes big queries.
-    fn saved_of(&self, name: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
+    fn saved_of(&self, name: &FullName) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some(one) = self.known.lock().query(name) else { return Ok(None) };
         if one.saved.is_some() {
             return Ok(one.saved);
@@ -312,7 +327,7 @@ impl BigQueries {
     }
 
     /// Saves where each big query is. Returns how their lines stand, by name.
-    pub(super) fn save_all(&self, is_asked: bool) -> Vec<(String, LineStatus)> {
+    pub(super) fn save_all(&self, is_asked: bool) -> Vec<(FullName, LineStatus)> {
         let all = self.that(|_| true).into_iter();
         all.filter_map(|(name, one)| {
             let mut saved = one.saved.as_ref()?.lock();
@@ -323,7 +338,7 @@ impl BigQueries {
     }
 
     /// Has the sources of a big query not be asked any more; whether there is one of that name.
-    pub(super) fn pause(&self, name: &str) -> Result<bool, ServiceError> {
+    pub(super) fn pause(&self, name: &FullName) -> Result<bool, ServiceError> {
         let _claim = self.claim(name)?;
         let Some(one) = self.known.lock().query(name) else { return Ok(false) };
         match &one.life {
@@ -336,17 +351,17 @@ impl BigQueries {
             other => {
                 let message = format!("the query '{name}' is {}, so there is nothing to pause", other.state().name());
                 return Err(ServiceError::new(ErrorKind::Conflict, message)
-                    .with_hint(format!("DESCRIBE QUERY {} shows more", rivulet_sql::name_in_sql(name))));
+                    .with_hint(format!("DESCRIBE QUERY {} shows more", rivulet_sql::name_in_sql(&name.name))));
             }
         }
         self.known.lock().change(name, |one| one.life.pause());
-        tracing::info!(query = name, "paused");
+        tracing::info!(query = name.in_log(), "paused");
         Ok(true)
     }
 
     /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be
     /// started, is started from its last checkpoint; without one anew: without state, from the start of its sources.
-    pub(super) fn resume(&self, name: &str) -> Result<Option<Resumed>, ServiceError> {
+    pub(super) fn resume(&self, name: &FullName) -> Result<Option<Resumed>, ServiceError> {
         let _claim = self.claim(name)?;
         self.opener.check_not_stopping()?;
         let Some(one) = self.known.lock().query(name) else { return Ok(None) };
@@ -369,12 +384,12 @@ impl BigQueries {
                 resumed
             }
         };
-        tracing::info!(query = name, "runs again");
+        tracing::info!(query = name.in_log(), "runs again");
         Ok(Some(resumed))
     }
 
-    fn start_once_more(&self, name: &str, one: OneQuery) -> Result<Resumed, ServiceError> {
-        let plan = Arc::new(plan_query(&one.query, &self.scope())?);
+    fn start_once_more(&self, name: &FullName, one: OneQuery) -> Result<Resumed, ServiceError> {
+        let plan = Arc::new(plan_query(&one.query, &self.scope(&name.tenant))?);
         if let Some(running) = one.life.into_flow() {
             // What it has opened is closed first: a port that it listens on is free then.
             self.known.lock().change(name, |one| one.life.forget_flow());
@@ -402,7 +417,7 @@ impl BigQueries {
     }
 
     /// Stops and forgets a big query; whether there was one. What its windows have gathered is lost.
-    pub(super) fn drop_query(&self, name: &str) -> Result<bool, ServiceError> {
+    pub(super) fn drop_query(&self, name: &FullName) -> Result<bool, ServiceError> {
         let _claim = self.claim(name)?;
         let Some(one) = self.known.lock().query(name) else { return Ok(false) };
         {
@@ -413,26 +428,26 @@ impl BigQueries {
             known.queries.remove(name);
         }
         self.queries.state.lock().big_query_names.remove(name);
-        self.queries.taps.forget(&Watched::BigQuery(name.to_owned()));
+        self.queries.taps.forget(&Watched::BigQuery(name.clone()));
         if let Some(running) = one.life.into_flow() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
-                tracing::warn!(query = name, "dropped before all of it was written");
+                tracing::warn!(query = name.in_log(), "dropped before all of it was written");
             }
             close(running);
         }
         if let (Some(saved), Some((store, _))) = (&one.saved, self.store()) {
             let _saves_no_more = saved.lock();
             if let Err(error) = saved::forget(store, one.number) {
-                tracing::warn!(query = name, "checkpoints of a query that is gone are left for now: {error}");
+                tracing::warn!(query = name.in_log(), "checkpoints of a query that is gone are left for now: {error}");
             }
         }
-        tracing::info!(query = name, "dropped");
+        tracing::info!(query = name.in_log(), "dropped");
         Ok(true)
     }
 
     /// How a big query is computed.
-    pub(super) fn explain(&self, name: &str) -> Option<Result<String, ServiceError>> {
+    pub(super) fn explain(&self, name: &FullName) -> Option<Result<String, ServiceError>> {
         let one = self.known.lock().query(name)?;
         Some(match &one.plan {
             Some(plan) => Ok(explain_query(plan) + &one.placement()),
@@ -443,14 +458,14 @@ impl BigQueries {
         })
     }
 
-    /// How a query would be computed that is not there.
-    pub(super) fn explain_text(&self, query: &BigQuery) -> Result<String, ServiceError> {
-        Ok(explain_query(&plan_query(query, &self.scope())?))
+    /// How a query of a tenant would be computed that is not there.
+    pub(super) fn explain_text(&self, tenant: &Tenant, query: &BigQuery) -> Result<String, ServiceError> {
+        Ok(explain_query(&plan_query(query, &self.scope(tenant))?))
     }
 }
 
 /// Why a query is not resumed that has nothing left to do.
-fn has_come_to_its_end(name: &str) -> ServiceError {
+fn has_come_to_its_end(name: &FullName) -> ServiceError {
     let message = format!("the query '{name}' has come to the end of its input");
     ServiceError::new(ErrorKind::Conflict, message).with_hint("drop it, and create it again to run it from the start")
 }

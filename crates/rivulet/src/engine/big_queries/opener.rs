@@ -11,13 +11,14 @@ use rivulet_connectors::files::Files;
 use rivulet_dataflow::Snapshot;
 use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::Config;
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
 use crate::run::results::Results;
 use crate::run::{self, Opened, RunOptions};
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// What is needed to open something.
 pub(in crate::engine) struct Opener {
@@ -92,26 +93,26 @@ impl Opener {
         self.outside.call(what, limit, &self.is_stopped, call)
     }
 
-    /// What a query finds in this process.
-    pub(super) fn host_of(&self, query: &str) -> Host {
-        Host {
-            files: self.files.clone(),
-            server: self.server_id.clone(),
-            query: query.to_owned(),
-            ..self.messaging.host()
-        }
+    /// What a query finds in this process. To the world outside each tenant is a server of its own, so that queries of
+    /// the same name do not go by the same name there.
+    pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> Host {
+        let server = match tenant.is_default() {
+            true => self.server_id.clone(),
+            false => format!("{:016x}", xxh3_64(format!("{}\0{tenant}", self.server_id).as_bytes())),
+        };
+        Host { files: self.files.clone(), server, query: name.clone(), ..self.messaging.host() }
     }
 
     /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start. `tap` sees its results.
     pub(super) fn start(
         &self,
         plan: &Arc<QueryPlan>,
-        query: &str,
+        name: &FullName,
         snapshot: Option<Snapshot>,
         tap: Tap,
     ) -> Result<run::Running, ServiceError> {
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
-        let opened = self.open(plan, query, self.host_of(query), None, checkpoints)?;
+        let opened = self.open(plan, &name.name, self.host_of(name), None, checkpoints)?;
         opened.with_tap(tap).start(&self.workers).map_err(without_place)
     }
 
@@ -119,11 +120,11 @@ impl Opener {
     pub(super) fn start_select(
         &self,
         plan: &Arc<QueryPlan>,
-        name: &str,
+        name: &FullName,
         results: Box<dyn Results>,
     ) -> Result<run::Running, ServiceError> {
         let host = Host { only_looks: true, ..self.host_of(name) };
-        let opened = self.open(plan, name, host, Some(results), None)?;
+        let opened = self.open(plan, &name.name, host, Some(results), None)?;
         opened.start(&self.workers).map_err(without_place)
     }
 

@@ -22,12 +22,12 @@ use rivulet_sql::{
 use super::begin::Begin;
 use super::claim::Claim;
 use super::saved::Saved;
-use super::{BigQueries, Life, OneQuery, Opener, STOP_MAX, close};
+use super::{BigQueries, Life, OneQuery, Opener, Remembered, STOP_MAX, close};
 use crate::engine::checkpoints::Paused;
 use crate::engine::outside::OPEN_MAX;
 use crate::engine::upgrade::{Upgrade, state_would_be_lost, stays, upgrade};
 use crate::run;
-use crate::service::{ErrorKind, QueryReplacement, ServiceError};
+use crate::service::{ErrorKind, FullName, QueryReplacement, ServiceError, Tenant};
 
 /// How long results of the last checkpoint may take to become final.
 const FINAL_MAX: Duration = Duration::from_secs(10);
@@ -35,6 +35,7 @@ const FINAL_MAX: Duration = Duration::from_secs(10);
 /// A version of a query that is to take over from the one that is known.
 struct Version<'a> {
     all: &'a BigQueries,
+    full_name: FullName,
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
     migration: QueryMigration,
@@ -101,41 +102,43 @@ impl BigQueries {
     /// which no checkpoint can be made. The version before goes on then.
     pub(in crate::engine) fn replace(
         &self,
+        tenant: &Tenant,
         create: CreateBigQuery,
         wish: StateWish,
     ) -> Result<QueryReplacement, ServiceError> {
-        let name = create.name.text.clone();
+        let name = tenant.named(&create.name.text);
         let claim = self.claim(&name)?;
         // No backup sees the catalog of the one version with the checkpoint of the other.
         let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
         self.opener.check_not_stopping()?;
         let Some(before) = self.known.lock().query(&name) else {
             drop(no_checkpoint);
-            return Ok(QueryReplacement { is_new: self.create_one(create)?, ..QueryReplacement::default() });
+            return Ok(QueryReplacement { is_new: self.create_one(&name, create)?, ..QueryReplacement::default() });
         };
         let is_same =
             |statement: &Statement| matches!(statement, Statement::CreateBigQuery(one) if one.id == create.id);
-        if self.known.lock().remembered.get(&before.number).is_some_and(is_same) {
+        if self.known.lock().remembered.get(&before.number).is_some_and(|one| is_same(&one.statement)) {
             return Ok(QueryReplacement::default());
         }
-        let version = self.check_version(before, create, wish, claim, no_checkpoint)?;
+        let version = self.check_version(&name, before, create, wish, claim, no_checkpoint)?;
         let replaced = upgrade(version)?;
-        tracing::info!(query = name, "{}", replaced.text(&name));
+        tracing::info!(query = name.in_log(), "{}", replaced.text(&name.name));
         Ok(replaced)
     }
 
     /// Looks for what can be refused.
     fn check_version<'a>(
         &'a self,
+        full_name: &FullName,
         before: OneQuery,
         create: CreateBigQuery,
         wish: StateWish,
         claim: Claim<'a>,
         no_checkpoint: Option<Paused<'a>>,
     ) -> Result<Version<'a>, ServiceError> {
-        let name = &create.name.text;
-        let declarations = self.declarations();
-        let plan = Arc::new(plan_query(&create.query, &self.scope())?);
+        let FullName { tenant, name } = full_name;
+        let declarations = self.declarations(tenant);
+        let plan = Arc::new(plan_query(&create.query, &self.scope(tenant))?);
         if matches!(before.life, Life::Ending(_) | Life::Ended(_)) {
             return Err(has_ended(name));
         }
@@ -146,7 +149,7 @@ impl BigQueries {
         };
         let mut migration = query_migration(&of_before, &plan);
         let has_checkpoints = before.life.flow().is_none_or(|running| running.has_checkpoints());
-        let saved = self.saved_of(name).map_err(|error| stays(name, error))?.filter(|_| has_checkpoints);
+        let saved = self.saved_of(full_name).map_err(|error| stays(name, error))?.filter(|_| has_checkpoints);
         if wish == StateWish::Keep {
             if saved.is_none() {
                 return Err(has_no_checkpoints(name));
@@ -162,12 +165,14 @@ impl BigQueries {
             migration.discard_state();
         }
         if saved.is_some() && migration.keeps_sink() {
-            let (name, before, plan, host) = (name.clone(), of_before.clone(), plan.clone(), self.opener.host_of(name));
+            let host = self.opener.host_of(full_name);
+            let (name, before, plan) = (name.clone(), of_before.clone(), plan.clone());
             let check = move || check_file(&name, &before, &plan, &host);
             self.opener.call("looking at the file of the result", OPEN_MAX, check)?;
         }
         Ok(Version {
             all: self,
+            full_name: full_name.clone(),
             create,
             plan,
             migration,
@@ -186,12 +191,12 @@ impl BigQueries {
 
 impl Version<'_> {
     fn name(&self) -> &str {
-        &self.create.name.text
+        &self.full_name.name
     }
 
     /// Changes what is known of the query.
     fn change(&self, change: impl FnOnce(&mut OneQuery)) {
-        self.all.known.lock().change(self.name(), change);
+        self.all.known.lock().change(&self.full_name, change);
     }
 
     /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with;
@@ -212,7 +217,7 @@ impl Version<'_> {
         if let Some(running) = running {
             let made = saved.save(&self.of_before, running, true).map_err(|failure| unavailable(&failure.text))?;
             if saved.has_ended() {
-                all.known.lock().note_end(name, self.before.number);
+                all.known.lock().note_end(&self.full_name, self.before.number);
                 return Err(has_ended(name));
             }
             if made.is_none() {
@@ -225,9 +230,9 @@ impl Version<'_> {
         let (found, problems) = saved.restore(&self.of_before).map_err(|error| stays(name, error))?;
         let begin = match running {
             Some(_) => Ok(Begin::At(found)),
-            None => all.begin_where_final(&self.of_before, name, saved, found),
+            None => all.begin_where_final(&self.of_before, &self.full_name, saved, found),
         };
-        all.note_damage(name, &problems, &begin);
+        all.note_damage(&self.full_name, &problems, &begin);
         let (epoch, snapshot) = match begin.map_err(|error| stays(name, error))? {
             Begin::At(Some(found)) => found,
             Begin::At(None) => {
@@ -266,7 +271,7 @@ impl Version<'_> {
         if self.saved.is_none() {
             running.stop();
             if running.wait(STOP_MAX).is_none() {
-                tracing::warn!(query = self.name(), "replaced before all of it was written");
+                tracing::warn!(query = self.full_name.in_log(), "replaced before all of it was written");
             }
         }
         running.cancel();
@@ -277,14 +282,15 @@ impl Version<'_> {
     fn store_text(&self) -> Result<(), ServiceError> {
         let (all, number) = (self.all, self.before.number);
         let _changing = all.changing.lock();
-        if all.declarations() != self.declarations {
+        if all.declarations(&self.full_name.tenant) != self.declarations {
             let message = "what it reads or writes was declared anew meanwhile";
             return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint("replace it once more"));
         }
         all.catalog.replace_statement(number, &self.create.query.text)?;
         // At once, so that nothing is dropped that the new version needs.
         let statement = Statement::CreateBigQuery(Box::new(self.create.clone()));
-        all.known.lock().remembered.insert(number, statement);
+        let remembered = Remembered { tenant: self.full_name.tenant.clone(), statement };
+        all.known.lock().remembered.insert(number, remembered);
         Ok(())
     }
 
@@ -328,15 +334,15 @@ impl Upgrade for Version<'_> {
     fn start(&mut self) -> Result<(), ServiceError> {
         let all = self.all;
         if let Some(handed) = self.handed.as_ref().filter(|_| !self.migration.keeps_sink()) {
-            let (before, host) = (self.of_before.clone(), all.opener.host_of(self.name()));
+            let (before, host) = (self.of_before.clone(), all.opener.host_of(&self.full_name));
             let (what, at) = (format!("making final what '{}' has written", self.name()), handed.before.clone());
             let finish = move || run::finish_sink(&before, &host, &at);
             all.opener.call(&what, OPEN_MAX, finish)?;
         }
         if !self.before.life.is_paused() {
             let after = self.handed.as_ref().map(|handed| handed.after.clone());
-            let tap = all.tap_of(self.name(), &self.plan);
-            self.running = Some(all.opener.start(&self.plan, self.name(), after, tap)?);
+            let tap = all.tap_of(&self.full_name, &self.plan);
+            self.running = Some(all.opener.start(&self.plan, &self.full_name, after, tap)?);
         }
         Ok(())
     }
@@ -350,7 +356,7 @@ impl Upgrade for Version<'_> {
         if self.saved.is_some() {
             return Ok(());
         }
-        let line = all.new_line(self.name(), number, &self.create.query.text).inspect_err(|_| {
+        let line = all.new_line(&self.full_name, number, &self.create.query.text).inspect_err(|_| {
             if let Some(statement) = known_before {
                 all.known.lock().remembered.insert(number, statement);
             }
@@ -396,14 +402,14 @@ impl Upgrade for Version<'_> {
         if matches!(life, Life::Failed { .. })
             && let Err(error) = all.catalog.set_statement_failure(number, Some(life.problem()))
         {
-            tracing::warn!(query = name, "after a restart the query will run again: {error}");
+            tracing::warn!(query = self.full_name.in_log(), "after a restart the query will run again: {error}");
         }
         if life.waits_to_start() && self.saved.is_some() {
-            match all.start_saved(name, &query.text, &self.of_before, self.saved.as_ref()) {
+            match all.start_saved(&self.full_name, &query.text, &self.of_before, self.saved.as_ref()) {
                 Ok(started) => started.enter(&mut life),
                 Err(error) => {
                     tracing::error!(
-                        query = name,
+                        query = self.full_name.in_log(),
                         "the version before cannot go on either, and is tried again: {error}"
                     );
                     life.hinder(error.message);

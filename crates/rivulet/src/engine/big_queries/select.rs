@@ -19,7 +19,7 @@ use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
 use crate::run::Running;
 use crate::run::results::Results;
-use crate::service::{ErrorKind, Selection, ServiceError};
+use crate::service::{ErrorKind, FullName, Selection, ServiceError, Tenant};
 
 /// How many SELECT run at a time; each has a thread that waits for its end.
 const SELECTS_MAX: usize = 16;
@@ -86,14 +86,14 @@ impl Drop for Guard {
 
 impl BigQueries {
     /// What hands the results of a big query to those who watch it.
-    pub(super) fn tap_of(&self, name: &str, plan: &QueryPlan) -> Tap {
-        let (taps, watched) = (self.queries.taps.clone(), Watched::BigQuery(name.to_owned()));
+    pub(super) fn tap_of(&self, name: &FullName, plan: &QueryPlan) -> Tap {
+        let (taps, watched) = (self.queries.taps.clone(), Watched::BigQuery(name.clone()));
         let changes = plan.output.changes;
         Arc::new(move |batch| taps.send_rows(&watched, batch, changes))
     }
 
-    /// Runs a SELECT for as long as what this returns is held.
-    pub(in crate::engine) fn begin_select(&self, sql: &str) -> Result<Selection, ServiceError> {
+    /// Runs a SELECT of a tenant for as long as what this returns is held.
+    pub(in crate::engine) fn begin_select(&self, tenant: &Tenant, sql: &str) -> Result<Selection, ServiceError> {
         let Some(Statement::RunQuery(query)) = only_statement(sql)? else {
             return Err(ServiceError::invalid("expected one SELECT").with_hint("other statements go to /api/v1/sql"));
         };
@@ -104,7 +104,7 @@ impl BigQueries {
                 .at(position.line, position.column)
                 .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
         }
-        let plan = Arc::new(plan_query(&query, &self.scope())?);
+        let plan = Arc::new(plan_query(&query, &self.scope(tenant))?);
         if !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
@@ -126,7 +126,7 @@ impl BigQueries {
             changes: plan.output.changes,
             left: plan.output.limit,
         };
-        let name = format!("select {number}");
+        let name = tenant.named(format!("select {number}"));
         let started = self.opener.start_select(&plan, &name, Box::new(results));
         let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
         let end = Arc::<OnceLock<String>>::default();

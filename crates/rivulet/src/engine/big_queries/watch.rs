@@ -17,11 +17,11 @@ use rivulet_sql::{Statement, plan_query};
 use super::begin::Started;
 use super::declared::title;
 use super::memory::Ended;
-use super::{BigQueries, Life, OneQuery, close};
+use super::{BigQueries, Life, OneQuery, Remembered, close};
 use crate::engine::attempts::Attempts;
 use crate::engine::outside::OPEN_MAX;
 use crate::engine::threads::Threads;
-use crate::service::ServiceError;
+use crate::service::{FullName, ServiceError};
 
 /// How often all of them are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
@@ -103,7 +103,7 @@ impl BigQueries {
         threads.start("rivulet-attempts", LOOK_PERIOD, move || waiting.look(&attempted))
     }
 
-    pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(String, OneQuery)> {
+    pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(FullName, OneQuery)> {
         let mut known = self.known.lock();
         known.queries.values_mut().for_each(OneQuery::look);
         let wanted = known.queries.iter().filter(|(_, one)| is_wanted(one));
@@ -111,7 +111,7 @@ impl BigQueries {
     }
 
     /// The sources, sinks and views that are absent for a reason that may pass, in the order of their statements.
-    fn absent_for_now(&self) -> Vec<(u64, Statement)> {
+    fn absent_for_now(&self) -> Vec<(u64, Remembered)> {
         let known = self.known.lock();
         let wanted = known.absent.iter().filter(|(_, absence)| absence.is_tried_again);
         wanted.filter_map(|(number, _)| Some((*number, known.remembered.get(number)?.clone()))).collect()
@@ -135,6 +135,7 @@ impl BigQueries {
         for (name, one) in self.that(|one| one.life.flow().is_some()) {
             let found = one.seconds_by_source();
             if !found.is_empty() && warned.insert(one.number) {
+                let name = name.in_log();
                 found.iter().for_each(|(source, seconds)| tracing::warn!(query = name, source, "{seconds}"));
             }
         }
@@ -163,16 +164,16 @@ impl BigQueries {
             }
             if one.is_undone() {
                 tracing::warn!(
-                    query = name,
+                    query = name.in_log(),
                     "a query has failed, and is started again from its last checkpoint: {reason}"
                 );
                 self.known.lock().change(&name, |now| now.life.retry());
                 one.life.into_flow().into_iter().for_each(close);
                 continue;
             }
-            tracing::error!(query = name, "a query has failed, and runs again with RESUME QUERY: {reason}");
+            tracing::error!(query = name.in_log(), "a query has failed, and runs again with RESUME QUERY: {reason}");
             if let Err(error) = self.catalog.set_statement_failure(one.number, Some(reason)) {
-                tracing::warn!(query = name, "after a restart the query will run again: {error}");
+                tracing::warn!(query = name.in_log(), "after a restart the query will run again: {error}");
             }
             self.known.lock().change(&name, |now| now.life.note());
         }
@@ -183,16 +184,17 @@ impl BigQueries {
         let absent = self.absent_for_now();
         waiting.retain(|number, _| absent.iter().any(|(other, _)| other == number));
         let mut has_entered = false;
-        for (number, statement) in absent {
+        for (number, remembered) in absent {
+            let statement = &remembered.statement;
             let attempts = waiting.entry(number).or_insert_with(|| Attempts::after(PAUSE_MIN));
             // A view may have waited for the source before it.
             let is_freed = has_entered && matches!(statement, Statement::CreateView(_));
             if !attempts.is_due() && !is_freed {
                 continue;
             }
-            let title = title(&statement);
+            let title = title(statement);
             let begin = Instant::now();
-            let entered = self.enter_remembered(number, &statement, true, OPEN_MAX);
+            let entered = self.enter_remembered(number, &remembered, true, OPEN_MAX);
             // A call that was given up may still hold its thread: so many of them must not come together.
             let is_stuck = begin.elapsed() >= OPEN_MAX;
             match entered {
@@ -225,15 +227,19 @@ impl BigQueries {
             match self.try_to_start(&name, &one) {
                 Ok(()) => attempts.begin(PAUSE_MIN),
                 Err(error) if attempts.fail(&error.message, PAUSE_MIN) => {
-                    tracing::warn!(query = name, "not started yet, and tried again until it is: {}", error.message);
+                    tracing::warn!(
+                        query = name.in_log(),
+                        "not started yet, and tried again until it is: {}",
+                        error.message
+                    );
                 }
-                Err(error) => tracing::debug!(query = name, "not started yet: {}", error.message),
+                Err(error) => tracing::debug!(query = name.in_log(), "not started yet: {}", error.message),
             }
         }
     }
 
-    fn try_to_start(&self, name: &str, one: &OneQuery) -> Result<(), ServiceError> {
-        let plan = Arc::new(plan_query(&one.query, &self.scope())?);
+    fn try_to_start(&self, name: &FullName, one: &OneQuery) -> Result<(), ServiceError> {
+        let plan = Arc::new(plan_query(&one.query, &self.scope(&name.tenant))?);
         let is_wanted = || {
             if self.opener.is_stopped() {
                 return false;
@@ -267,7 +273,7 @@ impl BigQueries {
         match started {
             Ok(started) => {
                 if matches!(started, Started::Runs(..)) {
-                    tracing::info!(query = name, "runs");
+                    tracing::info!(query = name.in_log(), "runs");
                 }
                 known.change(name, |one| {
                     one.plan = Some(plan);

@@ -177,6 +177,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::service::Tenant;
 
     /// A catalog, and folders in which its checkpoints may lie.
     struct World {
@@ -207,7 +208,9 @@ mod tests {
         }
 
         fn add_query(&self) {
-            self.catalog.insert_statement("CREATE QUERY q AS SELECT n FROM numbers INTO copies").expect("it is stored");
+            self.catalog
+                .insert_statement(&Tenant::default(), "CREATE QUERY q AS SELECT n FROM numbers INTO copies")
+                .expect("it is stored");
         }
 
         fn add_manifest(&self, folder: &str) {

@@ -29,7 +29,9 @@ use rivulet_storage::{Place, StorageError, Store};
 
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
-use crate::service::{CheckpointInfo, CheckpointStatus, ErrorKind, QueryCheckpoint, RecoveryStatus, ServiceError};
+use crate::service::{
+    CheckpointInfo, CheckpointStatus, ErrorKind, FullName, QueryCheckpoint, RecoveryStatus, ServiceError, Tenant,
+};
 use applications::{Applications, Known};
 use catalog::CatalogLine;
 use line::LineStatus;
@@ -78,7 +80,7 @@ struct Report {
     failed: u64,
     last_error: Option<String>,
     /// How the lines of big queries stood then, by name.
-    big_queries: Vec<(String, LineStatus)>,
+    big_queries: Vec<(FullName, LineStatus)>,
     recovered: Option<RecoveryStatus>,
 }
 
@@ -184,18 +186,20 @@ impl Checkpoints {
         (&self.store, self.settings.retained)
     }
 
-    pub(super) fn status(&self) -> CheckpointStatus {
+    /// How they stand, as a tenant sees it: figures of the whole server are for the default one.
+    pub(super) fn status(&self, tenant: &Tenant) -> CheckpointStatus {
         let report = self.report.lock();
+        let is_of_tenant = |(query, _): &&(FullName, LineStatus)| query.tenant == *tenant;
         CheckpointStatus {
             place: self.store.place().to_owned(),
             interval_ms: self.settings.interval.map(|interval| interval.as_millis() as u64),
-            last: report.last.as_ref().map(|(info, _)| info.clone()),
+            last: report.last.as_ref().map(|(info, _)| info.clone()).filter(|_| tenant.is_default()),
             age_ms: report.last.as_ref().map(|(_, at)| at.elapsed().as_millis() as u64),
             made: report.made,
             failed: report.failed,
             last_error: report.last_error.clone(),
-            big_queries: report.big_queries.iter().map(of_query).collect(),
-            recovered: report.recovered.clone(),
+            big_queries: report.big_queries.iter().filter(is_of_tenant).map(of_query).collect(),
+            recovered: report.recovered.clone().filter(|_| tenant.is_default()),
         }
     }
 
@@ -217,15 +221,19 @@ impl Checkpoints {
     }
 }
 
-/// Why there is no newer checkpoint of a big query, if there should be.
-fn failure_of((query, line): &(String, LineStatus)) -> Option<String> {
-    line.failure.as_ref().map(|failure| format!("no checkpoint is made of the query '{query}': {failure}"))
+/// Why there is no newer checkpoint of a big query, if there should be, as anybody may know.
+fn failure_of((query, line): &(FullName, LineStatus)) -> Option<String> {
+    let (query, is_public) = (query.in_public(), query.tenant.is_default());
+    line.failure.as_ref().map(|failure| match is_public {
+        true => format!("no checkpoint is made of the query {query}: {failure}"),
+        false => format!("no checkpoint is made of the query {query}"),
+    })
 }
 
 /// How the checkpoints of a big query stand.
-fn of_query((query, line): &(String, LineStatus)) -> QueryCheckpoint {
+fn of_query((query, line): &(FullName, LineStatus)) -> QueryCheckpoint {
     QueryCheckpoint {
-        query: query.clone(),
+        query: query.name.clone(),
         epoch: line.epoch,
         age_ms: line.made.map(|made| made.elapsed().as_millis() as u64),
         live_bytes: line.live_bytes,
@@ -243,7 +251,7 @@ impl Report {
         &mut self,
         info: CheckpointInfo,
         of_server: &[LineStatus],
-        big_queries: Vec<(String, LineStatus)>,
+        big_queries: Vec<(FullName, LineStatus)>,
     ) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
         let failures: Vec<String> = big_queries.iter().filter_map(failure_of).collect();
         let lines = || of_server.iter().chain(big_queries.iter().map(|(_, line)| line));

@@ -93,13 +93,20 @@ impl<'a> SavedStates<'a> {
                 // It is said when its state is missed.
                 Ok(None) => {}
                 Err(error) => {
-                    let name = &running.application.name;
+                    let name = running.full_name().in_public();
                     self.problems
-                        .push(format!("the version before of the application '{name}' is not understood: {error}"));
+                        .push(format!("the version before of the application {name} is not understood: {error}"));
                 }
             }
         }
     }
+}
+
+/// Says in the log what was wrong with an application's state, and keeps of it what anybody may know.
+fn note_problem(running: &Running, problem: impl Fn(&str) -> String, found: &mut RecoveryStatus) {
+    let name = running.full_name();
+    tracing::error!("{}", problem(&format!("'{}'", name.in_log())));
+    found.problems.push(problem(&name.in_public()));
 }
 
 /// Where the state goes that the version `id` of an application has saved; nothing if there was no such version.
@@ -154,11 +161,10 @@ impl Checkpoints {
             match saved.of(running) {
                 Some((of_group, map)) => of_groups.push((running, of_group, map)),
                 None if saved.by_application.contains_key(&running.number) => {
-                    let name = &running.application.name;
-                    let problem =
-                        format!("the state of the application '{name}' is lost: it was saved for another text");
-                    tracing::error!("{problem}");
-                    found.problems.push(problem);
+                    let problem = |name: &str| {
+                        format!("the state of the application {name} is lost: it was saved for another text")
+                    };
+                    note_problem(running, problem, found);
                     self.note_unfit(running.number);
                 }
                 None => {}
@@ -198,11 +204,9 @@ impl Checkpoints {
         found.queries += slots as u64;
         found.lost += lost as u64;
         if let Some(error) = error {
-            let name = &running.application.name;
             let lost = counted(lost as u64, "query");
-            let problem = format!("{lost} of the application '{name}' must begin anew: {error}");
-            tracing::error!("{problem}");
-            found.problems.push(problem);
+            let problem = |name: &str| format!("{lost} of the application {name} must begin anew: {error}");
+            note_problem(running, problem, found);
             self.note_unfit(running.number);
         }
     }

@@ -24,7 +24,7 @@ impl Snapshot {
         let ends = |direction: Direction| {
             let of_query = move |one: &BigQuerySnapshot| {
                 let ends = one.info.health.iter().filter(move |end| end.direction == direction);
-                ends.map(|end| (one.info.name.clone(), end.clone())).collect::<Vec<_>>()
+                ends.map(|end| (one.tenant.named(&one.info.name), end.clone())).collect::<Vec<_>>()
             };
             self.big_queries.iter().flat_map(of_query)
         };
@@ -35,7 +35,10 @@ impl Snapshot {
             let mut family = encoder.encode_descriptor(&name, &help, None, MetricType::Gauge)?;
             for (query, end) in ends(direction) {
                 for condition in Condition::ALL {
-                    let labels = Labels(&[("query", &query), (&kind, &end.name), ("state", condition.name())]);
+                    let labels = Labels(
+                        Some(&query.tenant),
+                        &[("query", &query.name), (&kind, &end.name), ("state", condition.name())],
+                    );
                     family.encode_family(&labels)?.encode_gauge(&i64::from(end.condition == condition))?;
                 }
             }
@@ -43,7 +46,7 @@ impl Snapshot {
             let help = format!("Attempts of a {kind} of a big query that failed");
             let mut family = encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?;
             for (query, end) in ends(direction) {
-                let labels = Labels(&[("query", &query), (&kind, &end.name)]);
+                let labels = Labels(Some(&query.tenant), &[("query", &query.name), (&kind, &end.name)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&end.failures, None)?;
             }
         }
@@ -57,7 +60,7 @@ impl Snapshot {
         for (name, help, value) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (query, end) in ends(Direction::Sink) {
-                let labels = Labels(&[("query", &query), ("sink", &end.name)]);
+                let labels = Labels(Some(&query.tenant), &[("query", &query.name), ("sink", &end.name)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&end), None)?;
             }
         }
@@ -71,7 +74,7 @@ impl Snapshot {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (query, end) in ends(Direction::Sink) {
                 let value = i64::try_from(value(&end)).unwrap_or(i64::MAX);
-                let labels = Labels(&[("query", &query), ("sink", &end.name)]);
+                let labels = Labels(Some(&query.tenant), &[("query", &query.name), ("sink", &end.name)]);
                 family.encode_family(&labels)?.encode_gauge(&value)?;
             }
         }
@@ -83,7 +86,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("big_query_state", help, None, MetricType::Gauge)?;
         for one in &self.big_queries {
             for state in STATES {
-                let labels = Labels(&[("query", &one.info.name), ("state", state.name())]);
+                let labels = Labels(Some(&one.tenant), &[("query", &one.info.name), ("state", state.name())]);
                 family.encode_family(&labels)?.encode_gauge(&i64::from(one.info.state == state))?;
             }
         }
@@ -97,7 +100,7 @@ impl Snapshot {
         for (name, help, value) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for one in &self.big_queries {
-                let labels = Labels(&[("query", &one.info.name)]);
+                let labels = Labels(Some(&one.tenant), &[("query", &one.info.name)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&one.info), None)?;
             }
         }
@@ -105,7 +108,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("big_query_refused", help, None, MetricType::Counter)?;
         for one in &self.big_queries {
             for (reason, count) in &one.info.refused {
-                let labels = Labels(&[("query", &one.info.name), ("reason", reason)]);
+                let labels = Labels(Some(&one.tenant), &[("query", &one.info.name), ("reason", reason)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
         }
@@ -113,7 +116,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor("big_query_times_in_seconds", help, None, MetricType::Counter)?;
         for one in &self.big_queries {
             for (source, count) in &one.info.times_in_seconds {
-                let labels = Labels(&[("query", &one.info.name), ("source", source)]);
+                let labels = Labels(Some(&one.tenant), &[("query", &one.info.name), ("source", source)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
         }
@@ -126,7 +129,7 @@ impl Snapshot {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for one in &self.big_queries {
                 let value = i64::try_from(value(&one.info)).unwrap_or(i64::MAX);
-                family.encode_family(&Labels(&[("query", &one.info.name)]))?.encode_gauge(&value)?;
+                family.encode_family(&Labels(Some(&one.tenant), &[("query", &one.info.name)]))?.encode_gauge(&value)?;
             }
         }
         let (name, seconds) = ("big_query_watermark", Some(&Unit::Seconds));
@@ -134,7 +137,7 @@ impl Snapshot {
         let mut family = encoder.encode_descriptor(name, help, seconds, MetricType::Gauge)?;
         for one in &self.big_queries {
             if let Some(watermark_us) = one.info.watermark_us {
-                let labels = Labels(&[("query", &one.info.name)]);
+                let labels = Labels(Some(&one.tenant), &[("query", &one.info.name)]);
                 family.encode_family(&labels)?.encode_gauge(&(watermark_us as f64 / 1e6))?;
             }
         }
@@ -143,7 +146,7 @@ impl Snapshot {
                     sink; of a window that includes the wait for its end";
         let mut family = encoder.encode_descriptor("big_query_latency", help, seconds, MetricType::Histogram)?;
         for one in &self.big_queries {
-            encode_histogram(&mut family, &Labels(&[("query", &one.info.name)]), &one.latency_us)?;
+            encode_histogram(&mut family, &Labels(Some(&one.tenant), &[("query", &one.info.name)]), &one.latency_us)?;
         }
         Ok(())
     }

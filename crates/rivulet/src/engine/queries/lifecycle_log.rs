@@ -22,7 +22,7 @@ use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, Change, LifecycleEntry};
 use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// How long events that came before a query is paused may take to be decoded where many queries share that.
 const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -221,7 +221,7 @@ impl Queries {
 
     /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries
     /// together. The state of the engine is not locked meanwhile.
-    pub(super) fn let_arrive(&self, query: &str) {
+    pub(super) fn let_arrive(&self, query: &FullName) {
         let place = {
             let state = self.state.lock();
             state.query(query).and_then(|id| self.place(&state, id))

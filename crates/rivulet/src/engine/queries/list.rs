@@ -10,7 +10,7 @@ use super::{Queries, State};
 use crate::engine::output::write_topic;
 use crate::engine::registry::like;
 use crate::engine::running::Running;
-use crate::service::{QueryFilter, QueryInfo, QueryState, ServiceError};
+use crate::service::{FullName, QueryFilter, QueryInfo, QueryState, ServiceError, Tenant};
 
 /// A query as it was found in the engine's state; the rest is read after the lock.
 struct Found {
@@ -64,12 +64,12 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
 
 impl Queries {
     /// A query by name.
-    pub(in crate::engine) fn info(&self, name: &str) -> Result<QueryInfo, ServiceError> {
+    pub(in crate::engine) fn info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
         Ok(self.info_and_place(name)?.0)
     }
 
     /// A query by name, and where it is if it runs.
-    fn info_and_place(&self, name: &str) -> Result<(QueryInfo, Option<(Arc<Running>, Slot)>), ServiceError> {
+    fn info_and_place(&self, name: &FullName) -> Result<(QueryInfo, Option<(Arc<Running>, Slot)>), ServiceError> {
         let found = {
             let state = self.state.lock();
             self.find(&state, state.query(name)?)
@@ -81,12 +81,12 @@ impl Queries {
     }
 
     /// The same with what became of its events, and why it gives what it gives.
-    pub(in crate::engine) fn described(&self, name: &str, server: ServerFacts) -> Result<QueryInfo, ServiceError> {
+    pub(in crate::engine) fn described(&self, name: &FullName, server: ServerFacts) -> Result<QueryInfo, ServiceError> {
         let (mut info, place) = self.info_and_place(name)?;
         let of_query = place.as_ref().zip(info.id);
         let activity = of_query.and_then(|((running, slot), id)| self.activity(running, *slot, id));
         info.why = why(&Facts {
-            name,
+            name: &name.name,
             state: info.state,
             server,
             application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
@@ -102,19 +102,19 @@ impl Queries {
         Ok(info)
     }
 
-    /// The first queries by name that pass the filter.
-    pub(in crate::engine) fn infos(&self, filter: &QueryFilter) -> Vec<QueryInfo> {
+    /// The first queries of a tenant by name that pass the filter.
+    pub(in crate::engine) fn infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
         // What is read from groups and from disk is read without the lock.
         let found: Vec<Found> = {
             let state = self.state.lock();
             let number = match &filter.application {
-                Some(name) => match self.applications.registered(name) {
+                Some(name) => match self.applications.registered(&tenant.named(name)) {
                     Ok((number, _)) => Some(number),
                     Err(_) => return Vec::new(),
                 },
                 None => None,
             };
-            let page = state.registry.page(filter.after.as_deref(), filter.limit, |name, entry| {
+            let page = state.registry.page(tenant, filter.after.as_deref(), filter.limit, |name, entry| {
                 number.is_none_or(|number| entry.application == number)
                     && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
             });

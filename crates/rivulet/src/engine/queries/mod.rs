@@ -35,7 +35,7 @@ use super::tables::ReferenceTables;
 use super::taps::{Taps, Watched};
 use crate::catalog::Catalog;
 use crate::counted::counted;
-use crate::service::{ErrorKind, LiveResult, ServiceError};
+use crate::service::{ErrorKind, FullName, LiveResult, ServiceError, Tenant};
 
 /// The queries of applications.
 pub(super) struct Queries {
@@ -57,7 +57,7 @@ pub(super) struct Queries {
 pub(super) struct State {
     pub(super) registry: Registry,
     /// Names of big queries, which those of applications may not have.
-    pub(super) big_query_names: BTreeSet<String>,
+    pub(super) big_query_names: BTreeSet<FullName>,
     /// Queries that are paused, and get what the log has from before that until it is replayed.
     replayed_paused: BTreeSet<QueryId>,
     /// Until then: when queries were away.
@@ -83,7 +83,7 @@ impl Queries {
     }
 
     /// Ends an application; with `cascade` its queries too.
-    pub(super) fn drop_application(&self, name_or_id: &str, cascade: bool) -> Result<(), ServiceError> {
+    pub(super) fn drop_application(&self, name_or_id: &FullName, cascade: bool) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
         let (number, name) = self.applications.registered(name_or_id)?;
         let queries: Vec<QueryId> = state.registry.of_application(number).collect();
@@ -92,18 +92,18 @@ impl Queries {
                 ErrorKind::Conflict,
                 format!("the application '{name}' has {}", counted(queries.len() as u64, "query")),
             )
-            .with_hint(format!("drop them too: DROP APPLICATION {} CASCADE", rivulet_sql::name_in_sql(&name))));
+            .with_hint(format!("drop them too: DROP APPLICATION {} CASCADE", rivulet_sql::name_in_sql(&name.name))));
         }
         self.catalog.remove_application(&name, &queries)?;
         self.end(&mut state, number, &queries);
         self.applications.end(number);
-        tracing::info!(application = name, queries = queries.len(), "dropped");
+        tracing::info!(application = name.in_log(), queries = queries.len(), "dropped");
         Ok(())
     }
 
     /// Creates a table, of which applications may have waited; gives its rows, or `None` if it is there already.
-    pub(super) fn create_table(&self, create: CreateTable) -> Result<Option<usize>, ServiceError> {
-        let rows = self.tables.create(create)?;
+    pub(super) fn create_table(&self, tenant: &Tenant, create: CreateTable) -> Result<Option<usize>, ServiceError> {
+        let rows = self.tables.create(tenant, create)?;
         if rows.is_some() {
             self.start_again()?;
         }
@@ -111,7 +111,7 @@ impl Queries {
     }
 
     /// Loads a table again, of which applications may have waited; gives its rows.
-    pub(super) fn refresh_table(&self, table: &str) -> Result<usize, ServiceError> {
+    pub(super) fn refresh_table(&self, table: &FullName) -> Result<usize, ServiceError> {
         let (rows, was_absent) = self.tables.refresh(table)?;
         if was_absent {
             self.start_again()?;
@@ -120,16 +120,16 @@ impl Queries {
     }
 
     /// Drops a table that nothing uses, neither these nor an application. No application is replaced meanwhile.
-    pub(super) fn drop_table(&self, name: &str, users: Vec<String>) -> Result<(), ServiceError> {
+    pub(super) fn drop_table(&self, name: &FullName, users: Vec<String>) -> Result<(), ServiceError> {
         let _state = self.state.lock();
         self.applications.drop_table(name, users)
     }
 
     /// The results of a query from now on.
-    pub(super) fn watch(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
+    pub(super) fn watch(&self, query: &FullName) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         let state = self.state.lock();
         if state.big_query_names.contains(query) {
-            return Ok(self.taps.watch(Watched::BigQuery(query.to_owned())));
+            return Ok(self.taps.watch(Watched::BigQuery(query.clone())));
         }
         let id = state.query(query)?;
         self.place(&state, id)?;
@@ -138,19 +138,20 @@ impl Queries {
 }
 
 impl State {
-    /// How many queries there are, small and big.
-    pub(super) fn queries(&self) -> usize {
-        self.registry.count() + self.big_query_names.len()
+    /// How many queries a tenant has, small and big.
+    pub(super) fn queries(&self, tenant: &Tenant) -> usize {
+        let big = self.big_query_names.iter().filter(|name| name.tenant == *tenant);
+        self.registry.count_of(tenant) + big.count()
     }
 
     /// Whether there is a query of this name, small or big.
-    pub(super) fn has_query(&self, name: &str) -> bool {
-        self.registry.contains(name) || self.big_query_names.contains(name)
+    pub(super) fn has_query(&self, name: &FullName) -> bool {
+        self.registry.contains(&name.tenant, &name.name) || self.big_query_names.contains(name)
     }
 
     /// A query by name.
-    fn query(&self, name: &str) -> Result<QueryId, ServiceError> {
-        self.registry.id_of(name).ok_or_else(|| {
+    fn query(&self, name: &FullName) -> Result<QueryId, ServiceError> {
+        self.registry.id_of(&name.tenant, &name.name).ok_or_else(|| {
             ServiceError::not_found(format!("there is no query '{name}'")).with_hint("SHOW QUERIES lists them")
         })
     }

@@ -21,7 +21,7 @@ use crate::engine::lifecycle::Lifecycle;
 use crate::engine::registry::Entry;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
-use crate::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError, is_generated_name};
+use crate::service::{ErrorKind, FullName, ParameterValue, QueryRequest, ServiceError, Tenant, is_generated_name};
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -54,10 +54,14 @@ type Answers = [Option<Result<QueryId, ServiceError>>];
 
 impl Queries {
     /// Submits a batch; see [`crate::service::Service::submit`].
-    pub(in crate::engine) fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+    pub(in crate::engine) fn submit(
+        &self,
+        tenant: &Tenant,
+        requests: &[QueryRequest<'_>],
+    ) -> Vec<Result<QueryId, ServiceError>> {
         let mut answers: Vec<Option<Result<QueryId, ServiceError>>> = requests.iter().map(|_| None).collect();
         // Everything that can be checked is, before others have to wait for the state.
-        let bound = self.bind(requests, &mut answers);
+        let bound = self.bind(tenant, requests, &mut answers);
         let mut refuse = |index: usize, error| answers[index] = Some(Err(error));
         let mut chunks: Vec<Checked<usize>> =
             bound.into_iter().map(|mut chunk| chunk.take_checked(&mut refuse)).collect();
@@ -80,7 +84,7 @@ impl Queries {
                     return Err(gone.clone());
                 }
                 check_label(&requests[index])?;
-                check_name(&state, &mut names, &requests[index])?;
+                check_name(&state, &mut names, tenant, &requests[index])?;
                 if let Some(companion) = &self.companion {
                     companion.admit(queries + 1)?;
                 }
@@ -107,12 +111,12 @@ impl Queries {
     }
 
     /// Sorts requests by application and binds their parameters; what cannot be bound is answered.
-    fn bind(&self, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk<usize>> {
+    fn bind(&self, tenant: &Tenant, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk<usize>> {
         let mut chunks: Vec<Chunk<usize>> = Vec::new();
         let mut by_name: HashMap<&str, Result<usize, ServiceError>, RandomState> = HashMap::default();
         for (index, request) in requests.iter().enumerate() {
             let chunk = by_name.entry(request.application).or_insert_with(|| {
-                let running = self.applications.find(request.application)?;
+                let running = self.applications.find(&tenant.named(request.application))?;
                 chunks.push(Chunk::new(running));
                 Ok(chunks.len() - 1)
             });
@@ -176,7 +180,8 @@ impl Queries {
             self.companion_begins(&queries, inputs);
             self.routing.add_routes_of_new(running, &joined, inputs);
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
-                state.registry.insert(id, requests[index].name, running.number, Lifecycle::Running(joined.slot));
+                let name = (&running.tenant, requests[index].name);
+                state.registry.insert(id, name, running.number, Lifecycle::Running(joined.slot));
                 answers[index] = Some(Ok(id));
             }
             running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
@@ -235,7 +240,7 @@ impl Queries {
     }
 
     /// Drops one query.
-    pub(in crate::engine) fn drop_query(&self, name: &str) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn drop_query(&self, name: &FullName) -> Result<(), ServiceError> {
         let mut state = self.state.lock();
         let id = state.query(name)?;
         let application = state.registry.get(id).expect("the query was found by name").application;
@@ -245,7 +250,7 @@ impl Queries {
     }
 
     /// Pauses or resumes one query; doing so twice does nothing.
-    pub(in crate::engine) fn set_paused(&self, name: &str, is_paused: bool) -> Result<(), ServiceError> {
+    pub(in crate::engine) fn set_paused(&self, name: &FullName, is_paused: bool) -> Result<(), ServiceError> {
         if is_paused {
             self.let_arrive(name);
         }
@@ -277,6 +282,7 @@ impl Queries {
             if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {
+                let name = name.in_log();
                 tracing::warn!(query = name, "after a crash the last events before the pause may be missing: {error}");
             }
             (&running.queries_running, &running.queries_paused)
@@ -306,10 +312,12 @@ impl Queries {
         let state = &mut *self.state.lock();
         let mut waiting: HashMap<ApplicationNumber, Chunk<QueryId>> = HashMap::new();
         let mut loaded = 0;
+        let (tenants, of_nobody) = (self.applications.tenants(), Tenant::default());
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
+            let tenant = tenants.get(&query.application).unwrap_or(&of_nobody);
             // In order of number, as the registry wants it; the slot follows with those of its application.
-            state.registry.insert(query.id, name, query.application, Lifecycle::without_slot(query.paused));
+            state.registry.insert(query.id, (tenant, name), query.application, Lifecycle::without_slot(query.paused));
             loaded += self.load_query(state, &mut waiting, &query, loading);
         })?;
         for chunk in waiting.values_mut() {
@@ -499,15 +507,16 @@ fn check_label(request: &QueryRequest<'_>) -> Result<(), ServiceError> {
 fn check_name<'a>(
     state: &State,
     names: &mut HashSet<&'a str, RandomState>,
+    tenant: &Tenant,
     request: &QueryRequest<'a>,
 ) -> Result<(), ServiceError> {
     let Some(name) = request.name else { return Ok(()) };
-    check_free(state, name)?;
+    check_free(state, tenant, name)?;
     if names.insert(name) { Ok(()) } else { Err(taken("query", name)) }
 }
 
-/// That a new query may have this name.
-pub(in crate::engine) fn check_free(state: &State, name: &str) -> Result<(), ServiceError> {
+/// That a new query of a tenant may have this name.
+pub(in crate::engine) fn check_free(state: &State, tenant: &Tenant, name: &str) -> Result<(), ServiceError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(ServiceError::invalid(format!(
             "a query's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
@@ -517,7 +526,8 @@ pub(in crate::engine) fn check_free(state: &State, name: &str) -> Result<(), Ser
         return Err(ServiceError::invalid(format!("'{name}' has the form of a generated name"))
             .with_hint("choose another name, or none to have one generated"));
     }
-    match (state.registry.contains(name), state.big_query_names.contains(name)) {
+    let is_of_big = !state.big_query_names.is_empty() && state.big_query_names.contains(&tenant.named(name));
+    match (state.registry.contains(tenant, name), is_of_big) {
         (true, _) => Err(taken("query", name)),
         (_, true) => Err(taken("big query", name)),
         _ => Ok(()),
