@@ -20,6 +20,13 @@ pub trait OperatorFactory: Send + Sync {
     /// Whether instances keep anything between batches. Dataflows are cut at stateful operators.
     fn is_stateful(&self) -> bool;
 
+    /// Whether it compares rows and passes them on as they are, or not at all: with a condition, or with the row that
+    /// it passed on before. What it remembers then stays right when a query gets another value that stands in it or
+    /// before it, and so does what those behind it remember.
+    fn only_compares(&self) -> bool {
+        false
+    }
+
     /// Of a frame that its instances have exported, the columns that are the key of each row, in the order of the
     /// operator's keys; `None` of what keeps no state by key, and of a frame that is not its own.
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

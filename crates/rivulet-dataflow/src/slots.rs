@@ -123,6 +123,19 @@ impl SlotTable {
         slots
     }
 
+    /// Gives a query in a slot other values of its parameters, those of a row of `parameters`. Of several queries that
+    /// share the slot it may be any. Whether it was there.
+    pub fn set(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch, row: usize) -> bool {
+        let values = parameters.slice(row, 1);
+        if self.query(slot) != Some(query) {
+            return self.set_further(slot, query, &values);
+        }
+        for (column, values) in self.columns.iter_mut().zip(values.columns()) {
+            column.write(&[slot], values);
+        }
+        true
+    }
+
     /// Retires slots: their queries, all of them, are gone, the numbers not yet free.
     ///
     /// # Panics
@@ -346,6 +359,19 @@ mod tests {
         let mut topic = String::from("home/");
         table.write_text(0, 1, &mut topic);
         assert_eq!(topic, "home/b");
+    }
+
+    #[test]
+    fn a_query_that_is_altered_has_other_values_and_nobody_else_does() {
+        let mut table = table();
+        table.add(&[7, 8], &rows(&["a", "b"], &[None, Some(2.0)]));
+        let other = rows(&["a", "c"], &[Some(5.0), None]);
+        assert!(table.set(0, 7, &other, 0) && table.set(1, 8, &other, 1) && !table.set(1, 9, &other, 1));
+        assert_eq!(table.parameters(&[0, 1]), other);
+        table.share(0, &[10], &rows(&["a"], &[Some(1.0)]));
+        assert!(table.set(0, 10, &other, 1));
+        assert_eq!(table.further_queries(0), Some((vec![10], other.slice(1, 1))));
+        assert_eq!(table.parameters(&[0]), other.slice(0, 1));
     }
 
     #[test]

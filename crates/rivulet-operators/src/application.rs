@@ -23,7 +23,7 @@ use crate::{Match, Table};
 
 pub use address::{Address, FormatSpec, Part};
 pub use literal::{Literal, interval_text};
-pub use migration::{StateMigration, migration};
+pub use migration::{Alteration, StateMigration, alteration, migration};
 
 /// What only the language of an application's code can answer.
 pub trait ApplicationCode: Send + Sync {

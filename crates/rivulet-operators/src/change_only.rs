@@ -95,6 +95,10 @@ impl OperatorFactory for ChangeOnly {
     fn is_stateful(&self) -> bool {
         true
     }
+
+    fn only_compares(&self) -> bool {
+        true
+    }
 }
 
 struct ChangeOnlyOperator {

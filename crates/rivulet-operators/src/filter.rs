@@ -52,6 +52,10 @@ impl OperatorFactory for Filter {
     fn is_stateful(&self) -> bool {
         false
     }
+
+    fn only_compares(&self) -> bool {
+        true
+    }
 }
 
 struct FilterOperator {

@@ -7,9 +7,10 @@
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them,
 //! [`spilled_task`] how silent ones leave memory and come back, [`shared_slots`] how equal ones share a slot,
-//! [`snapshot`] what a checkpoint saves of them and how it comes back, [`migration`] how all of them go over to the
-//! group of a new version of their application.
+//! [`alter`] how they get other values, [`snapshot`] what a checkpoint saves of them and how it comes back,
+//! [`migration`] how all of them go over to the group of a new version of their application.
 
+mod alter;
 mod snapshot;
 mod moves;
 mod rows;
@@ -39,6 +40,7 @@ use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
 pub use crate::task::progress::Absences;
+pub use alter::Alter;
 pub(crate) use migration::Rest;
 pub use migration::StateMigration;
 pub use shared_slots::Joined;

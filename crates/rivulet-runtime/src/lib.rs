@@ -39,7 +39,7 @@ pub use flow::{
     Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport,
 };
 pub use group::{
-    Absences, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
+    Absences, Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
 };
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};

@@ -10,6 +10,8 @@ pub use rivulet_operators::application::{StateMigration, migration};
 mod tests {
     use rivulet_dataflow::StateSelection;
 
+    use rivulet_operators::application::{Alteration, alteration};
+
     use crate::{Application, StateMigration, migration, parse_application, plan_application};
 
     fn application(parameters: &str, columns: &str, rest: &str) -> Application {
@@ -70,6 +72,58 @@ mod tests {
         let (kept, lost) = becomes(&highest(COLUMNS), &highest(&COLUMNS.replace("DOUBLE", "BIGINT")));
         assert!(kept == 0 && lost.len() == 1 && lost[0].contains("types"), "{lost:?}");
         window(&application(&PARAMETERS.replace("10", "20"), COLUMNS, WINDOW), "'width'");
+    }
+
+    /// Of the parameters `id`, `most` and `width` those on which state depends, and how many operators begin anew, if
+    /// all of them change but those that are left out.
+    fn depends(application: &Application, but: &[&str]) -> (String, usize) {
+        let changed =
+            (0..application.parameters.len()).filter(|&one| !but.contains(&&*application.parameters[one].name));
+        let Alteration { map, reset, lost, .. } = alteration(application, &changed.collect::<Vec<_>>());
+        let frames = application.dataflow.chain().export_state(&StateSelection::Slots(Vec::new())).unwrap();
+        let kept = map.map_or(frames.clone(), |map| map.apply(&frames).unwrap());
+        assert_eq!(frames.iter().flatten().count() - kept.iter().flatten().count(), lost.len(), "{lost:?}");
+        let names = reset.iter().map(|&one| application.parameters[one].name.as_str());
+        (names.collect::<Vec<_>>().join(" "), lost.len())
+    }
+
+    #[test]
+    fn state_depends_on_what_stands_in_its_operator_or_makes_its_columns() {
+        for (rest, depending, operators) in [
+            (WINDOW, "width", 1),
+            ("SELECT avg(v) AS mean FROM t WHERE v < $most GROUP BY tumble(ts, INTERVAL '1 minute')", "", 0),
+            ("SELECT avg(v) AS mean FROM t GROUP BY count_window(9) HAVING avg(v) > $most EMIT ON CHANGE", "", 0),
+            (
+                "SELECT avg(v) AS mean, avg(v) > $most AS is_high FROM t GROUP BY tumble(ts, $width) EMIT ON CHANGE",
+                "width",
+                1,
+            ),
+            ("SELECT sum(CASE WHEN v > $most THEN 1 END) AS n FROM t GROUP BY count_window(9)", "most", 1),
+            ("SELECT avg(v) AS mean FROM t GROUP BY count_window(9), v > $most", "most", 1),
+            ("SELECT v - lag(v) AS step FROM t QUALIFY v - lag(v) > $most", "", 0),
+            ("SELECT v, lag(v) OVER (PARTITION BY v > $most) AS before FROM t EMIT ON CHANGE", "most", 1),
+            (
+                "SELECT * FROM t MATCH_RECOGNIZE (MEASURES count(*) AS n PATTERN (A+) WITHIN $width \
+                 DEFINE A AS v > $most)",
+                "most width",
+                1,
+            ),
+            ("SELECT v FROM t WHERE v > $most EMIT ON CHANGE", "", 0),
+        ] {
+            assert_eq!(depends(&of(rest), &["id"]), (depending.to_owned(), operators), "{rest}");
+        }
+        let union = "SELECT sum(w) AS s FROM (SELECT ts, v * $most AS w FROM t UNION ALL SELECT ts, v FROM o) AS u \
+                     GROUP BY count_window(9) EMIT ON CHANGE";
+        let sql = format!(
+            "CREATE APPLICATION a ({PARAMETERS}) INPUT t ({COLUMNS}) FROM 'mqtt:in/{{id}}' FORMAT JSON \
+             INPUT o ({COLUMNS}) FROM 'mqtt:other' FORMAT JSON OUTPUT 'mqtt:out/{{id}}' FORMAT JSON AS {union}"
+        );
+        let union = plan_application(&parse_application(&sql).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(depends(&union, &["id"]), ("most".to_owned(), 1));
+        // What it reads is something else then.
+        let window = of(&format!("{WINDOW} EMIT ON CHANGE"));
+        assert_eq!(depends(&window, &["most"]), ("id width".to_owned(), 2));
+        assert_eq!(depends(&window, &["most", "id", "width"]), (String::new(), 0));
     }
 
     #[test]

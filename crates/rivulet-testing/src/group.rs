@@ -16,9 +16,10 @@ use rivulet_dataflow::{
     Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
-    Activation, Group, GroupMetrics, GroupParts, GroupSnapshot, InboxLimits, Joined, Saved, Spill, SpillStatus, Task,
-    TaskParts,
+    Activation, Alter, Group, GroupMetrics, GroupParts, GroupSnapshot, InboxLimits, Joined, Saved, Spill, SpillStatus,
+    Task, TaskParts,
 };
+use rivulet_sql::application::{Alteration, alteration};
 use rivulet_sql::{Application, Input, ParamValue, ParameterRows, StateMigration, Statement};
 
 /// The results of each query, in order, as JSON.
@@ -316,6 +317,54 @@ impl TestGroup {
     /// If its state cannot be copied.
     pub fn part(&self, slot: Slot, query: QueryId) -> Slot {
         self.group.part(slot, query).expect("state can be copied")
+    }
+
+    /// Gives a query other values while it runs, and returns the slot that it has then.
+    ///
+    /// # Panics
+    /// If the values do not fit, or state cannot be taken over.
+    pub fn alter(&self, slot: Slot, query: QueryId, parameters: &[(&str, ParamValue<'_>)], number: u64) -> Slot {
+        self.run();
+        let (values, alteration) = self.alteration(slot, query, parameters);
+        let slot = self.part(slot, query);
+        self.group.suspend();
+        let alter = Alter { slot, query, row: 0, map: alteration.map.as_ref(), number };
+        self.group.alter(&[alter], &values).expect("state can be taken over");
+        self.group.go_on();
+        slot
+    }
+
+    /// What [`TestGroup::alter`] is to be the same as, for the only query of a group: it is dropped and made anew, with
+    /// the state that does not depend on what changes.
+    ///
+    /// # Panics
+    /// If the values do not fit, or state cannot be taken over.
+    #[must_use]
+    pub fn recreated(self, query: QueryId, parameters: &[(&str, ParamValue<'_>)]) -> Self {
+        self.run();
+        let (values, alteration) = self.alteration(0, query, parameters);
+        let frames = self.export(None);
+        let kept = alteration.map.map_or(Ok(frames.clone()), |map| map.apply(&frames));
+        let fresh = self.fresh();
+        assert_eq!(fresh.group.add(&[query], &values), [0]);
+        fresh.group.import_state(&kept.expect("frames of this chain")).expect("state can be imported");
+        fresh
+    }
+
+    /// Other values of a query, and what becomes of its state.
+    fn alteration(
+        &self,
+        slot: Slot,
+        query: QueryId,
+        parameters: &[(&str, ParamValue<'_>)],
+    ) -> (RecordBatch, Alteration) {
+        let values = self.bound(parameters);
+        let before = self.group.with_each(&[(slot, query)], |table, row| table.parameters(&[row])).pop().flatten();
+        let before = before.expect("the query is there");
+        let differs = |&place: &usize| before.column(place) != values.column(place);
+        let changed: Vec<usize> = (0..values.num_columns()).filter(differs).collect();
+        let alteration = alteration(&self.application, &changed);
+        (values, alteration)
     }
 
     /// How many queries share a slot with one before them.

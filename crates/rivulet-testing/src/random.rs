@@ -231,6 +231,12 @@ impl RandomParameters {
         }
     }
 
+    /// The same with the threshold of others.
+    #[must_use]
+    pub fn with_low(self, other: Self) -> Self {
+        Self { low: other.low, ..self }
+    }
+
     /// Hands the parameters, with names and implicit topics, to `bind`.
     pub fn with<T>(self, bind: impl FnOnce(&[(&str, ParamValue<'_>)]) -> T) -> T {
         self.with_topics("in", "out", bind)

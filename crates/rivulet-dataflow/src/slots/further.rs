@@ -92,6 +92,17 @@ impl SlotTable {
         Some((table, row))
     }
 
+    /// Gives one of the further queries in a slot the values of the one row of `parameters`. Whether it was there.
+    pub(super) fn set_further(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch) -> bool {
+        let Some(further) = &mut self.further else { return false };
+        let mut rows = further.rows.get(&slot).into_iter().flatten().copied();
+        let Some(row) = rows.find(|&row| further.table.query(row) == Some(query)) else { return false };
+        for (column, values) in further.table.columns.iter_mut().zip(parameters.columns()) {
+            column.write(&[row], values);
+        }
+        true
+    }
+
     /// The further queries in a slot with their parameters, if there are any.
     pub fn further_queries(&self, slot: Slot) -> Option<(Vec<QueryId>, RecordBatch)> {
         let table = &self.further.as_ref()?.table;

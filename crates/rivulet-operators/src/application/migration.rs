@@ -7,6 +7,8 @@
 //! type and default, or a query might go on with a window of another length.
 //!
 //! What must hold: state is never given to an operator that would take it for something else.
+//!
+//! The same words decide what becomes of the state of one query whose values change ([`alteration`]).
 
 use rivulet_dataflow::{StateMap, StateSelection, StateSignature};
 
@@ -28,6 +30,61 @@ struct Stateful<'a> {
     task: StateSignature,
     /// The parameters in what it does.
     parameters: Vec<&'a Parameter>,
+}
+
+/// What becomes of the state of a query whose values change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alteration {
+    /// Which operators go on with their state; `None` if all do.
+    pub map: Option<StateMap>,
+    /// Those of the changed parameters on which no state depends, by place.
+    pub kept: Vec<usize>,
+    /// Those of which state depends, which begins anew.
+    pub reset: Vec<usize>,
+    /// The operators that begin anew, in words.
+    pub lost: Vec<String>,
+}
+
+/// What becomes of the state of a query of which these parameters change, by place.
+///
+/// State depends on a parameter that stands in its operator, or in an operator before that which computes columns; and
+/// on one in the address of an input, because then it is of other events. It does not depend on what is only compared
+/// ([`OperatorFactory::only_compares`](rivulet_dataflow::OperatorFactory::only_compares)): a condition in WHERE may
+/// change under a window.
+pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
+    let factories = application.dataflow.operators();
+    let is_of_input = |&parameter: &usize| {
+        application.inputs.iter().any(|input| input.address.parameters().any(|other| other == parameter))
+    };
+    let of_inputs: Vec<usize> = changed.iter().copied().filter(is_of_input).collect();
+    let (mut before, mut reset) = (of_inputs.clone(), of_inputs);
+    let (mut from, mut lost) = (vec![None; factories.len()], Vec::new());
+    let mut signatures = stateful(application).into_iter().peekable();
+    for (place, factory) in factories.iter().enumerate() {
+        let signature = signatures.next_if(|one| one.place == place);
+        if factory.only_compares() && before.iter().all(|one| !is_of_input(one)) {
+            from[place] = Some(place);
+            continue;
+        }
+        let stands_in = |parameter: &usize| {
+            let name = &application.parameters[*parameter].name;
+            application.code.steps(place).iter().any(|part| names_parameter(part, name))
+        };
+        let own = changed.iter().copied().filter(stands_in);
+        let new: Vec<usize> = own.filter(|one| !before.contains(one)).collect();
+        before.extend(new);
+        match signature {
+            Some(signature) if !before.is_empty() => {
+                lost.push(signature.task.text());
+                reset.extend(before.iter().copied().filter(|one| !reset.contains(one)).collect::<Vec<_>>());
+            }
+            _ => from[place] = Some(place),
+        }
+    }
+    reset.sort_unstable();
+    let kept = changed.iter().copied().filter(|one| !reset.contains(one)).collect();
+    let map = (!lost.is_empty()).then(|| StateMap::new(factories.len(), from));
+    Alteration { map, kept, reset, lost }
 }
 
 /// What becomes of the state of `before` in the version `after`. Operators keep their order.

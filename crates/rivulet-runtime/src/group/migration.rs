@@ -34,6 +34,11 @@ impl Rest {
         matches!(self.0.load(Ordering::Acquire), INTAKE_CLOSED | QUIESCED)
     }
 
+    /// Whether it does less than usual.
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.0.load(Ordering::Acquire) != RUNS
+    }
+
     /// Whether nothing is taken in and nothing processed.
     #[inline]
     pub(crate) fn is_quiesced(&self) -> bool {

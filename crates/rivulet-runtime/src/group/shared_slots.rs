@@ -330,6 +330,38 @@ impl Group {
         )))
     }
 
+    /// The same for many queries, most of them alone already: in their order the slots that they have then, and the
+    /// error of the first that stays where it is because its state cannot be copied.
+    pub fn part_all(&self, queries: &[(Slot, QueryId)]) -> (Vec<Slot>, Result<(), StateError>) {
+        let Some(shared_slots) = &self.shared_slots else {
+            return (queries.iter().map(|(slot, _)| *slot).collect(), Ok(()));
+        };
+        let free = self.free.lock();
+        let mut places: Vec<(Place, Slot)> =
+            queries.iter().filter_map(|(slot, _)| Some((self.place(*slot)?, *slot))).collect();
+        places.sort_unstable_by_key(|(place, _)| place.pack());
+        let mut alone = HashSet::with_capacity(places.len());
+        for of_task in places.chunk_by(|(one, _), (other, _)| one.task == other.task) {
+            let core = self.task(of_task[0].0.task as usize).expect("a place is in a task").lock();
+            let is_alone =
+                |place: &Place| core.slots.query(place.slot).is_some() && core.slots.queries_in(place.slot) == 1;
+            let (rows, slots): (Vec<Slot>, Vec<Slot>) =
+                of_task.iter().filter(|(place, _)| is_alone(place)).map(|(place, slot)| (place.slot, *slot)).unzip();
+            shared_slots.lock().forget(slots.iter().copied(), &core.slots, &rows);
+            alone.extend(slots);
+        }
+        drop(free);
+        let mut done = Ok(());
+        let part = |&(slot, query): &(Slot, QueryId)| match alone.contains(&slot) {
+            true => slot,
+            false => self.part(slot, query).unwrap_or_else(|error| {
+                done = std::mem::replace(&mut done, Ok(())).and(Err(error));
+                slot
+            }),
+        };
+        (queries.iter().map(part).collect(), done)
+    }
+
     /// How many queries share a slot with one before them: nothing is computed for those.
     pub fn further_queries(&self) -> usize {
         match self.shared_slots {

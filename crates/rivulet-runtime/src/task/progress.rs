@@ -20,6 +20,8 @@ pub(crate) struct Mark {
     pub(crate) applied: u64,
     /// The number of the last result; 0 without any.
     pub(crate) results: u64,
+    /// The number of the last change of the values of its queries; 0 without any.
+    pub(crate) altered: u64,
 }
 
 /// An event's place among all: its position in the log, and by which input it came, for one message may be an event of
@@ -68,6 +70,8 @@ pub(crate) struct Progress {
     /// Shorter than the others as long as no event has a position.
     applied: Vec<u64>,
     results: Vec<u64>,
+    /// Empty as long as no query was altered.
+    altered: Vec<u64>,
     /// No restored slot had come further: an event behind this is new.
     repeats_to: u64,
     /// When queries of the group were away, if any were.
@@ -90,6 +94,7 @@ impl Progress {
             changed: self.changed.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1),
             applied: self.applied.get(place).copied().unwrap_or(0),
             results: self.results.get(place).copied().unwrap_or(0),
+            altered: self.altered.get(place).copied().unwrap_or(0),
         }
     }
 
@@ -104,6 +109,9 @@ impl Progress {
         }
         if mark.results != 0 || place < self.results.len() {
             *grown(&mut self.results, place) = mark.results;
+        }
+        if mark.altered != 0 || place < self.altered.len() {
+            *grown(&mut self.altered, place) = mark.altered;
         }
     }
 
@@ -207,8 +215,8 @@ impl Progress {
     /// Has these slots come at least as far as this stamp.
     pub(crate) fn pass(&mut self, slots: impl Iterator<Item = Slot>, stamp: u64) {
         for slot in slots {
-            let Mark { applied, results, .. } = self.mark(slot);
-            self.set(slot, Mark { changed: true, applied: applied.max(stamp), results });
+            let mark = self.mark(slot);
+            self.set(slot, Mark { changed: true, applied: mark.applied.max(stamp), ..mark });
         }
     }
 
@@ -218,6 +226,12 @@ impl Progress {
         *grown(&mut self.applied, slot as usize) = applied.max(stamp);
     }
 
+    /// The values of a query in the slot have changed.
+    pub(crate) fn alter(&mut self, slot: Slot, number: u64) {
+        let mark = self.mark(slot);
+        self.set(slot, Mark { changed: true, altered: mark.altered.max(number), ..mark });
+    }
+
     /// Has every one of these slots count as changed.
     pub(crate) fn change_all(&mut self, slots: impl Iterator<Item = Slot>) {
         slots.for_each(|slot| self.note_change(slot));
@@ -225,7 +239,11 @@ impl Progress {
 
     /// Memory held, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.changed.capacity() + self.applied.capacity() + self.results.capacity() + self.numbers.capacity()) * 8
+        [&self.changed, &self.applied, &self.results, &self.altered, &self.numbers]
+            .map(Vec::capacity)
+            .iter()
+            .sum::<usize>()
+            * 8
     }
 }
 
@@ -251,7 +269,7 @@ mod tests {
         assert_eq!(progress.changed(0, 1_000, 10), [3, 63, 64, 200]);
         assert_eq!(progress.changed(4, 200, 10), [63, 64]);
         assert_eq!(progress.changed(0, 1_000, 2), [3, 63]);
-        let mark = Mark { changed: true, applied: stamp(201, 0), results: 0 };
+        let mark = Mark { changed: true, applied: stamp(201, 0), ..Mark::default() };
         assert_eq!(progress.mark(200), mark);
         progress.clear(63);
         progress.set(500, progress.mark(200));
@@ -303,7 +321,7 @@ mod tests {
         let mut progress = Progress::default();
         progress.note_event(0, stamp(10, 0));
         assert!(!progress.may_repeat(stamp(10, 0)), "events come once as long as nothing was restored");
-        progress.set(1, Mark { changed: false, applied: stamp(20, 1), results: 4 });
+        progress.set(1, Mark { applied: stamp(20, 1), results: 4, ..Mark::default() });
         progress.expect_repeats(stamp(20, 1));
         assert!(progress.may_repeat(stamp(20, 1)) && !progress.may_repeat(stamp(20, 2)) && !progress.may_repeat(0));
         assert!(progress.has_applied(1, stamp(20, 0)) && progress.has_applied(1, stamp(20, 1)));

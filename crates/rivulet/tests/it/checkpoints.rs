@@ -362,11 +362,15 @@ fn a_folder_is_examined_backed_up_and_restored_by_the_command_line() {
     assert_eq!(Steps::of(&engine).step("a", 10), 9);
 }
 
-/// Where the checkpoint lies that version 1 of the form of state has written, with what each operator of small queries
+/// Where the checkpoint lies that a version of the form of state has written, with what each operator of small queries
 /// keeps.
-fn saved_by_version_1() -> PathBuf {
-    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("tests/data/checkpoints-1")
+fn saved_by_version(version: u32) -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+    Path::new(&own).join(format!("tests/data/checkpoints-{version}"))
 }
+
+/// The version of the form of state.
+const SAVED_VERSION: u32 = 2;
 
 const AVERAGES: &str = "CREATE APPLICATION averages (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, device TEXT, v DOUBLE) \
      FROM 'mqtt:t/{id}' FORMAT JSON WITH (idle_timeout => INTERVAL '3000 days') OUTPUT 'mqtt:out/{id}' FORMAT JSON \
@@ -421,19 +425,23 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Every later version reads what version 1 saved. The files were written by this test, with `RIVULET_WRITE_SAVED=1`,
-/// in November 2026; whoever changes the form of state adds files of another version, and leaves these.
+/// Every later version reads what the versions before saved. The files were written by this test, with
+/// `RIVULET_WRITE_SAVED=1`; whoever changes the form of state adds files of another version, and leaves these.
 #[test]
 fn what_version_1_saved_is_read() {
+    (1..=SAVED_VERSION).for_each(read_what_was_saved_by);
+}
+
+fn read_what_was_saved_by(version: u32) {
     let folder = TempDir::new().expect("a folder");
     first_half(folder.path());
     let saved = folder.path().join("data/checkpoints");
-    if std::env::var_os("RIVULET_WRITE_SAVED").is_some() {
-        copy_all(&saved, &saved_by_version_1());
+    if version == SAVED_VERSION && std::env::var_os("RIVULET_WRITE_SAVED").is_some() {
+        copy_all(&saved, &saved_by_version(version));
     }
     // The same catalog, with the checkpoint of then.
     std::fs::remove_dir_all(&saved).expect("removed");
-    copy_all(&saved_by_version_1(), &saved);
+    copy_all(&saved_by_version(version), &saved);
     let engine = open(folder.path());
     let recovered = checkpoints(&engine).recovered.expect("something was found");
     assert_eq!((recovered.queries, recovered.lost, recovered.problems), (3, 0, Vec::new()));

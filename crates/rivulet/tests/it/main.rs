@@ -2,6 +2,7 @@
 
 mod support;
 
+mod alter_property;
 mod api;
 mod lifecycle_log;
 mod live_rows;

@@ -9,8 +9,8 @@
 //! Numbers are little-endian, frames are [`StateFrame`]s with a version and a checksum of their own. The first says
 //! which queries there are: `slot` counts the slots of the part from 0 and is what the other frames, one for each
 //! operator of the chain, mean by it; `query` is a query in it, one row for each that shares it; `applied` and
-//! `results` are how far the slot has come. Of a query that is in several parts the last one counts, also where that
-//! has no state.
+//! `results` are how far the slot has come, and `altered` is the number of the last change of values that is in it. Of
+//! a query that is in several parts the last one counts, also where that has no state.
 
 use std::sync::Arc;
 
@@ -22,8 +22,9 @@ use super::Slice;
 use crate::group::moves::renumber;
 use crate::task::progress::Mark;
 
-/// What the frame of queries is called, and the version of its columns.
-const QUERIES: (&str, u32) = ("queries", 1);
+/// What the frame of queries is called, and the version of its columns. Those of the first do not say `altered`.
+const QUERIES: (&str, u32) = ("queries", 2);
+const WITHOUT_ALTERED: u32 = 1;
 
 /// More operators than any application has: a number beyond is no number of frames.
 const FRAMES_MAX: u32 = 4_096;
@@ -39,7 +40,8 @@ pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result
         .into_iter()
         .map(|frame| frame.map(|frame| frame.with_slots(renumber(&slots, &places))).transpose())
         .collect::<Result<_, _>>()?;
-    let mut is_kept: Vec<bool> = marks.iter().map(|mark| !everything || mark.applied > 0 || mark.results > 0).collect();
+    let mut is_kept: Vec<bool> =
+        marks.iter().map(|mark| !everything || mark.applied > 0 || mark.results > 0 || mark.altered > 0).collect();
     frames.iter().flatten().flat_map(|frame| frame.slots()).for_each(|&place| is_kept[place as usize] = true);
     let kept = is_kept.iter().filter(|is_kept| **is_kept).count();
     if kept == 0 {
@@ -55,6 +57,7 @@ pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result
         Field::new("query", DataType::UInt64, false),
         Field::new("applied", DataType::UInt64, false),
         Field::new("results", DataType::UInt64, false),
+        Field::new("altered", DataType::UInt64, false),
     ]);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(UInt32Array::from_iter_values(rows.iter().map(|(place, _)| *place))),
@@ -62,6 +65,7 @@ pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result
         Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, query)| *query))),
         of_marks(|mark| mark.applied),
         of_marks(|mark| mark.results),
+        of_marks(|mark| mark.altered),
     ];
     let head = StateFrame::new(QUERIES.0, QUERIES.1, RecordBatch::try_new(Arc::new(schema), columns)?);
     // Where something fails, nothing was appended.
@@ -136,6 +140,7 @@ impl<'a> Saved<'a> {
             Ok(column.ok_or_else(|| corrupt("the list of saved queries lacks a column"))?.values())
         };
         let (queries, applied, results) = (column("query")?, column("applied")?, column("results")?);
+        let altered = if head.version > WITHOUT_ALTERED { column("altered")? } else { &[] };
         let part = u32::try_from(self.parts.len()).map_err(|_| corrupt("there are more parts than anybody writes"))?;
         let slots = head.slots();
         let places = slots.iter().max().map_or(0, |last| *last as usize + 1);
@@ -144,7 +149,8 @@ impl<'a> Saved<'a> {
         }
         let mut marks = vec![Mark::default(); places];
         for row in 0..slots.len() {
-            marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row] };
+            let altered = altered.get(row).copied().unwrap_or(0);
+            marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row], altered };
             self.newest.push((queries[row], part, slots[row]));
         }
         self.parts.push(Part { marks, frames: of_part });
@@ -166,6 +172,15 @@ impl<'a> Saved<'a> {
         let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query).ok()?;
         let (_, part, place) = self.newest[place];
         Some(u64::from(part) << 32 | u64::from(place))
+    }
+
+    /// The number of the last change of the values of a query that is in what was saved of it; 0 without any.
+    pub fn altered(&self, query: QueryId) -> u64 {
+        let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query);
+        place.map_or(0, |place| {
+            let (_, part, place) = self.newest[place];
+            self.parts[part as usize].marks[place as usize].altered
+        })
     }
 
     /// Looks through the state as well, without restoring it.

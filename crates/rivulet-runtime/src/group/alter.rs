@@ -1,0 +1,121 @@
+//! Queries get other values of their parameters while their group stands still.
+//!
+//! What must hold: an operator whose state depends on a value that changes begins anew, and no other does. Values, state
+//! and the number of the change are of one moment, so what is saved of a query says which of its changes are in it.
+
+use std::collections::BTreeMap;
+
+use arrow::array::RecordBatch;
+use rivulet_dataflow::{Control, QueryId, Slot, StateError, StateMap, StateSelection};
+
+use super::{Group, Place, SPILLED};
+use crate::Task;
+use crate::task::Core;
+
+/// How often a query is brought back from the spilled task that goes there again at once.
+const TRIES_MAX: usize = 8;
+
+/// Other values for one query.
+pub struct Alter<'a> {
+    /// Its slot.
+    pub slot: Slot,
+    /// The query. If others share its slot, only where results go may change.
+    pub query: QueryId,
+    /// The row of its values.
+    pub row: usize,
+    /// Which operators go on with their state; `None` if all do.
+    pub map: Option<&'a StateMap>,
+    /// The number of the change, higher than that of any before; 0 if nobody has to know it after a restart.
+    pub number: u64,
+}
+
+impl Group {
+    /// Whether it stands still or takes nothing in, because another version takes over from it.
+    pub fn rests(&self) -> bool {
+        self.settings.rest.is_in_force()
+    }
+
+    /// Whether events wait for any of these slots.
+    pub fn has_waiting(&self, slots: &[Slot]) -> bool {
+        let _still = self.free.lock();
+        let mut places: Vec<u64> = slots.iter().filter_map(|&slot| self.place(slot)).map(Place::pack).collect();
+        places.sort_unstable();
+        let is_meant = |task: usize, slot| places.binary_search(&Place { task: task as u32, slot }.pack()).is_ok();
+        self.all_tasks().any(|(index, task)| task.inbox().lock().slots().any(|slot| is_meant(index, slot)))
+    }
+
+    /// Gives queries other values, which stand in rows of `parameters`. The group [is suspended](Group::suspend), and no
+    /// event waits that is to be processed with the values before.
+    ///
+    /// # Errors
+    /// State that cannot be taken over: those queries begin anew, and all have their values.
+    pub fn alter(&self, changes: &[Alter<'_>], parameters: &RecordBatch) -> Result<(), StateError> {
+        self.bring_back_altered(changes);
+        let _still = self.free.lock();
+        let mut placed: Vec<(Place, &Alter<'_>)> =
+            changes.iter().filter_map(|change| Some((self.place(change.slot)?, change))).collect();
+        placed.sort_by_key(|(place, _)| place.pack());
+        let mut done = Ok(());
+        for of_task in placed.chunk_by(|(one, _), (other, _)| one.task == other.task) {
+            let task = self.task(of_task[0].0.task as usize).expect("a place is in a task");
+            let mut core = task.lock();
+            // Those that begin anew in the same way together.
+            let mut resets: BTreeMap<*const StateMap, Vec<(Slot, &Alter<'_>)>> = BTreeMap::new();
+            for (place, change) in of_task {
+                match change.map {
+                    None => core.set(place.slot, change, parameters),
+                    Some(map) => resets.entry(map).or_default().push((place.slot, change)),
+                }
+            }
+            for changes in resets.into_values() {
+                done = done.and(task.reset(&mut core, &changes, parameters));
+            }
+        }
+        done
+    }
+
+    /// Brings queries back into memory whose state changes.
+    fn bring_back_altered(&self, changes: &[Alter<'_>]) {
+        let Some(spilled_task) = self.spilled_task.get() else { return };
+        let slots: Vec<Slot> = changes.iter().filter(|one| one.map.is_some()).map(|one| one.slot).collect();
+        for _ in 0..TRIES_MAX {
+            self.bring_back(spilled_task, &slots);
+            let _still = self.free.lock();
+            if slots.iter().all(|&slot| self.place(slot).is_none_or(|place| place.task as usize != SPILLED)) {
+                return;
+            }
+        }
+    }
+}
+
+impl Core {
+    fn set(&mut self, slot: Slot, change: &Alter<'_>, parameters: &RecordBatch) {
+        self.slots.set(slot, change.query, parameters, change.row);
+        if let Some(progress) = self.progress.as_mut().filter(|_| change.number > 0) {
+            progress.alter(slot, change.number);
+        }
+    }
+}
+
+impl Task {
+    /// Gives queries, all with the same map, other values and what of their state the map keeps.
+    fn reset(
+        &self,
+        core: &mut Core,
+        changes: &[(Slot, &Alter<'_>)],
+        parameters: &RecordBatch,
+    ) -> Result<(), StateError> {
+        let map = changes.first().and_then(|(_, change)| change.map).expect("changes of state have a map");
+        let mut slots: Vec<Slot> = changes.iter().map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        let kept = core.export_state(&StateSelection::Slots(slots.clone())).and_then(|frames| map.apply(&frames));
+        self.control(core, Control::RemoveSlots(slots.clone()));
+        changes.iter().for_each(|(slot, change)| core.set(*slot, change, parameters));
+        self.control(core, Control::AddSlots(slots.clone()));
+        kept.and_then(|frames| self.import_state(core, &frames)).inspect_err(|_| {
+            // None of it rather than half of it.
+            self.control(core, Control::RemoveSlots(slots.clone()));
+            self.control(core, Control::AddSlots(slots));
+        })
+    }
+}
