@@ -27,6 +27,7 @@
 pub mod parse;
 pub mod lexer;
 pub mod statement;
+mod alter;
 pub mod plan;
 pub mod code;
 pub mod binding;
@@ -44,6 +45,7 @@ mod suggest;
 pub use rivulet_operators::application;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
+pub use alter::with_input_options;
 pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
 pub use code::{SQL, SqlLoader};

@@ -158,6 +158,26 @@ pub enum Statement {
     ExplainCreate(Box<CreateApplication>),
     /// `EXPLAIN QUERY q`
     ExplainQuery(Name),
+    /// `ALTER QUERY q [SET (parameter => value, ...)] [LABEL 'text' | LABEL NULL]`
+    AlterQuery {
+        /// The name of the query.
+        name: Name,
+        /// The parameters that get other values, and these.
+        values: Vec<(Name, Literal, Position)>,
+        /// What it belongs to from now on, `Some(None)` for nothing; `None` if that stays.
+        label: Option<Option<(String, Position)>>,
+    },
+    /// `ALTER APPLICATION a [INPUT i] SET (option => value, ...)`
+    AlterApplication {
+        /// The name of the application.
+        name: Name,
+        /// The input of which options change; `None` for all of them.
+        input: Option<Name>,
+        /// The options and their values.
+        options: Vec<(Name, Literal, Position)>,
+        /// What becomes of state with which the application cannot go on.
+        wish: StateWish,
+    },
     /// `PAUSE QUERY q`
     PauseQuery(Name),
     /// `RESUME QUERY q`
@@ -284,6 +304,8 @@ pub(crate) struct InputDeclaration {
     pub(crate) address: Option<(String, Position)>,
     pub(crate) format: FormatSpec,
     pub(crate) options: Vec<(Name, Literal, Position)>,
+    /// Where `WITH (...)` begins, and what follows it; the same place where it could stand and does not.
+    pub(crate) options_at: (Position, Position),
 }
 
 #[derive(Clone, Debug)]

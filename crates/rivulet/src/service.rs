@@ -112,6 +112,14 @@ pub trait Service: Send + Sync + 'static {
     /// answered with its id is durable. A request without a name gets [`generated_name`] of its id.
     fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>>;
 
+    /// Gives at most [`SUBMIT_BATCH_MAX`] queries of applications other values while they run; one answer for each, in
+    /// order. A change that is answered is durable. Events that were received before it are processed with the values
+    /// before, those behind it with the others.
+    fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        let refused = || ServiceError::invalid("this server has no queries whose values change");
+        changes.iter().map(|_| Err(refused())).collect()
+    }
+
     /// One query, by name.
     fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError>;
 
@@ -409,6 +417,62 @@ pub struct QueryRequest<'a> {
     pub parameters: &'a [Parameter<'a>],
     /// What it belongs to, for example a home: applications whose queries have a label in common are placed together.
     pub label: Option<&'a str>,
+}
+
+/// Other values for a query that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryChange<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Parameter values by name, in the order written; those that are not named stay.
+    pub parameters: &'a [Parameter<'a>],
+    /// What it belongs to from now on, `Some(None)` for nothing; `None` if that stays.
+    pub label: Option<Option<&'a str>>,
+    /// Name or id of the application that it must be one of. These are all its values then, as if it were submitted
+    /// anew: parameters that are not named have their default.
+    pub whole_of: Option<&'a str>,
+}
+
+/// A query that was given values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alteration {
+    /// Its number.
+    pub id: QueryId,
+    /// What changed; `None` if it had these values already.
+    pub effect: Option<Arc<AlterationEffect>>,
+}
+
+/// What changed with the values of a query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlterationEffect {
+    /// The parameters with other values on which no state depends.
+    pub state_kept: Vec<String>,
+    /// Those of which state depends, which has begun anew.
+    pub state_reset: Vec<String>,
+    /// The operators that have begun anew, in words.
+    pub begun_anew: Vec<String>,
+}
+
+impl Alteration {
+    /// In a sentence, for people.
+    pub fn text(&self, name: &str) -> String {
+        let Some(effect) = &self.effect else {
+            return format!("query {name} has these values already, nothing was done");
+        };
+        let mut text = format!("query {name} altered");
+        if !effect.state_kept.is_empty() {
+            text += &format!("; state is kept: {}", effect.state_kept.join(", "));
+        }
+        match (effect.state_reset.is_empty(), effect.begun_anew.is_empty()) {
+            (true, _) => {}
+            (false, true) => text += &format!("; reads other events: {}", effect.state_reset.join(", ")),
+            (false, false) => {
+                let (reset, begun) = (effect.state_reset.join(", "), effect.begun_anew.join("; "));
+                text += &format!("; state begins anew: {reset} ({begun})");
+            }
+        }
+        text
+    }
 }
 
 /// A reference table.

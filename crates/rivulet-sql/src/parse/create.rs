@@ -95,30 +95,34 @@ pub(super) fn replacement(
     }
     cursor.name("the name of what is replaced")?;
     let options = cursor.rest().len();
-    let mut wish = StateWish::default();
-    if cursor.eat_word("with") {
-        for (name, value, position) in cursor.named_values("the name of an option")? {
-            if name.text != "state" {
-                return Err(SqlError::new(name.position, format!("unknown option '{name}'"))
-                    .hint("there is one: state => 'keep' or state => 'discard'"));
-            }
-            wish = match &value {
-                Literal::Text(text) if text.eq_ignore_ascii_case("keep") => StateWish::Keep,
-                Literal::Text(text) if text.eq_ignore_ascii_case("discard") => StateWish::Discard,
-                _ => {
-                    return Err(SqlError::new(position, "state is 'keep' or 'discard'").hint(
-                        "'keep' refuses a version that cannot go on with the state of the one before, 'discard' begins anew there",
-                    ));
-                }
-            };
-        }
-    }
+    let wish = if cursor.eat_word("with") { state_wish(cursor)? } else { StateWish::default() };
     let (from, to) = (tokens.len() - options, tokens.len() - cursor.rest().len());
     let plain = [&tokens[..1], &tokens[WORDS - 1..from], &tokens[to..]].into_iter().flatten().cloned().collect();
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
     Ok((plain, wish))
+}
+
+/// `(state => 'keep')` or `(state => 'discard')`.
+pub(super) fn state_wish(cursor: &mut Cursor<'_>) -> Result<StateWish, SqlError> {
+    let mut wish = StateWish::default();
+    for (name, value, position) in cursor.named_values("the name of an option")? {
+        if name.text != "state" {
+            return Err(SqlError::new(name.position, format!("unknown option '{name}'"))
+                .hint("there is one: state => 'keep' or state => 'discard'"));
+        }
+        wish = match &value {
+            Literal::Text(text) if text.eq_ignore_ascii_case("keep") => StateWish::Keep,
+            Literal::Text(text) if text.eq_ignore_ascii_case("discard") => StateWish::Discard,
+            _ => {
+                return Err(SqlError::new(position, "state is 'keep' or 'discard'").hint(
+                        "'keep' refuses a version that cannot go on with the state of the one before, 'discard' begins anew there",
+                    ));
+            }
+        };
+    }
+    Ok(wish)
 }
 
 /// What follows `CREATE TABLE`. `tokens` and `text` are those of the statement.
@@ -266,8 +270,12 @@ fn input(cursor: &mut Cursor<'_>) -> Result<(InputDeclaration, Vec<ComputedColum
     let address = if cursor.eat_word("from") { Some(cursor.string("an address in single quotes")?) } else { None };
     cursor.expect_word("FORMAT")?;
     let format = format(cursor)?;
-    let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
-    Ok((InputDeclaration { name, columns, address, format, options }, computed))
+    let from = cursor.position();
+    let (options, to) = match cursor.eat_word("with") {
+        true => (cursor.named_values("the name of an option")?, cursor.behind()),
+        false => (Vec::new(), from),
+    };
+    Ok((InputDeclaration { name, columns, address, format, options, options_at: (from, to) }, computed))
 }
 
 /// The declared columns of `what`, a sink or a table.

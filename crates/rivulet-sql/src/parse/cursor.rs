@@ -66,6 +66,15 @@ impl<'a> Cursor<'a> {
         self.tokens.get(self.index).map_or(self.end, |token| token.span.into())
     }
 
+    /// What follows the token before, which has one character.
+    pub(crate) fn behind(&self) -> Position {
+        let before = self.index.checked_sub(1).and_then(|index| self.tokens.get(index));
+        before.map_or(self.end, |token| {
+            let Position { line, column } = token.span.into();
+            Position { line, column: column + 1 }
+        })
+    }
+
     /// The tokens from the cursor on.
     pub(crate) fn rest(&self) -> &'a [TokenWithSpan] {
         &self.tokens[self.index..]

@@ -64,8 +64,9 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
 }
 
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 12] = [
+    const FIRST_WORDS: [&str; 13] = [
         "CREATE",
+        "ALTER",
         "SELECT",
         "INSERT",
         "SHOW",
@@ -86,8 +87,8 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
         return Err(unknown_statement(&cursor, &FIRST_WORDS));
     }
-    const OTHER_WORDS: [&str; 9] =
-        ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "CHECKPOINT"];
+    const OTHER_WORDS: [&str; 10] =
+        ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "CHECKPOINT", "ALTER"];
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement),
         1 => show(&mut cursor),
@@ -109,21 +110,18 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
         7 => {
             cursor.expect_word("TABLE").and_then(|()| Ok(Statement::RefreshTable(cursor.name("the name of a table")?)))
         }
-        _ => Ok(Statement::Checkpoint),
+        8 => Ok(Statement::Checkpoint),
+        _ => alter_statement(&mut cursor),
     }?;
     cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE"])?;
     Ok(parsed)
 }
 
-const FIRST_WORDS_HINT: &str =
-    "statements begin with CREATE, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH or CHECKPOINT";
+const FIRST_WORDS_HINT: &str = "statements begin with CREATE, ALTER, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH or CHECKPOINT";
 
 fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
     match cursor.peek() {
-        token if lexer::token_is_word(token, "alter") => {
-            error.hint("nothing is altered: DROP QUERY name, and CREATE QUERY it with other values")
-        }
         Token::Word(word) => match suggest::nearest(&word.value, first_words.iter().copied()) {
             Some(near) => error.did_you_mean(Some(near)),
             None => error.hint(FIRST_WORDS_HINT),
@@ -275,6 +273,39 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
             Statement::ExplainCreate(Box::new(create::application(cursor, tokens, text)?))
         }
     })
+}
+
+/// What follows `ALTER`.
+fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+    if ["table", "source", "sink", "view"].iter().any(|word| cursor.is_word(word)) {
+        return Err(cursor.expected("QUERY or APPLICATION").hint("anything else is dropped, and created anew"));
+    }
+    if cursor.expect_one_of(&["QUERY", "APPLICATION"])? == 1 {
+        let name = cursor.name("the name of an application")?;
+        let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
+        cursor.expect_word("SET")?;
+        let options = cursor.named_values("the name of an option")?;
+        let wish = if cursor.eat_word("with") { create::state_wish(cursor)? } else { StateWish::default() };
+        return Ok(Statement::AlterApplication { name, input, options, wish });
+    }
+    let name = cursor.name("the name of a query")?;
+    if cursor.is_word("as") {
+        return Err(cursor.expected("SET or LABEL").hint(format!(
+            "CREATE OR REPLACE QUERY {} AS ... gives a big query another text",
+            name_in_sql(&name.text)
+        )));
+    }
+    let has_values = match cursor.is_word("label") {
+        true => false,
+        false => cursor.expect_one_of(&["SET", "LABEL"]).map(|_| true)?,
+    };
+    let values = if has_values { cursor.named_values("the name of a parameter")? } else { Vec::new() };
+    let label = match cursor.eat_word("label") {
+        true if cursor.eat_word("null") => Some(None),
+        true => Some(Some(cursor.string("a label in single quotes, or NULL")?)),
+        false => None,
+    };
+    Ok(Statement::AlterQuery { name, values, label })
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {

@@ -160,9 +160,15 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "SHOW STREAMS",
             "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS or FUNCTIONS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
+        ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
+        ("ALTER QUERY q SET limit => 3", "error at line 1, column 19: expected '(', found 'limit'"),
         (
-            "ALTER QUERY q",
-            "error at line 1, column 1: unknown statement 'ALTER'\nhint: nothing is altered: DROP QUERY name, and CREATE QUERY it with other values",
+            "ALTER QUERY q SETT (a => 3)",
+            "error at line 1, column 15: expected SET or LABEL, found 'SETT'\nhint: did you mean 'SET'?",
+        ),
+        (
+            "ALTER TABLE t SET (a => 3)",
+            "error at line 1, column 7: expected QUERY or APPLICATION, found 'TABLE'\nhint: anything else is dropped, and created anew",
         ),
         ("SHOW QUERIES LIMIT -1", "error at line 1, column 20: LIMIT takes a whole number, 0 or more"),
         (

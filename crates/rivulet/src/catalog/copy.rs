@@ -12,6 +12,7 @@ use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableHandle, Va
 use rivulet_dataflow::QueryId;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::alterations::ALTERATIONS;
 use super::lifecycle_log::LIFECYCLE_LOG;
 use super::storage::{Failure, guard};
 use super::{
@@ -45,6 +46,7 @@ pub(super) trait EachTable {
         self.table(PAUSED_STATEMENTS)?;
         self.table(FAILED_STATEMENTS)?;
         self.table(LIFECYCLE_LOG)?;
+        self.table(ALTERATIONS)?;
         self.table(PLACES)
     }
 }

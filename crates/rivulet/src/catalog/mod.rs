@@ -7,12 +7,13 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, identity of the server |
+//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, next number of an alteration, identity of the server |
 //! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all `sql`) |
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
 //! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
+//! | `alterations` | number | position in the log of events, query id, value of `queries` before the query was altered |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
@@ -25,6 +26,7 @@
 //! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
+mod alterations;
 mod lifecycle_log;
 mod copy;
 mod error;
@@ -50,6 +52,7 @@ use rivulet_operators::application::{Application, text_of};
 
 use crate::service::{FullName, Parameter, Tenant};
 
+pub use alterations::{Alteration, AlteredQuery, StoredValues};
 pub use copy::Used;
 use copy::{EachTable, MakeTable};
 pub use error::CatalogError;

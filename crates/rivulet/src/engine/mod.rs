@@ -17,7 +17,7 @@
 //!   refuses is not started.
 //! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
 //!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog,
-//!   and for a group that comes to rest while its version is replaced. A sink runs under its group's lock and takes
+//!   and for a group that comes to rest while its version is replaced, or values of its queries change. A sink runs under its group's lock and takes
 //!   none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
@@ -53,6 +53,7 @@ mod queries;
 mod registry;
 mod replace;
 mod reserve;
+mod resting;
 mod running;
 mod shared_input;
 mod statements;
@@ -67,7 +68,7 @@ mod warnings;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -294,6 +295,7 @@ impl Engine {
             way_out: way_out.clone(),
             companion,
             state: Mutex::default(),
+            next_change: AtomicU64::new(LogPosition::MAX),
         });
         let opener = Opener::new(
             config.clone(),
@@ -355,12 +357,17 @@ impl Engine {
         let replayed_from = engine.load()?;
         engine.big_queries.load()?;
         engine.event_log.attach(&engine.messaging)?;
-        let queries = Arc::downgrade(&engine.queries);
-        let over = move || queries.upgrade().iter().for_each(|queries| queries.end_absences());
+        let of_queries = Arc::downgrade(&engine.queries);
+        let queries = of_queries.clone();
+        let change =
+            move |position| queries.upgrade().map_or(LogPosition::MAX, |queries| queries.make_changes(position));
+        let over = move || of_queries.upgrade().iter().for_each(|queries| queries.end_absences());
         let router = engine.messaging.router().clone();
         // Without checkpoints nobody has asked for what the log had.
         let asks_for_all = engine.checkpoints.is_some();
-        engine.event_log.replay(replayed_from, asks_for_all, router, engine.workers.clone(), Box::new(over))?;
+        let workers = engine.workers.clone();
+        let (change, over) = (Box::new(change), Box::new(over));
+        engine.event_log.replay(replayed_from, asks_for_all, router, workers, change, over)?;
         engine.messaging.open()?;
         Ok(engine)
     }
@@ -405,7 +412,7 @@ impl Engine {
             let slot_of = |query: QueryId| state.registry.get(query).and_then(|entry| entry.life.slot());
             checkpoints.restore_all(&saved, &self.applications, &slot_of, threads, &mut found);
         }
-        self.queries.expect_replayed(&saved, lifecycle_log);
+        self.queries.expect_replayed(&saved, lifecycle_log)?;
         if let Some(checkpoints) = &self.checkpoints {
             checkpoints.report_recovery(found);
         }

@@ -13,9 +13,9 @@ use super::running::Running;
 use super::{Engine, exposition, texts};
 use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit, QueryFilter,
-    QueryInfo, QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError, Session, StatementResult,
-    Status, TableInfo, Tenant,
+    Access, Alteration, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
+    QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError,
+    Session, StatementResult, Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -109,6 +109,10 @@ impl Service for Engine {
 
     fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
         self.queries.submit(permit.tenant(), requests)
+    }
+
+    fn alter(&self, permit: &Permit, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        self.queries.alter(permit.tenant(), changes)
     }
 
     fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {

@@ -14,7 +14,6 @@ mod bound;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
@@ -27,6 +26,7 @@ use super::lifecycle::Lifecycle;
 use super::queries::submit::LOAD_BATCH;
 use super::queries::{Queries, State};
 use super::registry::Entry;
+use super::resting::Resting;
 use super::running::{InputShape, Prepared, Running, topics_of};
 use super::topics::Topics;
 use super::upgrade::{Upgrade, stays, upgrade};
@@ -35,32 +35,9 @@ use crate::catalog::NewApplication;
 use crate::service::{ErrorKind, Replacement, ServiceError, Tenant};
 use bound::Bound;
 
-/// How long events that wait may take to be processed by the version before, where the new one could not take them
-/// over.
-const REST_WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// How often it is looked whether they are.
-const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
-
 const IS_NEW: &str = "the new version is made once";
 const IS_STARTED: &str = "the new version was made before";
 const IS_LOCKED: &str = "the state of the engine is locked but while results leave";
-
-/// What stands still, to go on when this is dropped: the version before, and behind it what it has part in.
-struct Resting(Vec<Arc<Group>>);
-
-impl Resting {
-    /// What others read too goes on.
-    fn let_shared_go_on(&mut self) {
-        self.0.drain(1..).for_each(|group| group.go_on());
-    }
-}
-
-impl Drop for Resting {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|group| group.go_on());
-    }
-}
 
 /// A version of an application that is to take over from the one that runs.
 struct Version<'a> {
@@ -126,7 +103,7 @@ impl Queries {
         let inputs_stay = inputs_stay(&before, &prepared);
         let (told, after) = upgrade(Version {
             queries: self,
-            resting: Resting(vec![before.group.clone()]),
+            resting: Resting::new(before.group.clone()),
             before,
             prepared: Some(prepared),
             wish,
@@ -172,46 +149,6 @@ impl Queries {
             Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(&before.tenant, application),
             _ => Err(changed_meanwhile(&before.application.name)),
         }
-    }
-
-    /// Has everything that waits for the queries of an application processed, while nothing new comes.
-    fn let_rest(&self, before: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
-        let shared = self.routing.shared_group_of(before);
-        resting.0.extend(shared.clone());
-        for group in shared.iter().chain([&before.group]) {
-            group.close_intake();
-            self.routing.await_routing();
-            let until = Instant::now() + REST_WAIT_MAX;
-            while !group.is_idle() {
-                if Instant::now() >= until {
-                    let name = &before.application.name;
-                    let message = format!("'{name}' stays as it was: events that wait for it are not processed");
-                    return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
-                        "try again when its results find their way out: SHOW APPLICATIONS and the status say more",
-                    ));
-                }
-                std::thread::sleep(REST_LOOK_PERIOD);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives queries a slot of their own that shared one and are not equal any more in the new version.
-    fn part(&self, state: &mut State, before: &Running, queries: &[(Slot, QueryId)]) -> Result<(), ServiceError> {
-        for &(slot, query) in queries {
-            let parted = before.group.part(slot, query).map_err(|error| {
-                let message = format!("'{}' stays as it was: {error}", before.application.name);
-                ServiceError::from_text(ErrorKind::Unavailable, &message)
-            })?;
-            if parted != slot {
-                if let Some(entry) = state.registry.get_mut(query) {
-                    entry.life.move_to(parted);
-                }
-                let topics = topics_of(before, &[parted]);
-                self.routing.add_routes(before, &[parted], &topics);
-            }
-        }
-        Ok(())
     }
 
     /// Lets events go to the new version, those that wait first.
@@ -264,7 +201,7 @@ impl Upgrade for Version<'_> {
         let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
         let unequal = self.bound.unequal(state, &before, &prepared.application);
         if !self.inputs_stay || !unequal.is_empty() {
-            queries.let_rest(&before, &mut self.resting)?;
+            queries.routing.let_rest(&before, &mut self.resting)?;
         }
         queries.part(state, &before, &unequal)?;
         if self.paused.is_some() && before.group.is_checkpointed() {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use rivulet_sql::{Name, Position, Statement};
+use rivulet_sql::{Literal, Name, Position, StateWish, Statement};
 use serde_json::{Value, json};
 
 use super::answers::{
@@ -16,8 +16,8 @@ use super::texts::{only_statement, parameters_of};
 use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
-    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, StatementResult, TableInfo,
-    Tenant,
+    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, StatementResult,
+    TableInfo, Tenant,
 };
 
 /// How many applications are registered together.
@@ -211,14 +211,31 @@ impl Engine {
                 let answer = self.queries.submit(tenant, &[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
                     // The position of the value that the error speaks of, or of the application's name.
-                    let about = values.iter().find(|(parameter, ..)| error.message.contains(&format!("'{parameter}'")));
-                    match (error.kind, about) {
-                        (ErrorKind::Invalid, Some((parameter, ..))) => at(error, parameter),
+                    match (error.kind, about(&error, &values)) {
+                        (ErrorKind::Invalid, Some(parameter)) => at(error, parameter),
                         (ErrorKind::AlreadyExists, _) => at(error, &name),
                         _ => at(error, &application),
                     }
                 })?;
                 Ok(said(format!("query {name} created")))
+            }
+            Statement::AlterQuery { name, values, label } => {
+                let parameters = parameters_of(&values);
+                let change = QueryChange {
+                    name: &name.text,
+                    parameters: &parameters,
+                    label: label.as_ref().map(|label| label.as_ref().map(|(text, _)| text.as_str())),
+                    whole_of: None,
+                };
+                let answer = self.alter(&[change]).pop().expect("one answer for one change");
+                let altered = answer.map_err(|error| match about(&error, &values) {
+                    Some(parameter) if error.kind == ErrorKind::Invalid => at(error, parameter),
+                    _ => at(error, &name),
+                })?;
+                Ok(said(altered.text(&name.text)))
+            }
+            Statement::AlterApplication { name, input, options, wish } => {
+                self.alter_application(&name, input.as_ref(), &options, wish).map(said)
             }
             Statement::ShowApplications { like, limit } => {
                 let limit = rows_max(limit);
@@ -395,6 +412,43 @@ impl Engine {
         }
     }
 
+    /// Gives inputs of an application other options, which is a new version of it.
+    fn alter_application(
+        &self,
+        tenant: &Tenant,
+        name: &Name,
+        input: Option<&Name>,
+        options: &[(Name, Literal, Position)],
+        wish: StateWish,
+    ) -> Result<String, ServiceError> {
+        let running = self.applications.find(&tenant.named(&name.text)).map_err(|error| at(error, name))?;
+        let before = &running.application;
+        if before.kind != rivulet_sql::SQL {
+            let message = format!("the application '{}' is not written in SQL", before.name);
+            return Err(at(ServiceError::new(ErrorKind::Conflict, message), name));
+        }
+        let text = rivulet_sql::with_input_options(&before.text(), input, options)?;
+        // What is wrong with an option is told where it stands in this statement.
+        let planned = rivulet_sql::parse_application(&text)
+            .and_then(|create| rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant)));
+        let application = planned.map_err(|error| {
+            let (message, hint) = (error.message.clone(), error.hint.clone());
+            let option = options.iter().map(|(option, ..)| option).find(|option| message.contains(&option.text));
+            at(ServiceError { hint, ..ServiceError::invalid(message) }, option.unwrap_or(name))
+        })?;
+        let (running, replacement) = self.replace(tenant, application, wish).map_err(|error| {
+            let allowing = |hint: String| match hint.find("CREATE OR REPLACE APPLICATION") {
+                Some(place) => format!("{}put WITH (state => 'discard') behind the options", &hint[..place]),
+                None => hint,
+            };
+            at(ServiceError { hint: error.hint.map(allowing), line: None, column: None, ..error }, name)
+        })?;
+        Ok(match replacement.is_changed {
+            true => running.answer(replacement.text(&running.application.name)),
+            false => format!("application {name} has these options already, nothing was done"),
+        })
+    }
+
     fn drop_statement(
         &self,
         what: Declared,
@@ -455,6 +509,11 @@ impl Engine {
         };
         first(limit, &["name", column, "state"], rows.map(row))
     }
+}
+
+/// The one of several given values that an error speaks of.
+fn about<'v>(error: &ServiceError, values: &'v [(Name, Literal, Position)]) -> Option<&'v Name> {
+    values.iter().map(|(name, ..)| name).find(|name| error.message.contains(&format!("'{name}'")))
 }
 
 fn not_declared(what: Declared, name: &Name) -> ServiceError {

@@ -10,8 +10,8 @@ use tokio::sync::broadcast;
 
 use super::access::{Access, Action, Caller, Permit, Resource, ResourceKind};
 use super::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryFilter, QueryInfo, QueryRequest,
-    Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
+    Alteration, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
+    QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
 };
 use crate::data_folder::archive::Backup;
 
@@ -132,17 +132,32 @@ impl Session<'_> {
 
     /// See [`Service::submit`]. A request that is refused harms none of the others.
     pub fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
+        self.permitted(requests, |request| request.name, |permitted| self.service.submit(&self.permit, permitted))
+    }
+
+    /// Passes on those requests to change queries that are permitted.
+    fn permitted<R: Copy, A>(
+        &self,
+        requests: &[R],
+        name_of: impl Fn(&R) -> Option<&str>,
+        pass_on: impl FnOnce(&[R]) -> Vec<Result<A, ServiceError>>,
+    ) -> Vec<Result<A, ServiceError>> {
         if self.access.is_none() {
-            return self.service.submit(&self.permit, requests);
+            return pass_on(requests);
         }
-        let permit = |request: &QueryRequest<'_>| self.permit(Action::Change, ResourceKind::Query, request.name);
+        let permit = |request: &R| self.permit(Action::Change, ResourceKind::Query, name_of(request));
         let permits: Vec<Result<&Permit, ServiceError>> = requests.iter().map(permit).collect();
         let permitted = requests.iter().zip(&permits).filter(|(_, permit)| permit.is_ok());
-        let permitted: Vec<QueryRequest<'_>> = permitted.map(|(request, _)| *request).collect();
-        let answers = if permitted.is_empty() { Vec::new() } else { self.service.submit(&self.permit, &permitted) };
+        let permitted: Vec<R> = permitted.map(|(request, _)| *request).collect();
+        let answers = if permitted.is_empty() { Vec::new() } else { pass_on(&permitted) };
         let mut answers = answers.into_iter();
         let unanswered = || Err(ServiceError::new(ErrorKind::Internal, "the query was not answered"));
         permits.into_iter().map(|permit| permit.and_then(|_| answers.next().unwrap_or_else(unanswered))).collect()
+    }
+
+    /// See [`Service::alter`]. A change that is refused harms none of the others.
+    pub fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        self.permitted(changes, |change| Some(change.name), |permitted| self.service.alter(&self.permit, permitted))
     }
 
     /// See [`Service::query`].
@@ -267,10 +282,13 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::CreateView(create) => (Change, View, Some(&create.name)),
         Statement::CreateBigQuery(create) => (Change, Query, Some(&create.name)),
         Statement::CreateQuery { name, .. }
+        | Statement::AlterQuery { name, .. }
         | Statement::PauseQuery(name)
         | Statement::ResumeQuery(name)
         | Statement::DropQuery { name, .. } => (Change, Query, Some(name)),
-        Statement::DropApplication { name, .. } => (Change, Application, Some(name)),
+        Statement::DropApplication { name, .. } | Statement::AlterApplication { name, .. } => {
+            (Change, Application, Some(name))
+        }
         Statement::DropTable { name, .. } | Statement::RefreshTable(name) => (Change, Table, Some(name)),
         Statement::DropSource { name, .. } => (Change, Source, Some(name)),
         Statement::DropSink { name, .. } => (Change, Sink, Some(name)),

@@ -189,6 +189,8 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         (APPLICATION, "change the application 'doubled'"),
         ("DROP APPLICATION doubled CASCADE", "change the application 'doubled'"),
         ("CREATE QUERY r FROM APPLICATION doubled WITH (home => 'b')", "change the query 'r'"),
+        ("ALTER QUERY q SET (home => 'b')", "change the query 'q'"),
+        ("ALTER APPLICATION doubled SET (overflow => 'block')", "change the application 'doubled'"),
         ("PAUSE QUERY q", "change the query 'q'"),
         ("RESUME QUERY q", "change the query 'q'"),
         ("DROP QUERY q", "change the query 'q'"),

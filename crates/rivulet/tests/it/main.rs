@@ -2,6 +2,7 @@
 
 mod support;
 
+mod alter;
 mod alter_property;
 mod api;
 mod lifecycle_log;

@@ -100,6 +100,11 @@ impl Taken {
         self.slots
     }
 
+    /// Whether everything could be captured.
+    pub(super) fn is_whole(&self) -> bool {
+        self.failures.0 == 0
+    }
+
     /// The highest position in the log of an event that is in it.
     pub(super) fn position(&self) -> LogPosition {
         self.position
@@ -145,6 +150,8 @@ pub(super) struct Known {
     written: BTreeMap<ApplicationNumber, Written>,
     /// From where on the log would be replayed, of the epochs that are kept, oldest first.
     positions: VecDeque<LogPosition>,
+    /// The number of the next change of values when they were captured, of the epochs that are kept, oldest first.
+    altered_before: VecDeque<u64>,
     retained: usize,
     /// From where on the log is replayed behind the newest epoch.
     position: LogPosition,
@@ -155,8 +162,15 @@ pub(super) struct Known {
 impl Applications {
     pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
         let line = Line::new(Epochs::open_apart(store, LINE, EpochSettings { retained })?, "applications");
-        let (written, positions) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self { line, known: Known { written, positions, retained, position: 0, applied: 0 } })
+        let known = Known {
+            written: BTreeMap::new(),
+            positions: VecDeque::new(),
+            altered_before: VecDeque::new(),
+            retained,
+            position: 0,
+            applied: 0,
+        };
+        Ok(Self { line, known })
     }
 
     /// What the newest epoch has, and what was wrong with newer ones.
@@ -238,6 +252,16 @@ impl Known {
             Some(&position) if self.positions.len() >= self.retained => position,
             _ => 0,
         }
+    }
+
+    /// An epoch has all changes of values with numbers below this. Returns from which number on they are needed; of
+    /// epochs that this process has not made nothing is known.
+    pub(super) fn altered_before(&mut self, number: u64) -> Option<u64> {
+        self.altered_before.push_back(number);
+        while self.altered_before.len() > self.retained {
+            self.altered_before.pop_front();
+        }
+        self.altered_before.front().copied().filter(|_| self.altered_before.len() == self.retained)
     }
 
     /// Those of which anything is written.

@@ -160,14 +160,18 @@ impl Coordinator {
         let position = self.replayed_from();
         // Nobody is between an application that could not run and the state of its queries: what is saved of it would
         // lack those that have yet to come.
-        let (running, all) = {
+        // What is captured has every change of values that was noted by now.
+        let (running, all, altered_to) = {
             let _queries = self.queries.state.lock();
-            self.applications.all()
+            let (running, all) = self.applications.all();
+            let has_all = running.len() == all.len() && !self.queries.has_changes_to_make();
+            let altered_to = has_all.then(|| self.catalog.alteration_next()).and_then(Result::ok);
+            (running, all, altered_to)
         };
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
         // Of those that run it was noted before they did.
         checkpoints.take_unfit(known);
-        let mut slots = 0;
+        let (mut slots, mut is_whole) = (0, false);
         let saved = line.save(is_asked, |line| {
             let captured = running.iter().filter(|running| running.group.is_checkpointed());
             let taken = captured.filter_map(|running| {
@@ -175,6 +179,7 @@ impl Coordinator {
             });
             let taken: Vec<Taken> = taken.collect();
             slots = taken.iter().map(Taken::slots).sum();
+            is_whole = taken.iter().all(Taken::is_whole);
             match self.way_out.wait_for_both_ends(&taken, position) {
                 Ok(()) => known.commit(line, taken, &all, position),
                 Err(not_ready) => {
@@ -193,6 +198,12 @@ impl Coordinator {
             if let Err(error) = self.catalog.forget_lifecycle(needed_from) {
                 tracing::warn!("the catalog keeps what no replay needs any more, and it is tried again: {error}");
             }
+        }
+        if let Ok(Some(_)) = &saved
+            && let Some(needed_from) = altered_to.filter(|_| is_whole).and_then(|number| known.altered_before(number))
+            && let Err(error) = self.catalog.forget_alterations(needed_from)
+        {
+            tracing::warn!("the catalog keeps values that no state was made with, and it is tried again: {error}");
         }
         (line.status(saved.ok().flatten().as_ref()), slots)
     }

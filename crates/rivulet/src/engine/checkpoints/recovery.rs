@@ -66,6 +66,11 @@ impl<'a> SavedStates<'a> {
         self.of(running).is_some_and(|(saved, _)| saved.shared(query).is_some())
     }
 
+    /// The number of the last change of the values of a query that is in what was saved of it.
+    pub(in crate::engine) fn altered(&self, running: &Running, query: QueryId) -> u64 {
+        self.of(running).map_or(0, |(saved, _)| saved.altered(query))
+    }
+
     /// The highest numbers that something goes by in them.
     pub(in crate::engine) fn used(&self) -> Used {
         let query = self.by_application.values().filter_map(|(_, saved)| saved.last()).max();

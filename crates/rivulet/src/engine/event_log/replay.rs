@@ -33,7 +33,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 impl EventLog {
     /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the
     /// log does not have any more of it is counted as lost, if it `asks_for_all`. Holds the timers of the workers;
-    /// `over` is called at the end.
+    /// `change` is called before each event, and `over` at the end.
     ///
     /// # Errors
     /// There can be no more threads; the log cannot be read.
@@ -43,13 +43,15 @@ impl EventLog {
         asks_for_all: bool,
         router: Arc<Router>,
         workers: Arc<Workers>,
+        change: Change,
         over: Box<dyn Fn() + Send>,
     ) -> Result<(), ServiceError> {
         let wanted = if asks_for_all { from.max(1) } else { from.max(self.first()) };
         let from = wanted.max(self.first());
         self.progress.lost.store(from - wanted, Ordering::Relaxed);
         self.progress.position.store(from, Ordering::Release);
-        if self.log.next() <= from && router.end_replay(|_| true) {
+        let is_empty = self.log.next() <= from;
+        if is_empty && change(LogPosition::MAX) == LogPosition::MAX && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
             over();
             self.progress.is_over.store(true, Ordering::Release);
@@ -67,6 +69,7 @@ impl EventLog {
         workers.hold_timers_at(0);
         let replay = Replay {
             workers,
+            change,
             over,
             log: self.log.clone(),
             router,
@@ -113,9 +116,14 @@ enum Advance {
     Over,
 }
 
+/// Makes what changed at a position of the log before the event there is handed over, if everything before that is
+/// processed. Returns the position of what is yet to change, or the highest there can be.
+pub(in crate::engine) type Change = Box<dyn Fn(LogPosition) -> LogPosition + Send>;
+
 pub(super) struct Replay {
     /// Whose timers must not run ahead.
     workers: Arc<Workers>,
+    change: Change,
     /// Called when everything was handed over.
     over: Box<dyn Fn() + Send>,
     log: Arc<Log>,
@@ -160,7 +168,8 @@ impl Replay {
                 self.progress.lost.fetch_add(lost, Ordering::Relaxed);
                 self.progress.position.fetch_max(read, Ordering::AcqRel);
                 let is_near = disk_answers && self.log.next() - read <= REST_MAX;
-                match ends && is_near && !self.is_to_end() && self.hand_over_rest(read) {
+                let is_changed = || (self.change)(self.up_to(read)) == LogPosition::MAX;
+                match ends && is_near && !self.is_to_end() && is_changed() && self.hand_over_rest(read) {
                     true => {
                         self.finish();
                         Advance::Over
@@ -177,6 +186,12 @@ impl Replay {
         };
         self.next = self.progress.position.load(Ordering::Acquire);
         advance
+    }
+
+    /// Up to where everything was changed by which queries get what is from `next` on: nothing changes while there are
+    /// events of before the start.
+    fn up_to(&self, next: LogPosition) -> LogPosition {
+        if next >= self.known_to { LogPosition::MAX } else { next }
     }
 
     /// Hands over the last events while nothing new is received, so that what comes then goes to its inboxes; false if
@@ -214,14 +229,16 @@ impl Replay {
     /// Puts an event into its inboxes; false if the engine stops, or there is no room and that is not waited for.
     fn push(&self, record: &Record<'_>) -> bool {
         let message = message(record);
-        self.hold_timers_at(record.arrival_us);
         loop {
             if self.is_to_end() {
                 return false;
             }
-            let pushed = self.router.read().replay(&message, record.position, record.position >= self.known_to);
-            if pushed == Push::Taken {
-                break;
+            if (self.change)(record.position) > record.position {
+                self.hold_timers_at(record.arrival_us);
+                let pushed = self.router.read().replay(&message, record.position, record.position >= self.known_to);
+                if pushed == Push::Taken {
+                    break;
+                }
             }
             if !self.waits_for_room {
                 return false;

@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
 use rivulet_runtime::Absences;
 
+use super::alter::behind;
 use super::{Queries, State};
-use crate::catalog::{ApplicationNumber, Change, LifecycleEntry};
+use crate::catalog::{Alteration, ApplicationNumber, Change, LifecycleEntry};
 use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
-use crate::service::{ErrorKind, FullName, ServiceError};
+use crate::service::{ErrorKind, FullName, Parameter, ServiceError};
 
 /// How long events that came before a query is paused may take to be decoded where many queries share that.
 const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -38,9 +39,25 @@ pub(in crate::engine) struct LifecycleLog {
     created: Vec<(QueryId, QueryId, LogPosition)>,
     /// When queries were away that were paused or resumed.
     away: BTreeMap<QueryId, Vec<Range<LogPosition>>>,
+    /// Whose values changed, oldest change first, as far as that is remembered.
+    alterations: BTreeMap<QueryId, Vec<Alteration>>,
 }
 
 impl LifecycleLog {
+    /// The same with changes of values.
+    pub(in crate::engine) fn with_alterations(mut self, alterations: Vec<Alteration>) -> Self {
+        for alteration in alterations {
+            self.alterations.entry(alteration.query).or_default().push(alteration);
+        }
+        self
+    }
+
+    /// The changes of values of the queries that are meant.
+    pub(super) fn alterations_of(&self, is_meant: impl Fn(&QueryId) -> bool) -> BTreeMap<QueryId, Vec<Alteration>> {
+        let meant = self.alterations.iter().filter(|(query, _)| is_meant(query));
+        meant.map(|(query, alterations)| (*query, alterations.clone())).collect()
+    }
+
     /// Of what happened, oldest first.
     pub(super) fn new(all: &[LifecycleEntry]) -> Self {
         let mut created: Vec<(QueryId, QueryId, LogPosition)> = Vec::new();
@@ -54,7 +71,7 @@ impl LifecycleLog {
             }
         }
         created.sort_unstable();
-        let mut this = Self { created, away: BTreeMap::new() };
+        let mut this = Self { created, ..Self::default() };
         for (query, changes) in changes {
             let away = this.absences(query, &changes);
             this.away.insert(query, away);
@@ -118,9 +135,18 @@ pub(in crate::engine) struct Loading<'a> {
 }
 
 impl Loading<'_> {
+    /// The values with which a query made what was saved of it, if it has got others since.
+    pub(super) fn values_before(&self, running: &Running, query: QueryId) -> Option<&[Parameter<'static>]> {
+        let alterations = self.lifecycle_log.alterations.get(&query)?;
+        behind(alterations, self.saved.altered(running, query)).first().map(|first| first.before.as_slice())
+    }
+
     /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it
     /// did; of one that came since, those that came with it. `None` for one of which neither is known.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
+        if self.values_before(running, query).is_some() {
+            return Some(CAME_LATER | IS_ALONE | query);
+        }
         let saved = || self.saved.of(running)?.0.shared(query);
         let attended = self.lifecycle_log.shared(query);
         attended.filter(|_| self.lifecycle_log.is_replayed(query)).or_else(saved).or(attended)
@@ -131,11 +157,16 @@ impl Queries {
     /// What happened to queries behind the position from which on the log is replayed.
     pub(in crate::engine) fn lifecycle_log(&self, replayed_from: LogPosition) -> Result<LifecycleLog, ServiceError> {
         self.catalog.clip_lifecycle(self.event_log.end())?;
-        Ok(LifecycleLog::new(&self.catalog.lifecycle_after(replayed_from)?))
+        let log = LifecycleLog::new(&self.catalog.lifecycle_after(replayed_from)?);
+        Ok(log.with_alterations(self.catalog.alterations()?))
     }
 
     /// Has queries pass over what is replayed and not for them. They have their slots, and what was saved of them.
-    pub(in crate::engine) fn expect_replayed(&self, saved: &SavedStates<'_>, lifecycle_log: LifecycleLog) {
+    pub(in crate::engine) fn expect_replayed(
+        &self,
+        saved: &SavedStates<'_>,
+        lifecycle_log: LifecycleLog,
+    ) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
         let mut came: BTreeMap<(ApplicationNumber, LogPosition), Vec<Slot>> = BTreeMap::new();
         // Slots of queries that were saved: since when the first of them is there, and how many of them came.
@@ -190,6 +221,9 @@ impl Queries {
                 state.absences.push((running, absences));
             }
         }
+        self.expect_changes(state, saved, &lifecycle_log.alterations)?;
+        self.make_changes_now(state, 0);
+        Ok(())
     }
 
     /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.

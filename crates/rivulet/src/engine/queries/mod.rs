@@ -5,17 +5,20 @@
 //! whoever holds it may rely on the application of a query. It is held while the catalog is written, and for nothing
 //! else outside.
 //!
-//! In reading order: [`submit`] (they come, pause, resume and go), [`lifecycle_log`] (what each gets of the log after a
-//! restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of the events of one).
+//! In reading order: [`submit`] (they come, pause, resume and go), [`alter`] (they get other values), [`lifecycle_log`]
+//! (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of
+//! the events of one).
 
+mod alter;
 pub(super) mod lifecycle_log;
 mod activity;
 mod list;
 pub(super) mod submit;
 pub(super) mod why;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{QueryId, Slot};
@@ -36,6 +39,7 @@ use super::taps::{Taps, Watched};
 use crate::catalog::Catalog;
 use crate::counted::counted;
 use crate::service::{ErrorKind, FullName, LiveResult, ServiceError, Tenant};
+use alter::ReplayedChange;
 
 /// The queries of applications.
 pub(super) struct Queries {
@@ -50,6 +54,8 @@ pub(super) struct Queries {
     pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
     pub(super) state: Mutex<State>,
+    /// The position of the first change of values that is yet to be made again; the highest there can be without any.
+    pub(super) next_change: AtomicU64,
 }
 
 /// Which queries there are.
@@ -62,6 +68,8 @@ pub(super) struct State {
     replayed_paused: BTreeSet<QueryId>,
     /// Until then: when queries were away.
     absences: Vec<(Arc<Running>, Absences)>,
+    /// Changes of values that are made again while the log is replayed, by position.
+    replayed_changes: VecDeque<ReplayedChange>,
 }
 
 impl Queries {

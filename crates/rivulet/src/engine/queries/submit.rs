@@ -33,20 +33,20 @@ const LABEL_BYTES_MAX: usize = 255;
 pub(in crate::engine) const LOAD_BATCH: usize = 4_096;
 
 /// Queries of one application whose values were bound.
-struct Chunk<Q> {
+pub(super) struct Chunk<Q> {
     running: Arc<Running>,
-    values: ParameterRows,
+    pub(super) values: ParameterRows,
     /// What each row is for: the place of a request in its batch, or a query that is loaded.
-    queries: Vec<Q>,
+    pub(super) queries: Vec<Q>,
 }
 
 /// Queries of one application that only their names can still be wrong with.
-struct Checked<Q> {
-    running: Arc<Running>,
-    rows: RecordBatch,
+pub(super) struct Checked<Q> {
+    pub(super) running: Arc<Running>,
+    pub(super) rows: RecordBatch,
     /// For each row the topics that its query reads, one for each input, and what it is for.
-    inputs: Vec<Vec<String>>,
-    queries: Vec<Q>,
+    pub(super) inputs: Vec<Vec<String>>,
+    pub(super) queries: Vec<Q>,
 }
 
 /// An answer for each request, once it is known.
@@ -83,7 +83,7 @@ impl Queries {
                 if let Some(gone) = &gone {
                     return Err(gone.clone());
                 }
-                check_label(&requests[index])?;
+                check_label(requests[index].label)?;
                 check_name(&state, &mut names, tenant, &requests[index])?;
                 if let Some(companion) = &self.companion {
                     companion.admit(queries + 1)?;
@@ -98,13 +98,13 @@ impl Queries {
     }
 
     /// Tells the companion that queries read these topics, for each query one of each input.
-    fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
+    pub(super) fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
         if let Some(companion) = &self.companion {
             companion.begin(queries, topics);
         }
     }
 
-    fn companion_ends(&self, queries: &[QueryId]) {
+    pub(super) fn companion_ends(&self, queries: &[QueryId]) {
         if let Some(companion) = &self.companion {
             companion.end(queries);
         }
@@ -345,7 +345,9 @@ impl Queries {
                 }
             },
         };
-        let values = query.parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
+        // Changes that came behind what was saved are made when that is restored.
+        let parameters = loading.values_before(&chunk.running, query.id).unwrap_or(query.parameters);
+        let values = parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
         if let Err(error) = chunk.values.push(values) {
             self.leave_out(query.application, query.id, &bind_error(error));
             return 0;
@@ -367,11 +369,9 @@ impl Queries {
         let mut saved = SavedStates::read(&unrestored);
         saved.fit(&self.applications);
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_unfitting(&saved));
-        let loading = Loading {
-            saved: &saved,
-            lifecycle_log: &LifecycleLog::default(),
-            restores_at_once: self.checkpoints.as_deref(),
-        };
+        let lifecycle_log = LifecycleLog::default().with_alterations(self.catalog.alterations()?);
+        let loading =
+            Loading { saved: &saved, lifecycle_log: &lifecycle_log, restores_at_once: self.checkpoints.as_deref() };
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
@@ -381,6 +381,11 @@ impl Queries {
         for chunk in waiting.values_mut() {
             self.start_loaded(state, chunk, &loading);
         }
+        let started =
+            |query: &QueryId| state.registry.get(*query).is_some_and(|entry| applications.contains(&entry.application));
+        let alterations = lifecycle_log.alterations_of(started);
+        self.expect_changes(state, &saved, &alterations)?;
+        self.make_changes_now(state, LogPosition::MAX);
         Ok(())
     }
 
@@ -431,12 +436,12 @@ impl Queries {
 }
 
 impl<Q: Copy> Chunk<Q> {
-    fn new(running: Arc<Running>) -> Self {
+    pub(super) fn new(running: Arc<Running>) -> Self {
         Self { values: ParameterRows::new(&running.application), running, queries: Vec::new() }
     }
 
     /// Checks the values together and binds the topics, and is empty then. What does not fit is refused.
-    fn take_checked(&mut self, refuse: impl FnMut(Q, ServiceError)) -> Checked<Q> {
+    pub(super) fn take_checked(&mut self, refuse: impl FnMut(Q, ServiceError)) -> Checked<Q> {
         let running = self.running.clone();
         let (rows, queries) = (self.values.finish(), std::mem::take(&mut self.queries));
         let mut values = running.application.check(&rows).into_iter();
@@ -456,7 +461,7 @@ impl<Q: Copy> Chunk<Q> {
 impl<Q: Copy> Checked<Q> {
     /// Keeps the queries that pass `check` (given the row, what it is for, and its input topics), and refuses the
     /// others.
-    fn retain(
+    pub(super) fn retain(
         &mut self,
         mut check: impl FnMut(usize, Q, &mut Vec<String>) -> Result<(), ServiceError>,
         mut refuse: impl FnMut(Q, ServiceError),
@@ -494,8 +499,8 @@ impl<Q: Copy> Checked<Q> {
     }
 }
 
-fn check_label(request: &QueryRequest<'_>) -> Result<(), ServiceError> {
-    match request.label {
+pub(super) fn check_label(label: Option<&str>) -> Result<(), ServiceError> {
+    match label {
         Some(label) if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) => {
             Err(ServiceError::invalid(format!("a label has 1 to {LABEL_BYTES_MAX} bytes and no control characters"))
                 .with_hint("leave it out if the query belongs to nothing"))

@@ -1,0 +1,235 @@
+//! Queries whose values were changed: what they were before, as long as state may be found that was saved before that.
+//!
+//! A change of a query is in its record at once. Whoever starts the server from saved state also has to know which
+//! values that state was made with, and from which position of the log on the others count. So each change has a number,
+//! which the state of the query says too, and a row here until no checkpoint needs it
+//! ([`Catalog::forget_alterations`]).
+
+use redb::{ReadableTable, TableDefinition};
+use rivulet_dataflow::{LogPosition, QueryId};
+
+use super::record::{QueryHead, read_query, write_query};
+use super::storage::{Failure, guard};
+use super::{Catalog, CatalogError, META, NewQuery, QUERIES};
+use crate::service::{Parameter, ParameterValue};
+
+/// By number of the change: position, query, and its record before.
+pub(super) const ALTERATIONS: TableDefinition<u64, (LogPosition, QueryId, &[u8])> = TableDefinition::new("alterations");
+
+/// The number of the next change.
+const META_ALTERATION_NEXT: &str = "alteration_next";
+
+/// How many rows are forgotten in one transaction, which others wait for.
+const FORGOTTEN_AT_ONCE: usize = 100_000;
+
+/// Other values for a stored query.
+#[derive(Clone, Copy, Debug)]
+pub struct AlteredQuery<'a> {
+    /// Its id.
+    pub id: QueryId,
+    /// All its parameter values as written.
+    pub parameters: &'a [Parameter<'a>],
+    /// What it belongs to; not empty.
+    pub label: Option<&'a str>,
+    /// From which position of the log on these count, if somebody has to know the values before after a restart.
+    pub noted_at: Option<LogPosition>,
+}
+
+/// That the values of a query were changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alteration {
+    /// The number of the change.
+    pub number: u64,
+    /// The position of the first event for which the other values count.
+    pub position: LogPosition,
+    /// The query.
+    pub query: QueryId,
+    /// Its values before, as written.
+    pub before: Vec<Parameter<'static>>,
+}
+
+/// What the record of a query says of its values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoredValues {
+    /// As written.
+    pub parameters: Vec<Parameter<'static>>,
+    /// What it belongs to.
+    pub label: Option<String>,
+}
+
+impl Catalog {
+    /// The values of queries, in the order of the ids; `None` for one that is not stored.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn read_values(
+        &self,
+        ids: impl IntoIterator<Item = QueryId>,
+    ) -> Result<Vec<Option<StoredValues>>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let table = transaction.open_table(QUERIES)?;
+                let read = |id: QueryId| {
+                    let Some(record) = table.get(id)? else { return Ok(None) };
+                    let mut parameters = Vec::new();
+                    let QueryHead { label, .. } = read_query(record.value(), &mut parameters)?;
+                    Ok(Some(StoredValues { label: label.map(str::to_owned), parameters: owned(parameters) }))
+                };
+                ids.into_iter().map(read).collect()
+            })
+        })
+    }
+
+    /// Gives queries other values, all in one transaction. Returns the number of the first change that is noted; the
+    /// others that are have the numbers behind it, in their order.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; a query that is not stored. Nothing is changed then.
+    pub fn alter_queries(&self, queries: &[AlteredQuery<'_>]) -> Result<u64, CatalogError> {
+        self.write(|transaction| {
+            let mut meta = transaction.open_table(META)?;
+            let first = meta.get(META_ALTERATION_NEXT)?.map_or(1, |next| next.value());
+            let noted = queries.iter().filter(|query| query.noted_at.is_some()).count() as u64;
+            if noted > 0 {
+                meta.insert(META_ALTERATION_NEXT, first + noted)?;
+            }
+            let (mut table, mut notes) = (transaction.open_table(QUERIES)?, transaction.open_table(ALTERATIONS)?);
+            let (mut number, mut buffer, mut before) = (first, Vec::with_capacity(256), Vec::with_capacity(256));
+            for AlteredQuery { id, parameters, label, noted_at } in queries {
+                before.clear();
+                match table.get(id)? {
+                    Some(record) => before.extend_from_slice(record.value()),
+                    None => return Err(Failure::Damage(format!("the query {id} is not stored"))),
+                }
+                let mut unused = Vec::new();
+                let QueryHead { application, name, .. } = read_query(&before, &mut unused)?;
+                write_query(&mut buffer, &NewQuery { application, name, parameters, label: *label });
+                table.insert(id, buffer.as_slice())?;
+                if let Some(position) = noted_at {
+                    notes.insert(number, (*position, *id, before.as_slice()))?;
+                    number += 1;
+                }
+            }
+            Ok(first)
+        })
+    }
+
+    /// Every change that is remembered, oldest first.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn alterations(&self) -> Result<Vec<Alteration>, CatalogError> {
+        self.read(|transaction| {
+            guard(|| {
+                let mut found = Vec::new();
+                for row in transaction.open_table(ALTERATIONS)?.iter()? {
+                    let (number, row) = row?;
+                    let (position, query, record) = row.value();
+                    let mut before = Vec::new();
+                    read_query(record, &mut before)?;
+                    found.push(Alteration { number: number.value(), position, query, before: owned(before) });
+                }
+                Ok(found)
+            })
+        })
+    }
+
+    /// The number of the next change.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn alteration_next(&self) -> Result<u64, CatalogError> {
+        self.read(|transaction| {
+            guard(|| Ok(transaction.open_table(META)?.get(META_ALTERATION_NEXT)?.map_or(1, |next| next.value())))
+        })
+    }
+
+    /// No state is found any more that was saved before the change with this number: forgets some of those before it, if
+    /// there are any.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is forgotten then.
+    pub fn forget_alterations(&self, before: u64) -> Result<(), CatalogError> {
+        let has_any = self.read(|transaction| {
+            guard(|| {
+                let first = transaction.open_table(ALTERATIONS)?.first()?.map(|(number, _)| number.value());
+                Ok(first.is_some_and(|first| first < before))
+            })
+        })?;
+        if !has_any {
+            return Ok(());
+        }
+        self.write(|transaction| {
+            let mut table = transaction.open_table(ALTERATIONS)?;
+            for _ in 0..FORGOTTEN_AT_ONCE {
+                let first = table.first()?.map(|(number, _)| number.value());
+                match first {
+                    Some(number) if number < before => drop(table.remove(number)?),
+                    _ => break,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn owned(parameters: Vec<Parameter<'_>>) -> Vec<Parameter<'static>> {
+    let owned = |(name, value): Parameter<'_>| (name.into_owned().into(), value.into_owned());
+    parameters.into_iter().map(owned).collect()
+}
+
+impl ParameterValue<'_> {
+    /// The same, borrowed from nothing.
+    fn into_owned(self) -> ParameterValue<'static> {
+        match self {
+            Self::Null => ParameterValue::Null,
+            Self::Bool(value) => ParameterValue::Bool(value),
+            Self::Int(value) => ParameterValue::Int(value),
+            Self::Float(value) => ParameterValue::Float(value),
+            Self::Text(value) => ParameterValue::Text(value.into_owned().into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(limit: i64) -> Vec<Parameter<'static>> {
+        vec![("home".into(), ParameterValue::Text("42".into())), ("limit".into(), ParameterValue::Int(limit))]
+    }
+
+    #[test]
+    fn what_values_were_before_is_known_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let catalog = Catalog::open(folder.path()).expect("a catalog");
+        let (one, other) = (values(1), values(2));
+        let query = NewQuery { application: 3, name: "q", parameters: &one, label: Some("home 42") };
+        let first = catalog.insert_queries(&[query; 2], None).expect("stored");
+        let alter =
+            |id, noted_at| catalog.alter_queries(&[AlteredQuery { id, parameters: &other, label: None, noted_at }]);
+        assert_eq!(alter(first, Some(7)).expect("altered"), 1);
+        alter(first + 1, None).expect("altered");
+        assert!(alter(first + 2, Some(9)).is_err(), "it is not there, and nothing is changed");
+        assert_eq!(catalog.alteration_next().expect("a number"), 2);
+        assert_eq!(alter(first, Some(9)).expect("altered"), 2);
+        drop(catalog);
+        let catalog = Catalog::open(folder.path()).expect("a catalog");
+        let stored = StoredValues { parameters: other.clone(), label: None };
+        let read = catalog.read_values([first, first + 1, 99]).expect("read");
+        assert_eq!(read, [Some(stored.clone()), Some(stored), None]);
+        let name = catalog.read_query(first, |query| (query.name.to_owned(), query.application)).expect("read");
+        assert_eq!(name, Some(("q".to_owned(), 3)), "all else stays");
+        let of = |number, position, before: &[Parameter<'static>]| Alteration {
+            number,
+            position,
+            query: first,
+            before: before.to_vec(),
+        };
+        assert_eq!(catalog.alterations().expect("read"), [of(1, 7, &one), of(2, 9, &other)]);
+        catalog.forget_alterations(2).expect("forgotten");
+        assert_eq!(catalog.alterations().expect("read"), [of(2, 9, &other)]);
+        catalog.forget_alterations(3).expect("forgotten");
+        assert_eq!((catalog.alterations().expect("read"), catalog.alteration_next().expect("a number")), (vec![], 3));
+    }
+}

@@ -1,0 +1,563 @@
+//! Queries get other values while they run.
+//!
+//! Each step is that of an [`Upgrade`](crate::engine::upgrade::Upgrade), for one query and not for all of a group: what
+//! can be refused is, the group of the query stands still, the catalog has the values, and then the query has them, with
+//! the state that does not depend on what has changed ([`application::alteration`]).
+//!
+//! What must hold: an event that was received before the change is processed with the values before, and one that comes
+//! behind it with the others, also where the log is replayed after a crash. So the catalog has the position of the
+//! change, and nothing waits for the query when it is made: where something does, the group takes nothing in until that
+//! is processed. A replay makes the change at the same place ([`Queries::make_changes`]).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::RecordBatch;
+use arrow::compute::kernels::cmp::distinct;
+use foldhash::fast::RandomState;
+use rivulet_dataflow::{LogPosition, QueryId, Slot};
+use rivulet_operators::application;
+use rivulet_runtime::Alter;
+use rivulet_sql::ParameterRows;
+
+use super::submit::{Checked, Chunk, LOAD_BATCH, bind_error, check_label, param_value};
+use super::{Queries, State};
+use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredValues};
+use crate::engine::checkpoints::SavedStates;
+use crate::engine::lifecycle::Lifecycle;
+use crate::engine::resting::Resting;
+use crate::engine::running::{Running, topics_of};
+use crate::service::{Alteration, AlterationEffect, ErrorKind, Parameter, QueryChange, ServiceError};
+
+/// An answer for each change, once it is known.
+type Answers = [Option<Result<Alteration, ServiceError>>];
+
+/// A query that is to get other values.
+struct Wanted<'c> {
+    /// The place of its change among the changes.
+    index: usize,
+    id: QueryId,
+    before: StoredValues,
+    parameters: Vec<Parameter<'c>>,
+    label: Option<String>,
+}
+
+/// What a change of certain parameters does to a query.
+struct Effect {
+    told: Arc<AlterationEffect>,
+    state: application::Alteration,
+    /// Whether the query reads other topics then, or is found by another key.
+    reads_else: bool,
+    /// Whether it computes something else, so that it cannot share a slot with those it was equal to.
+    computes_else: bool,
+}
+
+/// Queries of one application, whose values were checked.
+struct Altered {
+    checked: Checked<usize>,
+    /// For each row what changes; `None` if only what is written does, or the label.
+    effects: Vec<Option<Arc<Effect>>>,
+    /// From where on the other values count.
+    position: LogPosition,
+    _resting: Option<Resting>,
+}
+
+/// A change that is to be made.
+struct Change<'a> {
+    query: QueryId,
+    slot: Slot,
+    row: usize,
+    effect: &'a Effect,
+    number: u64,
+}
+
+/// Changes that were made behind what was saved: they are made again at their place.
+pub(super) struct ReplayedChange {
+    position: LogPosition,
+    number: u64,
+    query: QueryId,
+    checked: Arc<Checked<(QueryId, u64, LogPosition)>>,
+    row: usize,
+}
+
+impl Queries {
+    /// Gives queries other values; see [`crate::service::Service::alter`].
+    pub(in crate::engine) fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        let (mut answers, mut rest) = (Vec::with_capacity(changes.len()), changes);
+        while !rest.is_empty() {
+            let mut names: HashSet<&str, RandomState> = HashSet::default();
+            // A query that is named once more gets those values behind the ones before.
+            let (now, later) = rest.split_at(rest.iter().take_while(|change| names.insert(change.name)).count());
+            answers.extend(self.alter_distinct(now));
+            rest = later;
+        }
+        answers
+    }
+
+    fn alter_distinct(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        let mut answers: Vec<Option<Result<Alteration, ServiceError>>> = changes.iter().map(|_| None).collect();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match self.wanted(state, changes, &mut answers) {
+            Ok((wanted, chunks)) => {
+                let altered = chunks.into_values().filter_map(|chunk| {
+                    let altered = self.check(chunk, &wanted, &mut answers);
+                    self.bring_to_rest(state, altered, &wanted, &mut answers)
+                });
+                let altered: Vec<Altered> = altered.collect();
+                self.store_and_make(state, &altered, &wanted, &mut answers);
+            }
+            Err(error) => {
+                for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+                    *answer = Some(Err(error.clone()));
+                }
+            }
+        }
+        answers.into_iter().map(|answer| answer.expect("every change was answered")).collect()
+    }
+
+    /// Finds the queries and binds the values that they are to have, by application. Those that have them already are
+    /// answered.
+    fn wanted<'c>(
+        &self,
+        state: &State,
+        changes: &[QueryChange<'c>],
+        answers: &mut Answers,
+    ) -> Result<(Vec<Wanted<'c>>, BTreeMap<ApplicationNumber, Chunk<usize>>), ServiceError> {
+        let mut found: Vec<(usize, QueryId, Arc<Running>)> = Vec::with_capacity(changes.len());
+        for (index, change) in changes.iter().enumerate() {
+            match self.find_altered(state, change) {
+                Ok((id, running)) => found.push((index, id, running)),
+                Err(error) => answers[index] = Some(Err(error)),
+            }
+        }
+        let stored = self.catalog.read_values(found.iter().map(|(_, id, _)| *id))?;
+        let (mut wanted, mut chunks) = (Vec::with_capacity(found.len()), BTreeMap::new());
+        for ((index, id, running), before) in found.into_iter().zip(stored) {
+            let change = &changes[index];
+            let before = before.unwrap_or_default();
+            let parameters = match change.whole_of {
+                Some(_) => change.parameters.to_vec(),
+                None => merged(&before.parameters, change.parameters),
+            };
+            let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
+            if label == before.label && are_same(&before.parameters, &parameters) {
+                answers[index] = Some(Ok(Alteration { id, effect: None }));
+                continue;
+            }
+            let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running));
+            let values = parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
+            match chunk.values.push(values) {
+                Ok(()) => {
+                    chunk.queries.push(wanted.len());
+                    wanted.push(Wanted { index, id, before, parameters, label });
+                }
+                Err(error) => answers[index] = Some(Err(bind_error(error))),
+            }
+        }
+        Ok((wanted, chunks))
+    }
+
+    fn find_altered(&self, state: &State, change: &QueryChange<'_>) -> Result<(QueryId, Arc<Running>), ServiceError> {
+        let name = change.name;
+        if state.big_query_names.contains(name) {
+            return Err(ServiceError::invalid(format!("'{name}' is a big query, which has no values")).with_hint(
+                format!("CREATE OR REPLACE QUERY {} AS ... gives it another text", rivulet_sql::name_in_sql(name)),
+            ));
+        }
+        let id = state.query(name)?;
+        let (running, _) = self.place(state, id)?;
+        check_label(change.label.flatten())?;
+        let other = change.whole_of.map(|application| self.applications.find(application)).transpose()?;
+        if let Some(other) = other.filter(|other| other.number != running.number) {
+            let (own, other) = (&running.application.name, &other.application.name);
+            let message = format!("the query '{name}' is one of the application '{own}', not of '{other}'");
+            return Err(ServiceError::new(ErrorKind::Conflict, message)
+                .with_hint(format!("drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name))));
+        }
+        Ok((id, running))
+    }
+
+    /// Checks values, and finds out what they change.
+    fn check(&self, mut chunk: Chunk<usize>, wanted: &[Wanted<'_>], answers: &mut Answers) -> Altered {
+        let mut refuse = |place: usize, error| answers[wanted[place].index] = Some(Err(error));
+        let mut checked = chunk.take_checked(&mut refuse);
+        let running = checked.running.clone();
+        let mut before = ParameterRows::new(&running.application);
+        let bind = |_, place: usize, _: &mut Vec<String>| {
+            let values = wanted[place].before.parameters.iter();
+            before.push(values.map(|(name, value)| (name.as_ref(), param_value(value)))).map_err(bind_error)
+        };
+        checked.retain(bind, refuse);
+        let mut known: HashMap<Vec<usize>, Arc<Effect>> = HashMap::new();
+        let effects = changed(&before.finish(), &checked.rows).into_iter().map(|changed| {
+            if changed.is_empty() {
+                return None;
+            }
+            Some(known.entry(changed).or_insert_with_key(|changed| Arc::new(Effect::new(&running, changed))).clone())
+        });
+        let effects = effects.collect();
+        Altered { checked, effects, position: 0, _resting: None }
+    }
+
+    /// Has a group stand still between two events of its queries that change; nothing if that is not possible, and then
+    /// those are answered.
+    fn bring_to_rest(
+        &self,
+        state: &mut State,
+        altered: Altered,
+        wanted: &[Wanted<'_>],
+        answers: &mut Answers,
+    ) -> Option<Altered> {
+        let running = altered.checked.running.clone();
+        if altered.effects.iter().all(Option::is_none) {
+            return Some(altered);
+        }
+        let rested = self.rest(state, &running, &altered, wanted);
+        rested
+            .map(|(position, resting)| Altered { position, _resting: Some(resting), ..altered })
+            .map_err(|(queries, error)| {
+                queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
+            })
+            .ok()
+    }
+
+    #[expect(clippy::type_complexity, reason = "the queries are those to which the error is answered")]
+    fn rest(
+        &self,
+        state: &mut State,
+        running: &Arc<Running>,
+        altered: &Altered,
+        wanted: &[Wanted<'_>],
+    ) -> Result<(LogPosition, Resting), (Vec<usize>, ServiceError)> {
+        let refused = |error| (altered.checked.queries.clone(), error);
+        if running.group.rests() {
+            let message = format!("the application '{}' is being replaced", running.application.name);
+            let error = ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment");
+            return Err(refused(error));
+        }
+        self.check_replayed(running).map_err(refused)?;
+        let effects = altered.checked.queries.iter().zip(&altered.effects);
+        let queries: Vec<(QueryId, &Effect)> =
+            effects.filter_map(|(&place, effect)| Some((wanted[place].id, effect.as_deref()?))).collect();
+        let slot_of = |state: &State, query| state.registry.get(query).and_then(|entry| entry.life.slot());
+        let parted = queries.iter().filter(|(_, effect)| effect.computes_else);
+        let parted: Vec<(Slot, QueryId)> =
+            parted.filter_map(|(query, _)| Some((slot_of(state, *query)?, *query))).collect();
+        self.part(state, running, &parted).map_err(refused)?;
+        let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
+        let mut resting = Resting::new(running.group.clone());
+        running.group.suspend();
+        // What has a lower position is in the inboxes then, if it is not processed yet.
+        let mut position = self.event_log.end();
+        self.routing.await_routing();
+        if !self.routing.is_at_rest(running, &slots) {
+            self.routing.let_rest(running, &mut resting).map_err(refused)?;
+            running.group.quiesce();
+            position = self.event_log.end();
+        }
+        Ok((position, resting))
+    }
+
+    /// Has the catalog have the values, and then the queries.
+    fn store_and_make(&self, state: &mut State, altered: &[Altered], wanted: &[Wanted<'_>], answers: &mut Answers) {
+        let rows =
+            || altered.iter().flat_map(|one| one.checked.queries.iter().zip(&one.effects).map(move |row| (one, row)));
+        let records: Vec<AlteredQuery<'_>> = rows()
+            .map(|(one, (&place, effect))| AlteredQuery {
+                id: wanted[place].id,
+                parameters: &wanted[place].parameters,
+                label: wanted[place].label.as_deref(),
+                noted_at: (effect.is_some() && one.checked.running.group.is_checkpointed()).then_some(one.position),
+            })
+            .collect();
+        if records.is_empty() {
+            return;
+        }
+        let mut number = match self.catalog.alter_queries(&records) {
+            Ok(first) => first,
+            Err(error) => {
+                let error = ServiceError::from(error);
+                rows().for_each(|(_, (&place, _))| answers[wanted[place].index] = Some(Err(error.clone())));
+                return;
+            }
+        };
+        let mut records = records.iter();
+        for one in altered {
+            let Checked { running, rows, inputs, queries } = &one.checked;
+            let mut changes = Vec::with_capacity(queries.len());
+            for (row, (&place, effect)) in queries.iter().zip(&one.effects).enumerate() {
+                let Wanted { index, id, before, label, .. } = &wanted[place];
+                let is_noted = records.next().is_some_and(|record| record.noted_at.is_some());
+                let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
+                answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told) }));
+                if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
+                    running.group.expect_label(label);
+                }
+                let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
+                if let Some((effect, slot)) = effect.as_deref().zip(slot) {
+                    let number = if is_noted { number } else { 0 };
+                    changes.push(Change { query: *id, slot, row, effect, number });
+                }
+                number += u64::from(is_noted);
+            }
+            self.make(state, running, rows, inputs, &changes);
+        }
+    }
+
+    /// Gives queries values, and brings them the events that are for these. Their group stands still.
+    fn make(
+        &self,
+        state: &State,
+        running: &Running,
+        rows: &RecordBatch,
+        inputs: &[Vec<String>],
+        changes: &[Change<'_>],
+    ) {
+        let is_replayed_paused = |change: &&Change<'_>| state.replayed_paused.contains(&change.query);
+        let is_routed = |change: &&Change<'_>| {
+            let life = state.registry.get(change.query).map(|entry| &entry.life);
+            matches!(life, Some(Lifecycle::Running(_))) || is_replayed_paused(change)
+        };
+        let routed: Vec<&Change<'_>> =
+            changes.iter().filter(|change| change.effect.reads_else).filter(is_routed).collect();
+        let slots: Vec<Slot> = routed.iter().map(|change| change.slot).collect();
+        let topics: Vec<Vec<String>> = routed.iter().map(|change| inputs[change.row].clone()).collect();
+        let queries: Vec<QueryId> = routed.iter().map(|change| change.query).collect();
+        if !slots.is_empty() {
+            self.companion_ends(&queries);
+            self.routing.remove_routes(running, &slots);
+        }
+        let alters = changes.iter().map(|change| Alter {
+            slot: change.slot,
+            query: change.query,
+            row: change.row,
+            map: change.effect.state.map.as_ref(),
+            number: change.number,
+        });
+        if let Err(error) = running.group.alter(&alters.collect::<Vec<_>>(), rows) {
+            let application = &running.application.name;
+            tracing::error!(application, "queries with other values begin anew, for their state is lost: {error}");
+        }
+        if !slots.is_empty() {
+            self.companion_begins(&queries, &topics);
+            self.routing.add_routes(running, &slots, &topics);
+            let log_only = routed.iter().filter(|change| is_replayed_paused(change)).map(|change| change.slot);
+            self.routing.route_log_only(running, &log_only.collect::<Vec<_>>());
+        }
+    }
+
+    /// Gives queries a slot of their own that shared one and are not equal any more.
+    pub(in crate::engine) fn part(
+        &self,
+        state: &mut State,
+        running: &Running,
+        queries: &[(Slot, QueryId)],
+    ) -> Result<(), ServiceError> {
+        let (parted, done) = running.group.part_all(queries);
+        for (&(_, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
+            if let Some(entry) = state.registry.get_mut(query) {
+                entry.life.move_to(parted);
+            }
+            let topics = topics_of(running, &[parted]);
+            self.routing.add_routes(running, &[parted], &topics);
+        }
+        done.map_err(|error| {
+            let message = format!("'{}' stays as it was: {error}", running.application.name);
+            ServiceError::from_text(ErrorKind::Unavailable, &message)
+        })
+    }
+}
+
+/// What was saved is of before some changes: these are made again.
+impl Queries {
+    /// Has queries get, at their place in the log, the values that they got behind what was saved of them. They have
+    /// the values of that moment, and what was saved. Where no log is read, they get them at once.
+    pub(super) fn expect_changes(
+        &self,
+        state: &mut State,
+        saved: &SavedStates<'_>,
+        alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
+    ) -> Result<(), ServiceError> {
+        let end = self.event_log.end();
+        let mut chunks: BTreeMap<ApplicationNumber, Chunk<(QueryId, u64, LogPosition)>> = BTreeMap::new();
+        let mut changes = Vec::new();
+        for (&query, of_query) in alterations {
+            let entry = state.registry.get(query).filter(|entry| entry.life.slot().is_some());
+            let running = entry.and_then(|entry| self.applications.numbered(entry.application));
+            let Some(running) = running else { continue };
+            let pending = behind(of_query, saved.altered(&running, query));
+            if pending.is_empty() {
+                continue;
+            }
+            let Some(last) = self.catalog.read_values([query])?.pop().flatten() else { continue };
+            let values = pending.iter().skip(1).map(|one| &one.before).chain([&last.parameters]);
+            let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running.clone()));
+            for (one, values) in pending.iter().zip(values) {
+                let position = if running.reads_log() { one.position.min(end) } else { 0 };
+                let values = values.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
+                match chunk.values.push(values) {
+                    Ok(()) => chunk.queries.push((query, one.number, position)),
+                    // Of values between two versions of the application.
+                    Err(error) => tracing::warn!(query, "a change of its values is not replayed: {error}"),
+                }
+            }
+            if chunk.queries.len() >= LOAD_BATCH {
+                take_changes(chunk, &mut changes);
+            }
+        }
+        chunks.values_mut().for_each(|chunk| take_changes(chunk, &mut changes));
+        changes.sort_by_key(|change| (change.position, change.number));
+        state.replayed_changes.extend(changes);
+        self.note_next_change(state);
+        Ok(())
+    }
+
+    /// Makes the changes up to a position of the log, before the event there is handed over, if everything before that
+    /// is processed. Returns the position of the first that is yet to be made, or the highest there can be.
+    pub(in crate::engine) fn make_changes(&self, position: LogPosition) -> LogPosition {
+        let next = self.next_change.load(Ordering::Acquire);
+        if next > position {
+            return next;
+        }
+        let state = &mut *self.state.lock();
+        self.make_changes_now(state, position);
+        self.next_change.load(Ordering::Acquire)
+    }
+
+    /// Whether there are changes that are yet to be made again.
+    pub(in crate::engine) fn has_changes_to_make(&self) -> bool {
+        self.next_change.load(Ordering::Acquire) < LogPosition::MAX
+    }
+
+    pub(super) fn make_changes_now(&self, state: &mut State, position: LogPosition) {
+        while let Some(first) = state.replayed_changes.front().filter(|change| change.position <= position) {
+            let running = self.applications.numbered(first.checked.running.number);
+            let batch = first.checked.clone();
+            if let Some(running) = &running {
+                let shared = self.routing.shared_group_of(running);
+                if shared.is_some_and(|shared| !shared.is_idle()) || !running.group.is_idle() {
+                    return;
+                }
+            }
+            // Those behind it that come together, each query once.
+            let mut queries: HashSet<QueryId, RandomState> = HashSet::default();
+            let count = state.replayed_changes.iter().take_while(|change| {
+                let comes_too = change.position <= position && Arc::ptr_eq(&change.checked, &batch);
+                comes_too && queries.insert(change.query)
+            });
+            let count = count.count();
+            let together: Vec<ReplayedChange> = state.replayed_changes.drain(..count).collect();
+            if let Some(running) = running {
+                let _resting = Resting::new(running.group.clone());
+                running.group.suspend();
+                self.make_replayed(state, &running, &batch, &together);
+            }
+            self.note_next_change(state);
+        }
+    }
+
+    fn make_replayed(
+        &self,
+        state: &State,
+        running: &Running,
+        batch: &Checked<(QueryId, u64, LogPosition)>,
+        changes: &[ReplayedChange],
+    ) {
+        let slot_of = |change: &ReplayedChange| state.registry.get(change.query)?.life.slot();
+        let placed: Vec<(Slot, &ReplayedChange)> =
+            changes.iter().filter_map(|change| Some((slot_of(change)?, change))).collect();
+        let places: Vec<(Slot, QueryId)> = placed.iter().map(|(slot, change)| (*slot, change.query)).collect();
+        let before = running.group.with_each(&places, |table, row| table.parameters(&[row]));
+        let effects = placed.iter().zip(before).map(|((_, change), before)| {
+            let changed = changed(&before?, &batch.rows.slice(change.row, 1)).pop()?;
+            Some(Effect::new(running, &changed))
+        });
+        let effects: Vec<Option<Effect>> = effects.collect();
+        let made = placed.iter().zip(&effects).filter_map(|((slot, change), effect)| {
+            let ReplayedChange { query, row, number, .. } = **change;
+            Some(Change { query, slot: *slot, row, effect: effect.as_ref()?, number })
+        });
+        self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>());
+    }
+
+    fn note_next_change(&self, state: &State) {
+        let next = state.replayed_changes.front().map_or(LogPosition::MAX, |change| change.position);
+        self.next_change.store(next, Ordering::Release);
+    }
+}
+
+/// Of the changes of a query, oldest first, those behind the one that is in what was saved.
+pub(super) fn behind(alterations: &[StoredAlteration], saved: u64) -> &[StoredAlteration] {
+    &alterations[alterations.partition_point(|one| one.number <= saved)..]
+}
+
+/// Takes changes out of a chunk whose values were bound.
+fn take_changes(chunk: &mut Chunk<(QueryId, u64, LogPosition)>, changes: &mut Vec<ReplayedChange>) {
+    let checked = Arc::new(chunk.take_checked(|(query, ..), error| {
+        tracing::warn!(query, "a change of its values is not replayed: {error}");
+    }));
+    let of_rows = checked.queries.iter().enumerate();
+    changes.extend(of_rows.map(|(row, &(query, number, position))| ReplayedChange {
+        position,
+        number,
+        query,
+        checked: checked.clone(),
+        row,
+    }));
+}
+
+impl Effect {
+    fn new(running: &Running, changed: &[usize]) -> Self {
+        let application = &running.application;
+        let state = application::alteration(application, changed);
+        let names = |places: &[usize]| places.iter().map(|&one| application.parameters[one].name.clone()).collect();
+        let told = AlterationEffect {
+            state_kept: names(&state.kept),
+            state_reset: names(&state.reset),
+            begun_anew: state.lost.clone(),
+        };
+        let in_input =
+            |one: &usize| application.inputs.iter().any(|input| input.address.parameters().any(|other| other == *one));
+        let is_key = |one: &usize| application.matching.is_some_and(|matching| matching.parameter == *one);
+        Self {
+            told: Arc::new(told),
+            state,
+            reads_else: changed.iter().any(|one| in_input(one) || is_key(one)),
+            computes_else: changed.iter().any(|one| application.deciding_parameters.contains(one)),
+        }
+    }
+}
+
+/// For each row the columns that differ.
+fn changed(before: &RecordBatch, after: &RecordBatch) -> Vec<Vec<usize>> {
+    let mut changed = vec![Vec::new(); after.num_rows()];
+    for (place, (before, after)) in before.columns().iter().zip(after.columns()).enumerate() {
+        let differs = distinct(before, after).expect("both have the type of the parameter");
+        (0..after.len()).filter(|&row| differs.value(row)).for_each(|row| changed[row].push(place));
+    }
+    changed
+}
+
+/// The values before, with those that are given in their place or behind them.
+fn merged<'c>(before: &[Parameter<'static>], given: &[Parameter<'c>]) -> Vec<Parameter<'c>> {
+    let mut parameters: Vec<Parameter<'c>> = before.to_vec();
+    for (name, value) in given {
+        match parameters.iter_mut().find(|(other, _)| other == name) {
+            Some((_, other)) => *other = value.clone(),
+            None => parameters.push((name.clone(), value.clone())),
+        }
+    }
+    parameters
+}
+
+/// Whether values are the same as written, in whatever order.
+fn are_same(one: &[Parameter<'_>], other: &[Parameter<'_>]) -> bool {
+    let is_in = |place: usize, (name, value): &Parameter<'_>| {
+        let found = other.get(place).filter(|(other, _)| other == name);
+        let found = found.or_else(|| other.iter().find(|(other, _)| other == name));
+        found.is_some_and(|(_, other)| value == other)
+    };
+    one.len() == other.len() && one.iter().enumerate().all(|(place, parameter)| is_in(place, parameter))
+}

@@ -1,0 +1,68 @@
+//! Groups that stand still, so that something can change between two events of their queries.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rivulet_runtime::Group;
+
+use super::routing::Routing;
+use super::running::Running;
+use crate::service::{ErrorKind, ServiceError};
+
+/// How long events that wait may take to be processed, where what comes next could not take them over.
+const REST_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether they are.
+const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+/// What stands still, to go on when this is dropped: the group of an application, and behind it those that it has part
+/// in.
+pub(super) struct Resting(Vec<Arc<Group>>);
+
+impl Resting {
+    /// Has a group go on when this is dropped, however it is brought to rest.
+    pub(super) fn new(group: Arc<Group>) -> Self {
+        Self(vec![group])
+    }
+
+    /// What others read too goes on.
+    pub(super) fn let_shared_go_on(&mut self) {
+        self.0.drain(1..).for_each(|group| group.go_on());
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|group| group.go_on());
+    }
+}
+
+impl Routing {
+    /// Has everything that waits for the queries of an application processed, while nothing new comes.
+    pub(super) fn let_rest(&self, running: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
+        let shared = self.shared_group_of(running);
+        resting.0.extend(shared.clone());
+        for group in shared.iter().chain([&running.group]) {
+            group.close_intake();
+            self.await_routing();
+            let until = Instant::now() + REST_WAIT_MAX;
+            while !group.is_idle() {
+                if Instant::now() >= until {
+                    let name = &running.application.name;
+                    let message = format!("'{name}' stays as it was: events that wait for it are not processed");
+                    return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
+                        "try again when its results find their way out: SHOW APPLICATIONS and the status say more",
+                    ));
+                }
+                std::thread::sleep(REST_LOOK_PERIOD);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing waits for the queries in these slots, nor where events are decoded for many queries together.
+    /// The group of the application is suspended, and what is received meanwhile waits.
+    pub(super) fn is_at_rest(&self, running: &Running, slots: &[rivulet_dataflow::Slot]) -> bool {
+        self.shared_group_of(running).is_none_or(|shared| shared.is_idle()) && !running.group.has_waiting(slots)
+    }
+}

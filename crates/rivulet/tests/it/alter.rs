@@ -1,0 +1,294 @@
+//! Queries get other values while they run: nothing is lost or comes twice, also after a crash.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rivulet::engine::Engine;
+use rivulet::service::{Service, ServiceError};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::engine::configuration;
+use crate::server::{Publisher, Server, free_port, wait};
+
+const SCRIPT: &str = "
+    CREATE APPLICATION counts (home TEXT, low BIGINT, size BIGINT DEFAULT 3, output TEXT DEFAULT 'out')
+    INPUT numbers (n BIGINT) FROM 'mqtt:in/{home}' FORMAT JSON
+    OUTPUT 'mqtt:{output}/{home}' FORMAT JSON
+    AS SELECT sum(n) AS total FROM numbers WHERE n > $low GROUP BY count_window($size)";
+
+fn open(folder: &Path) -> Arc<Engine> {
+    let mut config = configuration(folder);
+    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
+    Engine::open(config).expect("an engine")
+}
+
+fn run(engine: &Engine, script: &str) -> Result<String, ServiceError> {
+    let answer = engine.execute(script).pop().expect("an answer");
+    answer.map(|answer| answer.message.unwrap_or_default())
+}
+
+/// Who sends numbers, and reads what comes of them.
+struct Numbers {
+    listener: Publisher,
+    publisher: Publisher,
+}
+
+impl Numbers {
+    fn of(engine: &Engine) -> Self {
+        let broker = engine.embedded_broker_address().expect("a broker");
+        let mut listener = Publisher::connect(broker);
+        listener.subscribe("out/#");
+        listener.subscribe("other/#");
+        Self { listener, publisher: Publisher::connect(broker) }
+    }
+
+    fn send(&mut self, home: &str, numbers: &[i64]) {
+        numbers.iter().for_each(|n| self.publisher.publish(&format!("in/{home}"), &format!("{{\"n\": {n}}}")));
+    }
+
+    fn next(&mut self) -> (String, Value) {
+        let (topic, payload) = self.listener.next();
+        (topic, serde_json::from_slice::<Value>(&payload).expect("JSON")["total"].clone())
+    }
+}
+
+/// Waits until all that was sent is processed.
+fn settle(engine: &Engine, events: u64) {
+    wait("the events to be processed", || engine.status().total.events >= events);
+}
+
+#[test]
+fn a_threshold_keeps_state_and_a_length_begins_anew_and_the_answer_says_so() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let engine = open(folder.path());
+        run(&engine, SCRIPT).expect("an application");
+        run(&engine, "CREATE QUERY q FROM APPLICATION counts WITH (home => '1', low => 0)").expect("a query");
+        let mut numbers = Numbers::of(&engine);
+        numbers.send("1", &[1, 2]);
+        settle(&engine, 2);
+        let said = run(&engine, "ALTER QUERY q SET (low => 10)").expect("altered");
+        assert_eq!(said, "query q altered; state is kept: low");
+        numbers.send("1", &[3, 30]);
+        assert_eq!(numbers.next(), ("out/1".into(), json!(33)), "1 and 2 from before, and 3 is too low");
+        numbers.send("1", &[40]);
+        settle(&engine, 5);
+        let said = run(&engine, "ALTER QUERY q SET (size => 2, low => 0)").expect("altered");
+        assert!(said.starts_with("query q altered; state is kept: low; state begins anew: size (window"), "{said}");
+        numbers.send("1", &[1, 5]);
+        assert_eq!(numbers.next().1, json!(6), "40 is forgotten with the window");
+        let said = run(&engine, "ALTER QUERY q SET (size => 2)").expect("nothing");
+        assert_eq!(said, "query q has these values already, nothing was done");
+        numbers.send("1", &[7]);
+        settle(&engine, 8);
+        run(&engine, "ALTER QUERY q SET (output => 'other') LABEL 'home 1'").expect("altered");
+        numbers.send("1", &[8]);
+        assert_eq!(numbers.next(), ("other/1".into(), json!(15)));
+        let info = engine.query("q").expect("it is there");
+        assert_eq!(info.parameters["size"], json!(2));
+        assert_eq!((info.label.as_deref(), info.output_topic.as_str()), (Some("home 1"), "other/1"));
+        numbers.send("1", &[9]);
+        settle(&engine, 10);
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    let mut numbers = Numbers::of(&engine);
+    numbers.send("1", &[10]);
+    assert_eq!(numbers.next(), ("other/1".into(), json!(19)), "the same after a restart, with the state of before");
+    run(&engine, "ALTER QUERY q SET (home => '2') LABEL NULL").expect("altered");
+    numbers.send("1", &[100, 100]);
+    numbers.send("2", &[1, 2]);
+    assert_eq!(numbers.next(), ("other/2".into(), json!(3)), "another input topic");
+    assert_eq!(engine.query("q").expect("it is there").label, None);
+    run(&engine, "PAUSE QUERY q; ALTER QUERY q SET (home => '3')").expect("altered while it is paused");
+    numbers.send("3", &[1]);
+    run(&engine, "RESUME QUERY q").expect("it runs");
+    numbers.send("3", &[20, 30]);
+    assert_eq!(numbers.next(), ("other/3".into(), json!(50)));
+}
+
+#[test]
+fn wrong_values_are_refused_where_they_stand() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, SCRIPT).expect("an application");
+    run(&engine, "CREATE QUERY q FROM APPLICATION counts WITH (home => '1', low => 0)").expect("a query");
+    for (statement, column, message, hint) in [
+        ("ALTER QUERY q SET (loww => 1)", 20, "unknown parameter 'loww'", "did you mean 'low'?"),
+        ("ALTER QUERY q SET (low => 'x')", 20, "'low' is BIGINT", ""),
+        ("ALTER QUERY q SET (low => 1, size => 0)", 13, "the number of rows of the window", "count_window(100)"),
+        ("ALTER QUERY q SET (home => NULL)", 20, "cannot be NULL", ""),
+        ("ALTER QUERY q SET (home => 'a/#')", 0, "", ""),
+        ("ALTER QUERY r SET (low => 1)", 13, "there is no query 'r'", "SHOW QUERIES"),
+    ] {
+        let error = run(&engine, statement).expect_err(statement);
+        assert!(column == 0 || error.column == Some(column), "{statement}: {error:?}");
+        let said = error.hint.unwrap_or_default();
+        assert!(error.message.contains(message) && said.contains(hint), "{statement}: {} {said}", error.message);
+    }
+    assert_eq!(
+        engine.query("q").expect("it is there").parameters,
+        json!({"home": "1", "low": 0}).as_object().cloned().unwrap()
+    );
+}
+
+#[test]
+fn equal_queries_part_when_one_of_them_is_altered() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, SCRIPT).expect("an application");
+    for (query, output) in [("a", "out"), ("b", "other")] {
+        let values = format!("home => '1', low => 0, output => '{output}'");
+        run(&engine, &format!("CREATE QUERY {query} FROM APPLICATION counts WITH ({values})")).expect("a query");
+    }
+    let mut numbers = Numbers::of(&engine);
+    numbers.send("1", &[1, 2]);
+    settle(&engine, 4);
+    run(&engine, "ALTER QUERY b SET (low => 5)").expect("altered");
+    numbers.send("1", &[3]);
+    assert_eq!(numbers.next(), ("out/1".into(), json!(6)));
+    numbers.send("1", &[10]);
+    assert_eq!(numbers.next(), ("other/1".into(), json!(13)), "with a copy of the state that they shared");
+}
+
+#[test]
+fn options_of_an_application_change_without_a_new_text() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, SCRIPT).expect("an application");
+    run(&engine, "CREATE QUERY q FROM APPLICATION counts WITH (home => '1', low => 0)").expect("a query");
+    let mut numbers = Numbers::of(&engine);
+    numbers.send("1", &[1, 2]);
+    settle(&engine, 2);
+    let statement = "ALTER APPLICATION counts SET (overflow => 'drop_oldest', idle_timeout => INTERVAL '2 seconds')";
+    assert_eq!(run(&engine, statement).expect("altered"), "application counts replaced, 1 query goes on");
+    let said = run(&engine, statement).expect("nothing");
+    assert_eq!(said, "application counts has these options already, nothing was done");
+    numbers.send("1", &[3]);
+    assert_eq!(numbers.next().1, json!(6), "with its state");
+    let error = run(&engine, "ALTER APPLICATION counts SET (latenes => '1 s')").expect_err("no such option");
+    assert_eq!((error.column, error.hint.as_deref()), (Some(31), Some("did you mean 'lateness'?")), "{error:?}");
+    let error = run(&engine, "ALTER APPLICATION count SET (lateness => '1 s')").expect_err("no such application");
+    assert_eq!((error.column, error.hint.as_deref()), (Some(19), Some("did you mean 'counts'?")), "{error:?}");
+}
+
+const DURABLE: &str = "
+    CREATE APPLICATION totals (low BIGINT, name TEXT)
+    INPUT readings (n BIGINT) FROM 'mqtt:in/all' FORMAT JSON WITH (durability => 'log')
+    OUTPUT 'mqtt:out/{name}' FORMAT JSON
+    AS SELECT sum(n) AS total FROM readings WHERE n > $low GROUP BY count_window(8);
+    CREATE APPLICATION sized (home TEXT, size BIGINT, name TEXT)
+    INPUT readings (n BIGINT) FROM 'mqtt:in/{home}' FORMAT JSON WITH (durability => 'log')
+    OUTPUT 'mqtt:out/{name}' FORMAT JSON
+    AS SELECT sum(n) AS total FROM readings GROUP BY count_window($size);";
+
+fn start(folder: &Path) -> Server {
+    let server = Server::start_at(folder, free_port(), 0);
+    wait("the end of the replay", || server.status()["log"]["is_replaying"] != json!(true));
+    server
+}
+
+/// Sends a number, and waits until it is on disk.
+fn send(server: &Server, topic: &str, n: i64) {
+    let durable = || server.status()["log"]["durable"].as_u64().unwrap_or(0);
+    let before = durable();
+    Publisher::connect(server.mqtt).publish(topic, &format!("{{\"n\":{n}}}"));
+    wait("an event in the log", || durable() > before);
+}
+
+/// More than share the decoding of their topic.
+const QUERIES: usize = 20;
+
+#[test]
+fn events_of_before_a_change_are_replayed_with_the_values_of_before() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let mut server = start(folder.path());
+        server.sql_ok(DURABLE);
+        for query in 0..QUERIES {
+            server
+                .sql_ok(&format!("CREATE QUERY q{query} FROM APPLICATION totals WITH (low => 0, name => 'q{query}')"));
+        }
+        server.sql_ok("CREATE QUERY sized FROM APPLICATION sized WITH (home => 'a', size => 4, name => 'sized')");
+        server.sql_ok("CREATE QUERY moved FROM APPLICATION sized WITH (home => 'a', size => 3, name => 'moved')");
+        server.sql_ok("CHECKPOINT");
+        send(&server, "in/all", 1);
+        send(&server, "in/a", 1);
+        server.sql_ok("ALTER QUERY q1 SET (low => 5); ALTER QUERY q2 SET (low => 5)");
+        server.sql_ok("ALTER QUERY sized SET (size => 2); ALTER QUERY moved SET (home => 'b')");
+        send(&server, "in/all", 2);
+        send(&server, "in/all", 10);
+        send(&server, "in/a", 10);
+        send(&server, "in/b", 20);
+        server.sql_ok("ALTER QUERY q1 SET (low => 0)");
+        send(&server, "in/all", 3);
+        server.kill_9();
+    }
+    // Killed twice: the first start replays and saves nothing either.
+    let mut server = start(folder.path());
+    server.kill_9();
+    drop(server);
+    let server = start(folder.path());
+    let mut listener = Publisher::connect(server.mqtt);
+    listener.subscribe("out/#");
+    let mut totals = std::collections::BTreeMap::new();
+    let mut take = |listener: &mut Publisher| {
+        let (topic, payload) = listener.next();
+        let total = serde_json::from_slice::<Value>(&payload).expect("JSON")["total"].as_i64().expect("a number");
+        let name = topic.strip_prefix("out/").expect("a topic of a result").to_owned();
+        assert_eq!(totals.insert(name.clone(), total), None, "{name} gives one result");
+    };
+    send(&server, "in/a", 100);
+    take(&mut listener);
+    send(&server, "in/b", 200);
+    send(&server, "in/b", 400);
+    take(&mut listener);
+    for n in [101, 102, 103, 104, 105, 106] {
+        send(&server, "in/all", n);
+    }
+    (0..QUERIES).for_each(|_| take(&mut listener));
+    let (rest, all) = (101 + 102 + 103 + 104, 1 + 2 + 10 + 3);
+    let mut expected: std::collections::BTreeMap<String, i64> =
+        (0..QUERIES).map(|query| (format!("q{query}"), all + rest)).collect();
+    expected.insert("q1".into(), 1 + 10 + 3 + rest + 105);
+    expected.insert("q2".into(), 1 + 10 + rest + 105 + 106);
+    expected.insert("sized".into(), 110);
+    expected.insert("moved".into(), 620);
+    assert_eq!(totals, expected);
+}
+
+#[test]
+fn what_is_saved_behind_a_change_is_not_begun_anew_by_a_restart() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let mut server = start(folder.path());
+        server.sql_ok(SCRIPT);
+        server.sql_ok("CREATE QUERY q FROM APPLICATION counts WITH (home => '1', low => 0)");
+        let mut publisher = Publisher::connect(server.mqtt);
+        let mut send = |n| {
+            let events = || server.status()["total"]["events"].as_u64().unwrap_or(0);
+            let before = events();
+            publisher.publish("in/1", &format!("{{\"n\":{n}}}"));
+            wait("an event", || events() > before);
+        };
+        send(1);
+        server.sql_ok("CHECKPOINT; ALTER QUERY q SET (size => 2)");
+        send(2);
+        server.sql_ok("CHECKPOINT");
+        server.kill_9();
+    }
+    let server = start(folder.path());
+    let mut results = server.watch("q");
+    Publisher::connect(server.mqtt).publish("in/1", "{\"n\":4}");
+    assert_eq!(results.next().expect("a result")["total"], json!(6));
+    // Where nothing was saved behind the change, what was saved before it is not taken for state of the new window.
+    server.sql_ok("ALTER QUERY q SET (size => 3)");
+    drop(results);
+    drop(server);
+    let server = start(folder.path());
+    let mut results = server.watch("q");
+    let mut publisher = Publisher::connect(server.mqtt);
+    [10, 20, 30].into_iter().for_each(|n| publisher.publish("in/1", &format!("{{\"n\":{n}}}")));
+    assert_eq!(results.next().expect("a result")["total"], json!(60));
+}
