@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
+use axum::extract::Query;
+use axum::extract::rejection::QueryRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -26,12 +28,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::service::{QueryRequest, Session, generated_name};
+use crate::service::{Alteration, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name};
 
 use super::error::ApiError;
 use super::lines::{LINE_BYTES_MAX, LineBatch, LineCutter};
 use super::submission::{Submission, parse};
-use super::types::{BulkAnswer, ErrorAnswer, ErrorDetail, QuerySubmission};
+use super::types::{BulkAnswer, BulkOutcome, BulkParameters, ErrorAnswer, ErrorDetail, QuerySubmission};
 use super::{Api, Authenticated};
 
 /// What the answer to a line is taken for, in bytes: an id and a name, or an error with its hint.
@@ -54,10 +56,14 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 /// Answers stream back line by line and in order, `{"line":1,"id":7,"name":"kims_ac"}` or `{"line":2,"error":{...}}`. A
 /// line that is answered with an id is durable. A wrong line harms only itself. Read the answers while you send: the
 /// server keeps no more than some ten thousand unread ones and stops reading until you take them. A client that sends
+/// With `replace_existing` a query whose name exists gets the values and the label of the line, as if it had been
+/// submitted with them, and goes on with what state it can; each answer then says as its `outcome` whether the query was
+/// `created`, `changed`, or `unchanged` because it had these values. A client that sends
 /// less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the first line that was not
 /// read. The time in which it waits for answers does not count.
 #[utoipa::path(
     post, path = "/api/v1/queries/bulk", tag = "queries",
+    params(BulkParameters),
     request_body(content = QuerySubmission, content_type = "application/x-ndjson"),
     responses(
         (status = 200, description = "A line for each line", body = BulkAnswer, content_type = "application/x-ndjson"),
@@ -67,8 +73,10 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 pub(super) async fn submit_bulk(
     api: Authenticated,
     wait: Option<Extension<ClientWait>>,
+    parameters: Result<Query<BulkParameters>, QueryRejection>,
     body: Body,
 ) -> Result<Response, ApiError> {
+    let Query(BulkParameters { replace_existing }) = parameters?;
     let (batches_in, mut batches) = mpsc::channel::<Batch>(1);
     let wait = wait.map(|Extension(wait)| wait);
     let (answers, answers_out) = mpsc::channel::<Piece>(1);
@@ -76,11 +84,12 @@ pub(super) async fn submit_bulk(
     let reader = tokio::spawn(reader.read());
     tokio::spawn(async move {
         while let Some(Batch { lines: batch, held, pause }) = batches.recv().await {
-            let (answer, is_last) = match api.blocking(move |session| answer_batch(session, &batch)).await {
-                Ok(answer) => (answer, false),
-                // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
-                Err(error) => (answer_line(None, error.detail), true),
-            };
+            let (answer, is_last) =
+                match api.blocking(move |session| answer_batch(session, &batch, replace_existing)).await {
+                    Ok(answer) => (answer, false),
+                    // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
+                    Err(error) => (answer_line(None, error.detail), true),
+                };
             if !send(&answers, answer, held).await || is_last {
                 return;
             }
@@ -236,8 +245,8 @@ impl Reader {
     }
 }
 
-/// Submits a batch and writes its answers.
-fn answer_batch(session: &Session<'_>, batch: &LineBatch) -> Vec<u8> {
+/// Submits a batch and writes its answers; if it `replaces_existing`, queries that exist get the values of their lines.
+fn answer_batch(session: &Session<'_>, batch: &LineBatch, replaces_existing: bool) -> Vec<u8> {
     let mut parameters = Vec::new();
     let parsed: Vec<(u64, Result<Submission<'_>, ErrorDetail>)> = batch
         .lines()
@@ -260,40 +269,104 @@ fn answer_batch(session: &Session<'_>, batch: &LineBatch) -> Vec<u8> {
             label: submission.label.as_deref(),
         })
         .collect();
-    let mut answers = if requests.is_empty() { Vec::new() } else { session.submit(&requests) }.into_iter();
+    let answers: Vec<Done> = match replaces_existing {
+        _ if requests.is_empty() => Vec::new(),
+        true => submit_or_alter(session, &requests),
+        false => session.submit(&requests).into_iter().map(|answer| answer.map(|id| (id, None))).collect(),
+    };
+    let mut answers = answers.into_iter();
     let mut text = Vec::with_capacity(64 * parsed.len());
     for (number, submission) in &parsed {
         let answer = match submission {
             Err(error) => Err(error.clone()),
             Ok(submission) => match answers.next() {
-                Some(Ok(id)) => Ok((id, submission.name.as_deref())),
+                Some(Ok((id, outcome))) => Ok((id, submission.name.as_deref(), outcome)),
                 Some(Err(error)) => Err(ErrorDetail::from(error)),
                 None => Err(ApiError::internal("the query was not answered").detail),
             },
         };
         match answer {
-            Ok((id, name)) => write_created(&mut text, *number, id, name),
+            Ok((id, name, outcome)) => write_created(&mut text, *number, id, name, outcome),
             Err(error) => text.extend(answer_line(Some(*number), error)),
         }
     }
     text
 }
 
+/// What became of a query whose line is right.
+type Done = Result<(u64, Option<BulkOutcome>), ServiceError>;
+
+/// Gives those queries the values of their lines that exist, and submits the others.
+fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done> {
+    let mut answers: Vec<Option<Done>> = requests.iter().map(|_| None).collect();
+    let unanswered = |answers: &[Option<Done>]| -> Vec<usize> {
+        answers.iter().enumerate().filter(|(_, answer)| answer.is_none()).map(|(place, _)| place).collect()
+    };
+    let alter = |answers: &mut [Option<Done>]| {
+        let mut places = unanswered(answers);
+        let mut changes = Vec::with_capacity(places.len());
+        places.retain(|&place| {
+            let QueryRequest { name, application, parameters, label } = requests[place];
+            let change = |name| QueryChange { name, parameters, label: Some(label), whole_of: Some(application) };
+            changes.extend(name.map(change));
+            name.is_some()
+        });
+        let altered = if changes.is_empty() { Vec::new() } else { session.alter(&changes) };
+        for (place, altered) in places.into_iter().zip(altered) {
+            answers[place] = match altered {
+                Ok(Alteration { id, effect: Some(_) }) => Some(Ok((id, Some(BulkOutcome::Changed)))),
+                Ok(Alteration { id, effect: None }) => Some(Ok((id, Some(BulkOutcome::Unchanged)))),
+                // It is submitted.
+                Err(error) if error.kind == ErrorKind::NotFound => None,
+                Err(error) => Some(Err(error)),
+            };
+        }
+    };
+    alter(&mut answers);
+    let places = unanswered(&answers);
+    let new: Vec<QueryRequest<'_>> = places.iter().map(|&place| requests[place]).collect();
+    let submitted = if new.is_empty() { Vec::new() } else { session.submit(&new) };
+    let mut comes_twice = false;
+    for (place, submitted) in places.into_iter().zip(submitted) {
+        answers[place] = match submitted {
+            Ok(id) => Some(Ok((id, Some(BulkOutcome::Created)))),
+            // By a line before it.
+            Err(error) if error.kind == ErrorKind::AlreadyExists => {
+                comes_twice = true;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        };
+    }
+    if comes_twice {
+        alter(&mut answers);
+    }
+    let gone =
+        || ServiceError::new(ErrorKind::Conflict, "the query was created and dropped meanwhile").with_hint(AGAIN);
+    answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(gone()))).collect()
+}
+
 /// Writes `{"line":1,"id":7,"name":"kims_ac"}`, without a detour over types: this is the hot path.
-fn write_created(text: &mut Vec<u8>, line: u64, id: u64, name: Option<&str>) {
+fn write_created(text: &mut Vec<u8>, line: u64, id: u64, name: Option<&str>, outcome: Option<BulkOutcome>) {
     // Writing to memory does not fail.
     let _ = write!(text, "{{\"line\":{line},\"id\":{id},\"name\":");
     let _ = match name {
         Some(name) => serde_json::to_writer(&mut *text, name),
         None => serde_json::to_writer(&mut *text, &generated_name(id)),
     };
+    text.extend_from_slice(match outcome {
+        None => b"",
+        Some(BulkOutcome::Created) => br#","outcome":"created""#.as_slice(),
+        Some(BulkOutcome::Changed) => br#","outcome":"changed""#,
+        Some(BulkOutcome::Unchanged) => br#","outcome":"unchanged""#,
+    });
     text.extend_from_slice(b"}\n");
 }
 
 /// The answer to a line that failed; without a number, to the rest of the lines.
 fn answer_line(line: Option<u64>, error: ErrorDetail) -> Vec<u8> {
     let mut text = match line {
-        Some(line) => serde_json::to_vec(&BulkAnswer { line, id: None, name: None, error: Some(error) }),
+        Some(line) => serde_json::to_vec(&BulkAnswer { line, id: None, name: None, outcome: None, error: Some(error) }),
         None => serde_json::to_vec(&ErrorAnswer { error }),
     }
     .unwrap_or_default();

@@ -379,7 +379,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(queries::list_queries, queries::submit_query))
         .routes(routes!(bulk::submit_bulk))
         .routes(routes!(big_queries::list_big_queries, big_queries::create_big_query))
-        .routes(routes!(queries::show_query, queries::drop_query))
+        .routes(routes!(queries::show_query, queries::alter_query, queries::drop_query))
         .routes(routes!(queries::pause_query))
         .routes(routes!(queries::resume_query))
         .routes(routes!(results::watch_results))

@@ -6,11 +6,13 @@ use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 
-use crate::service::{QUERIES_PAGE_MAX, QueryFilter, QueryRequest, ServiceError, generated_name};
+use crate::service::{QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, generated_name};
 
 use super::error::ApiError;
-use super::submission::parse;
-use super::types::{self, ErrorAnswer, ListParameters, QueryCreated, QueryPage, QuerySubmission};
+use super::submission::{parse, parse_change};
+use super::types::{
+    self, ErrorAnswer, ListParameters, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission,
+};
 use super::{Authenticated, Name};
 
 /// Queries of a page unless the request says otherwise.
@@ -94,6 +96,41 @@ pub(super) async fn list_queries(
 pub(super) async fn show_query(api: Authenticated, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
     let query = api.blocking(move |session| session.describe_query(&name)).await??;
     Ok(Json(query.into()))
+}
+
+/// Give a query other values
+///
+/// It goes on running. Parameters that are left out keep their value, and a label that is null is taken away. Events
+/// that were received before are processed with the values before, those behind with the others. The answer comes when
+/// that is durable, and says which state the query keeps.
+#[utoipa::path(
+    patch, path = "/api/v1/queries/{name}", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    request_body = QueryPatch,
+    responses(
+        (status = 200, description = "The query has the values", body = QueryAltered),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn alter_query(
+    api: Authenticated,
+    Name(name): Name,
+    body: Body,
+) -> Result<Json<QueryAltered>, ApiError> {
+    let json = api.read_text(body).await?;
+    let altered = api
+        .blocking(move |session| {
+            let mut parameters = Vec::new();
+            let change = parse_change(json.as_bytes(), &mut parameters)
+                .map_err(|detail| ApiError::of(StatusCode::BAD_REQUEST, detail))?;
+            let label = change.label.as_ref().map(Option::as_deref);
+            let change = QueryChange { name: &name, parameters: &parameters, label, whole_of: None };
+            let answer = session.alter(&[change]).pop();
+            let altered = answer.ok_or_else(|| ApiError::internal("the change was not answered"))??;
+            Ok::<_, ApiError>(QueryAltered::new(&name, &altered))
+        })
+        .await??;
+    Ok(Json(altered))
 }
 
 /// Drop a query

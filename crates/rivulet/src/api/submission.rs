@@ -26,21 +26,70 @@ pub(super) struct Submission<'a> {
     pub(super) label: Option<Cow<'a, str>>,
 }
 
+/// Other values for a query; its parameters are a range of the list given to [`parse_change`].
+#[derive(Debug, PartialEq)]
+pub(super) struct Change<'a> {
+    pub(super) parameters: Range<usize>,
+    /// `Some(None)` where it is to be none.
+    pub(super) label: Option<Option<Cow<'a, str>>>,
+}
+
 /// Reads one submission and appends its parameters to the list; leaves the list as it was on errors.
 pub(super) fn parse<'a>(json: &'a [u8], parameters: &mut Vec<Parameter<'a>>) -> Result<Submission<'a>, ErrorDetail> {
-    let start = parameters.len();
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let read = SubmissionSeed { parameters }
-        .deserialize(&mut deserializer)
-        .and_then(|submission| deserializer.end().map(|()| submission));
-    read.map_err(|error| {
-        parameters.truncate(start);
-        detail(&error)
+    read(json, parameters, &SUBMISSION).map(|(fields, parameters)| Submission {
+        name: fields.name.flatten(),
+        application: fields.application.unwrap_or_default(),
+        parameters,
+        label: fields.label.flatten(),
     })
 }
 
+/// Reads other values for a query and appends them to the list; leaves the list as it was on errors.
+pub(super) fn parse_change<'a>(json: &'a [u8], parameters: &mut Vec<Parameter<'a>>) -> Result<Change<'a>, ErrorDetail> {
+    read(json, parameters, &CHANGE).map(|(fields, parameters)| Change { parameters, label: fields.label })
+}
+
+/// What an object may have.
+struct Form {
+    fields: &'static [&'static str],
+    /// The field that it must have.
+    must_have: Option<&'static str>,
+    hint: &'static str,
+}
+
+const SUBMISSION: Form = Form {
+    fields: &["name", "application", "parameters", "label"],
+    must_have: Some("application"),
+    hint: "a query is {\"name\": ..., \"application\": ..., \"parameters\": {...}, \"label\": ...}; name and label may be left out",
+};
+
+const CHANGE: Form = Form {
+    fields: &["parameters", "label"],
+    must_have: None,
+    hint: "a change is {\"parameters\": {...}, \"label\": ...}; what is left out stays, and a label that is null is taken away",
+};
+
+fn read<'a>(
+    json: &'a [u8],
+    parameters: &mut Vec<Parameter<'a>>,
+    form: &Form,
+) -> Result<(Fields<'a>, Range<usize>), ErrorDetail> {
+    let start = parameters.len();
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let read = FieldsSeed { parameters, form }
+        .deserialize(&mut deserializer)
+        .and_then(|fields| deserializer.end().map(|()| fields));
+    match read {
+        Ok(fields) => Ok((fields, start..parameters.len())),
+        Err(error) => {
+            parameters.truncate(start);
+            Err(detail(&error, form))
+        }
+    }
+}
+
 /// A JSON error as an error of the API. Its text ends with a position, which has fields of its own.
-fn detail(error: &serde_json::Error) -> ErrorDetail {
+fn detail(error: &serde_json::Error, form: &Form) -> ErrorDetail {
     let text = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     let message = text.strip_suffix(&position).unwrap_or(&text);
@@ -48,11 +97,7 @@ fn detail(error: &serde_json::Error) -> ErrorDetail {
     let message = if message == "expected ident" { "expected value" } else { message };
     let message = if error.is_data() { message.to_owned() } else { format!("not JSON: {message}") };
     let number = |number: usize| u32::try_from(number).ok().filter(|&number| number > 0);
-    let hint = if error.is_data() {
-        "a query is {\"name\": ..., \"application\": ..., \"parameters\": {...}, \"label\": ...}; name and label may be left out"
-    } else {
-        "the text must be one JSON object"
-    };
+    let hint = if error.is_data() { form.hint } else { "the text must be one JSON object" };
     ErrorDetail {
         kind: "invalid".into(),
         message,
@@ -62,55 +107,66 @@ fn detail(error: &serde_json::Error) -> ErrorDetail {
     }
 }
 
-struct SubmissionSeed<'l, 'a> {
-    parameters: &'l mut Vec<Parameter<'a>>,
+/// The fields that are there.
+#[derive(Default)]
+struct Fields<'a> {
+    name: Option<Option<Cow<'a, str>>>,
+    application: Option<Cow<'a, str>>,
+    label: Option<Option<Cow<'a, str>>>,
 }
 
-impl<'a> DeserializeSeed<'a> for SubmissionSeed<'_, 'a> {
-    type Value = Submission<'a>;
+struct FieldsSeed<'l, 'a> {
+    parameters: &'l mut Vec<Parameter<'a>>,
+    form: &'l Form,
+}
+
+impl<'a> DeserializeSeed<'a> for FieldsSeed<'_, 'a> {
+    type Value = Fields<'a>;
 
     fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'a> Visitor<'a> for SubmissionSeed<'_, 'a> {
-    type Value = Submission<'a>;
+impl<'a> Visitor<'a> for FieldsSeed<'_, 'a> {
+    type Value = Fields<'a>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a query as a JSON object")
     }
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-        let mut name = None;
-        let mut application = None;
-        let mut parameters = None;
-        let mut label = None;
+        let (mut fields, mut has_parameters) = (Fields::default(), false);
         while let Some(Text(field)) = map.next_key()? {
+            if !self.form.fields.contains(&field.as_ref()) {
+                let known = self
+                    .form
+                    .fields
+                    .split_last()
+                    .map_or_else(String::new, |(last, first)| format!("{} and {last}", first.join(", ")));
+                return Err(M::Error::custom(format_args!("there is no field {field}, only {known}")));
+            }
             match field.as_ref() {
-                "name" if name.is_none() => name = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0)),
-                "application" if application.is_none() => application = Some(map.next_value::<Text<'a>>()?.0),
-                "parameters" if parameters.is_none() => {
-                    parameters = Some(map.next_value_seed(ParametersSeed { parameters: self.parameters })?);
+                "name" if fields.name.is_none() => {
+                    fields.name = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0));
                 }
-                "label" if label.is_none() => label = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0)),
-                "name" | "application" | "parameters" | "label" => {
-                    return Err(M::Error::custom(format_args!("the field {field} is there twice")));
+                "application" if fields.application.is_none() => {
+                    fields.application = Some(map.next_value::<Text<'a>>()?.0);
                 }
-                _ => {
-                    return Err(M::Error::custom(format_args!(
-                        "there is no field {field}, only name, application, parameters and label"
-                    )));
+                "parameters" if !has_parameters => {
+                    map.next_value_seed(ParametersSeed { parameters: self.parameters })?;
+                    has_parameters = true;
                 }
+                "label" if fields.label.is_none() => {
+                    fields.label = Some(map.next_value::<Option<Text<'a>>>()?.map(|text| text.0));
+                }
+                _ => return Err(M::Error::custom(format_args!("the field {field} is there twice"))),
             }
         }
-        let none = self.parameters.len()..self.parameters.len();
-        Ok(Submission {
-            name: name.flatten(),
-            application: application.ok_or_else(|| M::Error::custom("the field application is missing"))?,
-            parameters: parameters.unwrap_or(none),
-            label: label.flatten(),
-        })
+        match self.form.must_have.filter(|_| fields.application.is_none()) {
+            Some(missing) => Err(M::Error::custom(format_args!("the field {missing} is missing"))),
+            None => Ok(fields),
+        }
     }
 }
 
@@ -119,7 +175,7 @@ struct ParametersSeed<'l, 'a> {
 }
 
 impl<'a> DeserializeSeed<'a> for ParametersSeed<'_, 'a> {
-    type Value = Range<usize>;
+    type Value = ();
 
     fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -127,7 +183,7 @@ impl<'a> DeserializeSeed<'a> for ParametersSeed<'_, 'a> {
 }
 
 impl<'a> Visitor<'a> for ParametersSeed<'_, 'a> {
-    type Value = Range<usize>;
+    type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("parameter values as a JSON object")
@@ -146,7 +202,7 @@ impl<'a> Visitor<'a> for ParametersSeed<'_, 'a> {
             let Scalar(value) = map.next_value()?;
             self.parameters.push((name, value));
         }
-        Ok(start..self.parameters.len())
+        Ok(())
     }
 }
 
@@ -264,6 +320,25 @@ mod tests {
             let submission = parse(json.as_bytes(), &mut Vec::new()).expect(json);
             assert_eq!(submission, Submission { name: None, application: "a".into(), parameters: 0..0, label: None });
         }
+    }
+
+    #[test]
+    fn of_a_change_what_is_left_out_is_told_from_null() {
+        for (json, label) in [
+            (r#"{"parameters":{"limit":30}}"#, None),
+            (r#"{"label":null,"parameters":{"limit":30}}"#, Some(None)),
+            (r#"{"parameters":{"limit":30},"label":"home 42"}"#, Some(Some(Cow::Borrowed("home 42")))),
+        ] {
+            let mut parameters = Vec::new();
+            assert_eq!(
+                parse_change(json.as_bytes(), &mut parameters),
+                Ok(Change { parameters: 0..1, label }),
+                "{json}"
+            );
+        }
+        let error = parse_change(br#"{"name":"q"}"#, &mut Vec::new()).expect_err("a name stays");
+        assert_eq!(error.message, "there is no field name, only parameters and label");
+        assert!(error.hint.is_some_and(|hint| hint.starts_with("a change is")));
     }
 
     #[test]

@@ -237,6 +237,68 @@ pub struct QueryCreated {
     pub name: String,
 }
 
+/// Other values for a query. What is left out stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueryPatch {
+    /// Values of parameters by name.
+    #[serde(default)]
+    #[schema(example = json!({"limit": 30}))]
+    pub parameters: Map<String, Value>,
+    /// What it belongs to from now on; null for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "home 42")]
+    pub label: Option<Option<String>>,
+}
+
+/// A query that has the values that it was given, which is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryAltered {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    #[schema(example = "kims_ac")]
+    pub name: String,
+    /// Whether it had others before.
+    pub changed: bool,
+    /// The parameters with other values on which no state depends: the query goes on with its state.
+    #[schema(example = json!(["limit"]))]
+    pub state_kept: Vec<String>,
+    /// Those of which state depends, which has begun anew.
+    pub state_reset: Vec<String>,
+    /// The operators that have begun anew, in words.
+    pub begun_anew: Vec<String>,
+}
+
+impl QueryAltered {
+    pub(super) fn new(name: &str, altered: &service::Alteration) -> Self {
+        let effect = altered.effect.as_deref().cloned().unwrap_or_default();
+        let service::AlterationEffect { state_kept, state_reset, begun_anew } = effect;
+        let changed = altered.effect.is_some();
+        Self { id: altered.id, name: name.to_owned(), changed, state_kept, state_reset, begun_anew }
+    }
+}
+
+/// How a bulk submission is carried out.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct BulkParameters {
+    /// Give queries whose name exists the values of the line, instead of refusing the line.
+    #[serde(default)]
+    pub replace_existing: bool,
+}
+
+/// What became of the query of a line, where queries that exist are given its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BulkOutcome {
+    /// There was none of its name.
+    Created,
+    /// It had other values.
+    Changed,
+    /// It has these values already.
+    Unchanged,
+}
+
 /// The answer to one line of a bulk submission: an id and a name, or an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkAnswer {
@@ -248,6 +310,9 @@ pub struct BulkAnswer {
     /// Name of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What became of it, if queries that exist are given the values of the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<BulkOutcome>,
     /// Why there is no query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,

@@ -205,6 +205,16 @@ impl Client {
         self.json(self.accepted(request.send(text.as_str()))?)
     }
 
+    /// Sends JSON that changes what is there, and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn patch_json<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let text = serde_json::to_string(body).map_err(|error| ClientError::Input(error.into()))?;
+        let request = self.agent.patch(self.url(path)).content_type("application/json");
+        self.json(self.accepted(request.send(text.as_str()))?)
+    }
+
     /// Posts nothing and gets nothing.
     ///
     /// # Errors
@@ -280,17 +290,23 @@ impl Client {
         events::read(BufReader::new(reader), lost, visit)
     }
 
-    /// Submits queries, one JSON object a line, and calls `visit` with each answer as it comes.
+    /// Submits queries, one JSON object a line, and calls `visit` with each answer as it comes. If it
+    /// `replaces_existing`, queries whose name exists get the values of their line.
     ///
     /// # Errors
     /// As [`Client::get`], and errors of `visit`. Lines that the server refuses are answers, not errors.
     pub fn submit_bulk<E: From<ClientError>>(
         &self,
         lines: impl Read + Send + 'static,
+        replaces_existing: bool,
         mut visit: impl FnMut(BulkAnswer) -> Result<(), E>,
     ) -> Result<(), E> {
         let host = self.server.trim_start_matches("http://");
-        let exchange = duplex::post(host, "/api/v1/queries/bulk", self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
+        let path = match replaces_existing {
+            true => "/api/v1/queries/bulk?replace_existing=true",
+            false => "/api/v1/queries/bulk",
+        };
+        let exchange = duplex::post(host, path, self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
         let mut answer = exchange.map_err(|error| match error {
             PostError::Connect(error) => {
                 ClientError::Unreachable { server: self.server.clone(), detail: error.to_string() }

@@ -1,15 +1,18 @@
 //! Queries get other values while they run: nothing is lost or comes twice, also after a crash.
 
+use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
+use rivulet::api::types::{BulkOutcome, QueryAltered};
 use rivulet::engine::Engine;
+use rivulet::http_client::{Client, ClientError};
 use rivulet::service::{Service, ServiceError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::configuration;
-use crate::server::{Publisher, Server, free_port, wait};
+use crate::server::{Publisher, Server, free_port, rivulet, wait};
 
 const SCRIPT: &str = "
     CREATE APPLICATION counts (home TEXT, low BIGINT, size BIGINT DEFAULT 3, output TEXT DEFAULT 'out')
@@ -291,4 +294,68 @@ fn what_is_saved_behind_a_change_is_not_begun_anew_by_a_restart() {
     let mut publisher = Publisher::connect(server.mqtt);
     [10, 20, 30].into_iter().for_each(|n| publisher.publish("in/1", &format!("{{\"n\":{n}}}")));
     assert_eq!(results.next().expect("a result")["total"], json!(60));
+}
+
+#[test]
+fn values_change_over_http_one_by_one_and_in_bulk_and_from_the_command_line() {
+    let folder = TempDir::new().expect("a folder");
+    let server = start(folder.path());
+    server.sql_ok(SCRIPT);
+    server.sql_ok("CREATE QUERY q FROM APPLICATION counts WITH (home => '1', low => 0)");
+    let client = Client::new(&server.url()).expect("a client");
+    let altered: QueryAltered =
+        client.patch_json("/api/v1/queries/q", &json!({"parameters": {"low": 4, "size": 2}})).expect("altered");
+    assert_eq!((altered.name.as_str(), altered.changed), ("q", true));
+    assert_eq!((altered.state_kept, altered.state_reset), (vec!["low".to_owned()], vec!["size".to_owned()]));
+    assert_eq!(altered.begun_anew.len(), 1);
+    let again: QueryAltered =
+        client.patch_json("/api/v1/queries/q", &json!({"parameters": {"low": 4}})).expect("nothing");
+    assert!(!again.changed);
+    let error = client.patch_json::<QueryAltered>("/api/v1/queries/q", &json!({"parameters": {"lo": 4}}));
+    let Err(ClientError::Refused(error)) = error else { panic!("{error:?}") };
+    assert_eq!(error.hint.as_deref(), Some("did you mean 'low'?"));
+
+    let line = |home: usize, low: i64| {
+        format!(
+            "{{\"name\":\"home_{home}\",\"application\":\"counts\",\"parameters\":{{\"home\":\"{home}\",\"low\":{low}}}}}\n"
+        )
+    };
+    let bulk = |lines: String| {
+        let mut counts = [0; 4];
+        client
+            .submit_bulk(Cursor::new(lines), true, |answer| {
+                counts[match answer.outcome {
+                    Some(BulkOutcome::Created) => 0,
+                    Some(BulkOutcome::Changed) => 1,
+                    Some(BulkOutcome::Unchanged) => 2,
+                    None => 3,
+                }] += 1;
+                Ok::<_, ClientError>(())
+            })
+            .expect("answers");
+        counts
+    };
+    assert_eq!(bulk((0..10_000).map(|home| line(home, 1)).collect()), [10_000, 0, 0, 0]);
+    assert_eq!(bulk((0..12_000).map(|home| line(home, (home % 2) as i64)).collect()), [2_000, 5_000, 5_000, 0]);
+    let wrong = line(7, 5).replace("low", "lwo") + &line(7, 6) + &line(7, 7) + &line(8, 0);
+    assert_eq!(bulk(wrong), [0, 2, 1, 1], "a line that is wrong harms only itself");
+    let shown: Value = client.get("/api/v1/queries/home_7", &[]).expect("a query");
+    assert_eq!(shown["parameters"]["low"], json!(7));
+
+    let set = |arguments: &[&str]| {
+        let output = rivulet().args(["query", "set"]).args(arguments).args(["--server", &server.url()]).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (_, said) = set(&["home_8", "low=3", "size=5"]);
+    assert!(
+        said.contains("query home_8 is altered\nstate kept: low\nstate reset: size\nbegins anew: window"),
+        "{said}"
+    );
+    let (json, _) = set(&["home_8", "low=3", "--label", "home 8", "--json"]);
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((answer["changed"].clone(), answer["state_reset"].clone()), (json!(true), json!([])));
+    let shown: Value = client.get("/api/v1/queries/home_8", &[]).expect("a query");
+    assert_eq!((shown["parameters"]["size"].clone(), shown["label"].clone()), (json!(5), json!("home 8")));
 }

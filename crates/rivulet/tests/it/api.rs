@@ -422,6 +422,6 @@ fn a_server_that_is_not_there() {
     let error = client.get::<Status>("/api/v1/status", &[]).expect_err("nobody answers");
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
     assert!(error.hint().expect("a hint").contains("rivulet serve"));
-    let error = client.submit_bulk(std::io::empty(), |_| Ok::<_, ClientError>(())).expect_err("nobody answers");
+    let error = client.submit_bulk(std::io::empty(), false, |_| Ok::<_, ClientError>(())).expect_err("nobody answers");
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
 }

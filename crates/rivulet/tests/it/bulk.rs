@@ -15,7 +15,7 @@ use crate::support::{AsOperator, MemoryService, TestServer, WAIT_MAX, wait_until
 
 fn submit(server: &TestServer, lines: impl Read + Send + 'static) -> Result<Vec<BulkAnswer>, ClientError> {
     let mut answers = Vec::new();
-    server.client().submit_bulk(lines, |answer| {
+    server.client().submit_bulk(lines, false, |answer| {
         answers.push(answer);
         Ok::<_, ClientError>(())
     })?;
@@ -99,7 +99,7 @@ fn answers_come_while_the_request_is_still_being_sent() {
     let mut answered = 0;
     server
         .client()
-        .submit_bulk(OnDemand { lines }, |answer| {
+        .submit_bulk(OnDemand { lines }, false, |answer| {
             answered += 1;
             assert_eq!(answer.line, answered);
             // The next line is sent only now, and the end after the third one.
@@ -215,7 +215,7 @@ fn stopping_tells_which_line_was_not_read() {
     let client = server.client();
     let server = &mut server;
     client
-        .submit_bulk(OnDemand { lines }, |answer| {
+        .submit_bulk(OnDemand { lines }, false, |answer| {
             answers.push((answer.line, answer.error.map(|error| error.kind)));
             server.stop();
             Ok::<_, ClientError>(())

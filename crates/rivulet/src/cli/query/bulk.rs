@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::api::types::BulkAnswer;
+use crate::api::types::{BulkAnswer, BulkOutcome};
 use crate::cli::Global;
 use crate::cli::error::CliError;
 use crate::cli::output::{colours, paint, print_json};
@@ -19,15 +19,25 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Refused lines that are shown; the others are only counted.
 const SHOWN_MAX: u64 = 10;
 
+/// What becomes of a line whose name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// It is refused.
+    Refuse,
+    /// It is passed over.
+    Skip,
+    /// The query gets its values.
+    Replace,
+}
+
 /// Submits the lines of a file and says how many were created. With `--json` the server's answers go to standard
-/// output, line by line, and nothing else is said; with `names` the names of the new queries do. With `skips_existing`
-/// a line whose name exists is no failure.
+/// output, line by line, and nothing else is said; with `names` the names of the new queries do.
 pub(super) fn run(
     global: Global,
     client: &Client,
     file: &Path,
     names: bool,
-    skips_existing: bool,
+    existing: Existing,
 ) -> Result<(), CliError> {
     let input: Box<dyn Read + Send> = if file == Path::new("-") {
         Box::new(io::stdin())
@@ -39,19 +49,21 @@ pub(super) fn run(
         out: BufWriter::new(io::stdout().lock()),
         json: global.json,
         names,
-        skips_existing,
+        existing,
         progress: io::stderr().is_terminal() && !global.json,
         started: Instant::now(),
         shown: Instant::now(),
         created: 0,
+        changed: 0,
+        unchanged: 0,
         skipped: 0,
         refused: 0,
     };
-    let sent = client.submit_bulk(input, |answer| bulk.take(answer));
+    let sent = client.submit_bulk(input, existing == Existing::Replace, |answer| bulk.take(answer));
     // What was answered is told even if the rest failed.
     bulk.finish()?;
     sent.map_err(|error| {
-        let goes_on = error.is_unavailable() && bulk.created + bulk.skipped > 0;
+        let goes_on = error.is_unavailable() && bulk.answered() > bulk.refused;
         if goes_on { error.with_hint(bulk.how_to_go_on()) } else { error }
     })?;
     if bulk.refused > 0 { Err(CliError::reported()) } else { Ok(()) }
@@ -61,11 +73,13 @@ struct Bulk<W: Write> {
     out: W,
     json: bool,
     names: bool,
-    skips_existing: bool,
+    existing: Existing,
     progress: bool,
     started: Instant,
     shown: Instant,
     created: u64,
+    changed: u64,
+    unchanged: u64,
     skipped: u64,
     refused: u64,
 }
@@ -76,7 +90,7 @@ impl<W: Write> Bulk<W> {
             print_json(&mut self.out, &answer)?;
         }
         match (answer.error, answer.name) {
-            (Some(error), _) if self.skips_existing && error.kind == ErrorKind::AlreadyExists.name() => {
+            (Some(error), _) if self.existing == Existing::Skip && error.kind == ErrorKind::AlreadyExists.name() => {
                 self.skipped += 1;
             }
             (Some(error), _) => {
@@ -95,6 +109,8 @@ impl<W: Write> Bulk<W> {
                     eprintln!("more lines were refused; --json shows every answer");
                 }
             }
+            (None, _) if answer.outcome == Some(BulkOutcome::Changed) => self.changed += 1,
+            (None, _) if answer.outcome == Some(BulkOutcome::Unchanged) => self.unchanged += 1,
             (None, name) => {
                 self.created += 1;
                 if self.names && !self.json {
@@ -126,19 +142,26 @@ impl<W: Write> Bulk<W> {
     }
 
     fn answered(&self) -> u64 {
-        self.created + self.skipped + self.refused
+        self.created + self.changed + self.unchanged + self.skipped + self.refused
     }
 
     fn summary(&self) -> String {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-6);
         let rate = (self.answered() as f64 / seconds).round() as u64;
-        let skipped = if self.skips_existing { format!("{} skipped, ", self.skipped) } else { String::new() };
+        let existing = match self.existing {
+            Existing::Refuse => String::new(),
+            Existing::Skip => format!("{} skipped, ", self.skipped),
+            Existing::Replace => format!("{} changed, {} unchanged, ", self.changed, self.unchanged),
+        };
         let created = counted(self.created, "query");
-        format!("{created} created, {skipped}{} refused, {rate} lines/s", self.refused)
+        format!("{created} created, {existing}{} refused, {rate} lines/s", self.refused)
     }
 
     /// What to do after the server went away in the middle. More may be created than it came to answer.
     fn how_to_go_on(&self) -> String {
+        if self.existing == Existing::Replace {
+            return "when the server runs again, run this again: queries that have their values are left".to_owned();
+        }
         let created = self.created + self.skipped;
         let verb = if created == 1 { "is" } else { "are" };
         format!("{created} {verb} created; when the server runs again, run this again with --skip-existing")

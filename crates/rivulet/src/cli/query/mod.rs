@@ -6,9 +6,11 @@ mod parameter;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
-use crate::api::types::{Application, BigQuery, Query, QueryActivity, QueryCreated, QueryPage, QuerySubmission};
+use crate::api::types::{
+    Application, BigQuery, Query, QueryActivity, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission,
+};
 use crate::counted::counted;
 use crate::http_client::{Client, WatchEvent, segment};
 use crate::service::QUERIES_PAGE_MAX;
@@ -18,6 +20,7 @@ use super::app;
 use super::error::CliError;
 use super::output::{bytes, cell, duration_us, print_json, table};
 use super::{Connection, Global};
+use bulk::Existing;
 
 /// Arguments of `rivulet query`.
 #[derive(Debug, clap::Args)]
@@ -61,6 +64,27 @@ enum QueryCommand {
         /// Pass over lines whose name exists: to go on after a submission that broke off
         #[arg(long)]
         skip_existing: bool,
+        /// Give queries whose name exists the values and the label of their line; those that have them already are left
+        /// as they are
+        #[arg(long, conflicts_with = "skip_existing")]
+        replace_existing: bool,
+    },
+    /// Give a query other values while it runs
+    ///
+    /// Parameters that are not named keep their values. The answer says which state the query keeps, and which begins
+    /// anew because it depends on a value that has changed.
+    Set {
+        /// Its name
+        name: String,
+        /// Values of parameters
+        #[arg(value_name = "NAME=VALUE", required_unless_present_any = ["label", "no_label"])]
+        parameters: Vec<String>,
+        /// What it belongs to from now on
+        #[arg(long, value_name = "TEXT", conflicts_with = "no_label")]
+        label: Option<String>,
+        /// It belongs to nothing any more
+        #[arg(long)]
+        no_label: bool,
     },
     /// List queries
     List {
@@ -123,8 +147,17 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
         QueryCommand::Submit { application, parameters, name, label } => {
             submit(global, &client, application, &parameters, name, label)
         }
-        QueryCommand::Bulk { file, verbose, skip_existing } => {
-            bulk::run(global, &client, &file, verbose, skip_existing)
+        QueryCommand::Bulk { file, verbose, skip_existing, replace_existing } => {
+            let existing = match (skip_existing, replace_existing) {
+                (true, _) => Existing::Skip,
+                (_, true) => Existing::Replace,
+                _ => Existing::Refuse,
+            };
+            bulk::run(global, &client, &file, verbose, existing)
+        }
+        QueryCommand::Set { name, parameters, label, no_label } => {
+            let label = if no_label { Some(None) } else { label.map(Some) };
+            set(global, &client, &name, &parameters, label)
         }
         QueryCommand::List { application, like, after, limit } => {
             // Asked for first: a filter by what is not there would find nothing and not say why.
@@ -180,14 +213,7 @@ fn submit(
     name: Option<String>,
     label: Option<String>,
 ) -> Result<(), CliError> {
-    let declared: Application = client.get(&app::path(&application), &[])?;
-    let mut parameters = Map::new();
-    for assignment in assignments {
-        let (name, value) = parameter::parse(assignment, &declared.parameters)?;
-        if parameters.insert(name.clone(), value).is_some() {
-            return Err(CliError::new(format!("the parameter {name} is given twice")));
-        }
-    }
+    let parameters = assigned(client, &application, assignments)?;
     let submission = QuerySubmission { name, application, parameters, label };
     let created: QueryCreated = client.post_json("/api/v1/queries", &submission)?;
     let mut out = io::stdout().lock();
@@ -196,6 +222,50 @@ fn submit(
     }
     eprintln!("query {} runs", created.name);
     Ok(writeln!(out, "{}", created.name)?)
+}
+
+/// The values in assignments, as the application declares its parameters.
+fn assigned(client: &Client, application: &str, assignments: &[String]) -> Result<Map<String, Value>, CliError> {
+    let declared: Application = client.get(&app::path(application), &[])?;
+    let mut parameters = Map::new();
+    for assignment in assignments {
+        let (name, value) = parameter::parse(assignment, &declared.parameters)?;
+        if parameters.insert(name.clone(), value).is_some() {
+            return Err(CliError::new(format!("the parameter {name} is given twice")));
+        }
+    }
+    Ok(parameters)
+}
+
+fn set(
+    global: Global,
+    client: &Client,
+    name: &str,
+    assignments: &[String],
+    label: Option<Option<String>>,
+) -> Result<(), CliError> {
+    let query: Query = client.get(&path(name), &[])?;
+    let parameters = match query.big {
+        // The server says best what is wrong.
+        Some(_) => Map::new(),
+        None => assigned(client, &query.application, assignments)?,
+    };
+    let altered: QueryAltered = client.patch_json(&path(name), &QueryPatch { parameters, label })?;
+    if global.json {
+        return print_json(&mut io::stdout().lock(), &altered);
+    }
+    if !altered.changed {
+        eprintln!("query {name} has these values already");
+        return Ok(());
+    }
+    eprintln!("query {name} is altered");
+    for (what, parameters) in [("kept", &altered.state_kept), ("reset", &altered.state_reset)] {
+        if !parameters.is_empty() {
+            eprintln!("state {what}: {}", parameters.join(", "));
+        }
+    }
+    altered.begun_anew.iter().for_each(|operator| eprintln!("begins anew: {operator}"));
+    Ok(())
 }
 
 fn list(
