@@ -1,7 +1,7 @@
 //! Queries get other values of their parameters while their group stands still.
 //!
-//! What must hold: an operator whose state depends on a value that changes begins anew, and no other does. Values, state
-//! and the number of the change are of one moment, so what is saved of a query says which of its changes are in it.
+//! What must hold: an operator whose state depends on a value that changes begins anew, and no other does. Values,
+//! state and the number of the change are of one moment, so what is saved of a query says which changes are in it.
 
 use std::collections::BTreeMap;
 
@@ -44,8 +44,8 @@ impl Group {
         self.all_tasks().any(|(index, task)| task.inbox().lock().slots().any(|slot| is_meant(index, slot)))
     }
 
-    /// Gives queries other values, which stand in rows of `parameters`. The group [is suspended](Group::suspend), and no
-    /// event waits that is to be processed with the values before.
+    /// Gives queries other values, which stand in rows of `parameters`. The group is [suspended](Group::suspend), and
+    /// no event waits that is to be processed with the values before.
     ///
     /// # Errors
     /// State that cannot be taken over: those queries begin anew, and all have their values.

@@ -5,6 +5,7 @@
 //! topics are shared until the router has the routes. It is taken behind the locks of queries and applications, and
 //! before those of groups and of the router. Nothing outside of the process is waited for under it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,44 @@ impl Routing {
         if let Some(shape) = &running.shape {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
         }
+    }
+
+    /// Has slots read other topics, or be found by other keys among those that read one with them, from the moment on in
+    /// which `change` gives them their values. Their group is quiesced, and nothing waits where events are decoded for
+    /// many queries: an event that comes meanwhile finds a route, and is refused until it goes on.
+    pub(super) fn change_routes(
+        &self,
+        running: &Running,
+        slots: &[Slot],
+        topics: &[Vec<String>],
+        change: impl FnOnce(),
+    ) {
+        let before = topics_of(running, slots);
+        self.messaging.subscribe(own_topics(running, topics));
+        let mut shared = self.shared.lock();
+        let add = |routes: &[Route<'_>]| {
+            if let Err(error) = self.messaging.router().add(routes) {
+                tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
+            }
+        };
+        let (own_after, _) = shared.split(running, slots, topics);
+        add(&own_after);
+        let known: HashSet<(&str, InboxId, Slot)> =
+            own_after.iter().map(|route| (route.filter, route.inbox, route.slot)).collect();
+        let (mut gone, shared_before) = shared.split(running, slots, &before);
+        gone.retain(|route| !known.contains(&(route.filter, route.inbox, route.slot)));
+        self.messaging.router().remove(&gone);
+        shared.leave(running, &shared_before, &before);
+        change();
+        // What nobody else read is not shared any more.
+        let (own, of_shared) = shared.split(running, slots, topics);
+        add(&own);
+        shared.join(running, &of_shared);
+        if let Some(shape) = &running.shape {
+            shared.share_crowded(shape, own.iter().map(|route| route.filter));
+        }
+        drop(shared);
+        self.messaging.unsubscribe(own_topics(running, &before));
     }
 
     pub(super) fn remove_routes(&self, running: &Running, slots: &[Slot]) {

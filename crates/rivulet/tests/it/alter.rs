@@ -3,6 +3,8 @@
 use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rivulet::api::types::{BulkOutcome, QueryAltered};
 use rivulet::engine::Engine;
@@ -153,6 +155,55 @@ fn equal_queries_part_when_one_of_them_is_altered() {
     assert_eq!(numbers.next(), ("out/1".into(), json!(6)));
     numbers.send("1", &[10]);
     assert_eq!(numbers.next(), ("other/1".into(), json!(13)), "with a copy of the state that they shared");
+}
+
+#[test]
+fn each_event_counts_once_and_in_order_with_the_values_of_one_moment() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let script = "CREATE APPLICATION marks (low BIGINT, mark BIGINT, name TEXT)
+        INPUT numbers (n BIGINT) FROM 'mqtt:in/all' FORMAT JSON WITH (durability => 'log')
+        OUTPUT 'mqtt:out/{name}' FORMAT JSON AS SELECT n, $mark AS mark FROM numbers WHERE n >= $low";
+    run(&engine, script).expect("an application");
+    for query in 0..QUERIES {
+        let values = format!("low => 0, mark => 0, name => 'q{query}'");
+        run(&engine, &format!("CREATE QUERY q{query} FROM APPLICATION marks WITH ({values})")).expect("a query");
+    }
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listener = Publisher::connect(broker);
+    listener.subscribe("out/q3");
+    let is_done = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut publisher = Publisher::connect(broker);
+            let mut sent = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                publisher.publish("in/all", &format!("{{\"n\": {sent}}}"));
+                sent += 1;
+                // No faster than the listener, which is sent nothing that it would not take.
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            // Behind the last change, by the same connection.
+            publisher.publish("in/all", &format!("{{\"n\": {sent}}}"));
+            sent
+        });
+        for mark in 1..=40 {
+            // By which the query is found among those that read the topic, or not.
+            let low = if mark % 3 == 0 { format!(", low => {}", -mark) } else { String::new() };
+            run(&engine, &format!("ALTER QUERY q3 SET (mark => {mark}{low})")).expect("altered");
+        }
+        is_done.store(true, Ordering::Relaxed);
+        sender.join().expect("it sends")
+    });
+    let mut last = 0;
+    for n in 0..=sent {
+        let (_, payload) = listener.next();
+        let result: Value = serde_json::from_slice(&payload).expect("JSON");
+        let mark = result["mark"].as_i64().expect("a number");
+        assert!(result["n"] == json!(n) && mark >= last, "{n} behind the mark {last}: {result}");
+        last = mark;
+    }
+    assert_eq!(last, 40);
 }
 
 #[test]

@@ -104,6 +104,7 @@ fn operations() -> Vec<(String, String, &'static str)> {
                 ("post", "/api/v1/tables") => "CREATE TABLE t (id TEXT) FROM 'file:t.csv' FORMAT CSV",
                 ("post", "/api/v1/big-queries") => "CREATE QUERY b AS SELECT v FROM readings INTO counts",
                 ("post", "/api/v1/queries" | "/api/v1/queries/bulk") => r#"{"name":"r","application":"doubled"}"#,
+                ("patch", _) => "{}",
                 _ => "",
             };
             (method.to_uppercase(), path.replace("{name}", "q"), body)

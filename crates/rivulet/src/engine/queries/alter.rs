@@ -245,18 +245,21 @@ impl Queries {
         let parted = queries.iter().filter(|(_, effect)| effect.computes_else);
         let parted: Vec<(Slot, QueryId)> =
             parted.filter_map(|(query, _)| Some((slot_of(state, *query)?, *query))).collect();
-        self.part(state, running, &parted).map_err(refused)?;
         let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
         let mut resting = Resting::new(running.group.clone());
         running.group.suspend();
         // What has a lower position is in the inboxes then, if it is not processed yet.
         let mut position = self.event_log.end();
         self.routing.await_routing();
-        if !self.routing.is_at_rest(running, &slots) {
+        let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
+        // Where routes change, or one comes for a slot of its own, no event may come before they have.
+        let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
+        if gets_routes || !self.routing.is_at_rest(running, &slots) {
             self.routing.let_rest(running, &mut resting).map_err(refused)?;
             running.group.quiesce();
             position = self.event_log.end();
         }
+        self.part(state, running, &parted).map_err(refused)?;
         Ok((position, resting))
     }
 
@@ -325,10 +328,6 @@ impl Queries {
         let slots: Vec<Slot> = routed.iter().map(|change| change.slot).collect();
         let topics: Vec<Vec<String>> = routed.iter().map(|change| inputs[change.row].clone()).collect();
         let queries: Vec<QueryId> = routed.iter().map(|change| change.query).collect();
-        if !slots.is_empty() {
-            self.companion_ends(&queries);
-            self.routing.remove_routes(running, &slots);
-        }
         let alters = changes.iter().map(|change| Alter {
             slot: change.slot,
             query: change.query,
@@ -336,13 +335,19 @@ impl Queries {
             map: change.effect.state.map.as_ref(),
             number: change.number,
         });
-        if let Err(error) = running.group.alter(&alters.collect::<Vec<_>>(), rows) {
-            let application = &running.application.name;
-            tracing::error!(application, "queries with other values begin anew, for their state is lost: {error}");
-        }
-        if !slots.is_empty() {
+        let alters: Vec<Alter<'_>> = alters.collect();
+        let alter = || {
+            if let Err(error) = running.group.alter(&alters, rows) {
+                let application = &running.application.name;
+                tracing::error!(application, "queries with other values begin anew, for their state is lost: {error}");
+            }
+        };
+        if slots.is_empty() {
+            alter();
+        } else {
+            self.companion_ends(&queries);
+            self.routing.change_routes(running, &slots, &topics, alter);
             self.companion_begins(&queries, &topics);
-            self.routing.add_routes(running, &slots, &topics);
             let log_only = routed.iter().filter(|change| is_replayed_paused(change)).map(|change| change.slot);
             self.routing.route_log_only(running, &log_only.collect::<Vec<_>>());
         }
