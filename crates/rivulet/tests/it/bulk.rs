@@ -115,12 +115,15 @@ fn answers_come_while_the_request_is_still_being_sent() {
 
 #[test]
 fn input_that_breaks_off_is_an_error_and_nothing_half_is_submitted() {
-    struct Broken {
+    struct Broken<F> {
         given: bool,
+        is_submitted: F,
     }
-    impl Read for Broken {
+    impl<F: Fn() -> bool> Read for Broken<F> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             if self.given {
+                // What is on its way when the input breaks off may get lost with the connection.
+                wait_until("the whole line is submitted", &self.is_submitted);
                 return Err(io::Error::other("the disk is gone"));
             }
             self.given = true;
@@ -130,9 +133,13 @@ fn input_that_breaks_off_is_an_error_and_nothing_half_is_submitted() {
         }
     }
     let (server, service) = TestServer::with_memory();
-    let error = submit(&server, Broken { given: false }).expect_err("input that breaks off");
+    let is_submitted = {
+        let service = service.clone();
+        move || service.queries_count() == 1
+    };
+    let error = submit(&server, Broken { given: false, is_submitted }).expect_err("input that breaks off");
     assert!(matches!(&error, ClientError::Input(error) if error.to_string() == "the disk is gone"), "{error:?}");
-    wait_until("the whole line is submitted", || service.queries_count() == 1);
+    assert_eq!(service.queries_count(), 1);
 }
 
 #[test]
