@@ -115,7 +115,8 @@ pub trait Service: Send + Sync + 'static {
     /// Gives at most [`SUBMIT_BATCH_MAX`] queries of applications other values while they run; one answer for each, in
     /// order. A change that is answered is durable. Events that were received before it are processed with the values
     /// before, those behind it with the others.
-    fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+    fn alter(&self, permit: &Permit, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+        let _ = permit;
         let refused = || ServiceError::invalid("this server has no queries whose values change");
         changes.iter().map(|_| Err(refused())).collect()
     }

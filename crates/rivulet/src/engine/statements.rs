@@ -227,7 +227,7 @@ impl Engine {
                     label: label.as_ref().map(|label| label.as_ref().map(|(text, _)| text.as_str())),
                     whole_of: None,
                 };
-                let answer = self.alter(&[change]).pop().expect("one answer for one change");
+                let answer = self.queries.alter(tenant, &[change]).pop().expect("one answer for one change");
                 let altered = answer.map_err(|error| match about(&error, &values) {
                     Some(parameter) if error.kind == ErrorKind::Invalid => at(error, parameter),
                     _ => at(error, &name),
@@ -235,7 +235,7 @@ impl Engine {
                 Ok(said(altered.text(&name.text)))
             }
             Statement::AlterApplication { name, input, options, wish } => {
-                self.alter_application(&name, input.as_ref(), &options, wish).map(said)
+                self.alter_application(tenant, &name, input.as_ref(), &options, wish).map(said)
             }
             Statement::ShowApplications { like, limit } => {
                 let limit = rows_max(limit);

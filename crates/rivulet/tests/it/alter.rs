@@ -9,12 +9,13 @@ use std::time::Duration;
 use rivulet::api::types::{BulkOutcome, QueryAltered};
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError};
-use rivulet::service::{Service, ServiceError};
+use rivulet::service::ServiceError;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::configuration;
 use crate::server::{Publisher, Server, free_port, rivulet, wait};
+use crate::support::AsOperator;
 
 const SCRIPT: &str = "
     CREATE APPLICATION counts (home TEXT, low BIGINT, size BIGINT DEFAULT 3, output TEXT DEFAULT 'out')

@@ -28,7 +28,7 @@ use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
-use crate::service::{Alteration, AlterationEffect, ErrorKind, Parameter, QueryChange, ServiceError};
+use crate::service::{Alteration, AlterationEffect, ErrorKind, Parameter, QueryChange, ServiceError, Tenant};
 
 /// An answer for each change, once it is known.
 type Answers = [Option<Result<Alteration, ServiceError>>];
@@ -81,25 +81,32 @@ pub(super) struct ReplayedChange {
     row: usize,
 }
 
+/// Values by application.
+type Chunks = BTreeMap<ApplicationNumber, Chunk<usize>>;
+
 impl Queries {
     /// Gives queries other values; see [`crate::service::Service::alter`].
-    pub(in crate::engine) fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+    pub(in crate::engine) fn alter(
+        &self,
+        tenant: &Tenant,
+        changes: &[QueryChange<'_>],
+    ) -> Vec<Result<Alteration, ServiceError>> {
         let (mut answers, mut rest) = (Vec::with_capacity(changes.len()), changes);
         while !rest.is_empty() {
             let mut names: HashSet<&str, RandomState> = HashSet::default();
             // A query that is named once more gets those values behind the ones before.
             let (now, later) = rest.split_at(rest.iter().take_while(|change| names.insert(change.name)).count());
-            answers.extend(self.alter_distinct(now));
+            answers.extend(self.alter_distinct(tenant, now));
             rest = later;
         }
         answers
     }
 
-    fn alter_distinct(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+    fn alter_distinct(&self, tenant: &Tenant, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
         let mut answers: Vec<Option<Result<Alteration, ServiceError>>> = changes.iter().map(|_| None).collect();
         let mut state = self.state.lock();
         let state = &mut *state;
-        match self.wanted(state, changes, &mut answers) {
+        match self.wanted(tenant, state, changes, &mut answers) {
             Ok((wanted, chunks)) => {
                 let altered = chunks.into_values().filter_map(|chunk| {
                     let altered = self.check(chunk, &wanted, &mut answers);
@@ -121,13 +128,14 @@ impl Queries {
     /// answered.
     fn wanted<'c>(
         &self,
+        tenant: &Tenant,
         state: &State,
         changes: &[QueryChange<'c>],
         answers: &mut Answers,
-    ) -> Result<(Vec<Wanted<'c>>, BTreeMap<ApplicationNumber, Chunk<usize>>), ServiceError> {
+    ) -> Result<(Vec<Wanted<'c>>, Chunks), ServiceError> {
         let mut found: Vec<(usize, QueryId, Arc<Running>)> = Vec::with_capacity(changes.len());
         for (index, change) in changes.iter().enumerate() {
-            match self.find_altered(state, change) {
+            match self.find_altered(tenant, state, change) {
                 Ok((id, running)) => found.push((index, id, running)),
                 Err(error) => answers[index] = Some(Err(error)),
             }
@@ -159,17 +167,23 @@ impl Queries {
         Ok((wanted, chunks))
     }
 
-    fn find_altered(&self, state: &State, change: &QueryChange<'_>) -> Result<(QueryId, Arc<Running>), ServiceError> {
-        let name = change.name;
-        if state.big_query_names.contains(name) {
+    fn find_altered(
+        &self,
+        tenant: &Tenant,
+        state: &State,
+        change: &QueryChange<'_>,
+    ) -> Result<(QueryId, Arc<Running>), ServiceError> {
+        let (name, full_name) = (change.name, tenant.named(change.name));
+        if state.big_query_names.contains(&full_name) {
             return Err(ServiceError::invalid(format!("'{name}' is a big query, which has no values")).with_hint(
                 format!("CREATE OR REPLACE QUERY {} AS ... gives it another text", rivulet_sql::name_in_sql(name)),
             ));
         }
-        let id = state.query(name)?;
+        let id = state.query(&full_name)?;
         let (running, _) = self.place(state, id)?;
         check_label(change.label.flatten())?;
-        let other = change.whole_of.map(|application| self.applications.find(application)).transpose()?;
+        let other =
+            change.whole_of.map(|application| self.applications.find(&tenant.named(application))).transpose()?;
         if let Some(other) = other.filter(|other| other.number != running.number) {
             let (own, other) = (&running.application.name, &other.application.name);
             let message = format!("the query '{name}' is one of the application '{own}', not of '{other}'");
@@ -223,7 +237,6 @@ impl Queries {
             .ok()
     }
 
-    #[expect(clippy::type_complexity, reason = "the queries are those to which the error is answered")]
     fn rest(
         &self,
         state: &mut State,
