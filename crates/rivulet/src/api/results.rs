@@ -104,6 +104,9 @@ impl Authenticated {
     }
 }
 
+/// Of a SELECT, why there are no more rows, and what ends it when this goes.
+type Selected = (Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>);
+
 struct Watch {
     results: Receiver<Arc<LiveResult>>,
     /// A result that waits because a loss before it is told first.
@@ -111,8 +114,8 @@ struct Watch {
     left: u64,
     ended: bool,
     stop: Stop,
-    /// Of a SELECT, why there are no more rows, and what ends it when this goes.
-    selection: Option<(Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>)>,
+    /// Of a SELECT.
+    selection: Option<Selected>,
     _permit: OwnedSemaphorePermit,
 }
 

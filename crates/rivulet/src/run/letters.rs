@@ -18,7 +18,7 @@ pub(super) struct QueryLetters {
 }
 
 impl QueryLetters {
-    pub(super) fn new(plan: &QueryPlan, query: &str) -> Arc<dyn Letters> {
+    pub(super) fn of(plan: &QueryPlan, query: &str) -> Arc<dyn Letters> {
         let sources = plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect();
         Arc::new(Self { query: query.to_owned(), sources })
     }

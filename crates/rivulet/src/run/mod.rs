@@ -209,7 +209,7 @@ impl Opened {
             name: name.to_owned(),
             dataflow: plan.dataflow.clone(),
             sources,
-            letters: Some(QueryLetters::new(plan, name)),
+            letters: Some(QueryLetters::of(plan, name)),
             tap: None,
             sinks,
             parallelism,

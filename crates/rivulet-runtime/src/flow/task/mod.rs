@@ -38,6 +38,9 @@ const FINISHED_ASKED_US: i64 = 5_000;
 /// When sources are worth asking that have not said they have nothing.
 const SOURCES_READY: i64 = i64::MIN;
 
+/// What makes rows of refused ones, and the sources that the rows of a task come from.
+type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
+
 /// What a task is made of.
 pub(super) struct FlowParts {
     pub(super) stage: usize,
@@ -49,8 +52,8 @@ pub(super) struct FlowParts {
     pub(super) partitions: Option<Vec<Partition>>,
     /// Its place in the alignment of sources, if it reads any.
     pub(super) aligned: Option<usize>,
-    /// What makes rows of what it refuses, and the sources that its rows come from.
-    pub(super) letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
+    /// What makes rows of what it refuses.
+    pub(super) letters: Option<OwnLetters>,
     /// Its sink is that of the results, and not of refused rows.
     pub(super) is_of_results: bool,
     /// What looks at what it writes.
@@ -85,7 +88,7 @@ pub(crate) struct FlowTask {
     is_of_results: bool,
     tap: Option<Tap>,
     waits_for_commit: bool,
-    letters: Option<(Arc<dyn Letters>, Arc<[usize]>)>,
+    letters: Option<OwnLetters>,
     /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
     final_to: AtomicU64,
     standing: Standing,

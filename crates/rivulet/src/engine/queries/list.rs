@@ -19,7 +19,7 @@ struct Found {
     application: String,
     state: QueryState,
     /// Its group and its slot, if it runs.
-    place: Option<(Arc<Running>, Slot)>,
+    place: Option<Place>,
 }
 
 /// What the group knows of a query.
@@ -62,6 +62,9 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
     bound
 }
 
+/// The application of a query, and the slot there.
+type Place = (Arc<Running>, Slot);
+
 impl Queries {
     /// A query by name.
     pub(in crate::engine) fn info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
@@ -69,7 +72,7 @@ impl Queries {
     }
 
     /// A query by name, and where it is if it runs.
-    fn info_and_place(&self, name: &FullName) -> Result<(QueryInfo, Option<(Arc<Running>, Slot)>), ServiceError> {
+    fn info_and_place(&self, name: &FullName) -> Result<(QueryInfo, Option<Place>), ServiceError> {
         let found = {
             let state = self.state.lock();
             self.find(&state, state.query(name)?)
