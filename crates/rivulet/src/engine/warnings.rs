@@ -90,7 +90,7 @@ impl Running {
         for (kind, text) in self.shown(&self.group.metrics()) {
             let was_said = self.warned.said.fetch_or(kind.bit(), Ordering::Relaxed) & kind.bit() != 0;
             if !was_said && kind != Kind::Seconds {
-                tracing::warn!(application = self.application.name, "{text}");
+                tracing::warn!(application = self.full_name().in_log(), "{text}");
             }
         }
     }

@@ -2,6 +2,7 @@
 //! the other drops its own, also after a restart.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -12,9 +13,10 @@ use rivulet::service::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::broadcast::error::TryRecvError;
 
 use super::engine::{configuration, open};
-use super::server::Publisher;
+use super::server::{Publisher, free_port};
 use super::support::{AsOperator, TestServer, exchange, request, wait_until};
 
 const OWN: &str = "default";
@@ -272,6 +274,65 @@ fn nothing_that_a_caller_is_told_tells_of_another_tenant() {
 }
 
 #[test]
+fn what_a_caller_watches_selects_and_describes_is_of_its_own_tenant() {
+    let folder = TempDir::new().expect("a folder");
+    write_files(folder.path());
+    fs::write(folder.path().join("acme.jsonl"), "{\"n\":5}\n{\"n\":6}\n").expect("a file");
+    let append = |tenant: &str, line: &str| {
+        let mut file = fs::OpenOptions::new().append(true).open(folder.path().join(format!("{tenant}.jsonl")));
+        writeln!(file.as_mut().expect("the file"), "{line}").expect("a line");
+    };
+    let engine = open(folder.path());
+    for tenant in [OWN, ACME] {
+        run(&as_tenant(&engine, tenant), &script(folder.path(), tenant));
+    }
+    let [own, acme, nobody] = [OWN, ACME, "nobody"].map(|tenant| as_tenant(&engine, tenant));
+    for (session, limit, expected) in [(&own, 1, &["{\"n\":1}"][..]), (&acme, 2, &["{\"n\":5}", "{\"n\":6}"])] {
+        let mut selection = session.select(&format!("SELECT n FROM numbers LIMIT {limit}")).expect("a SELECT");
+        let mut rows = Vec::new();
+        wait_until("the rows are there", || {
+            rows.extend(selection.rows.try_recv().map(|row| row.text.clone()));
+            rows.len() == limit
+        });
+        assert_eq!(rows, expected);
+        for (statement, name) in [("DESCRIBE SOURCE", "numbers"), ("DESCRIBE SINK", "copies")] {
+            let answer = session.execute(&format!("{statement} {name}")).pop().expect("an answer").expect(statement);
+            let users = answer.rows.iter().filter(|row| row[0] == "query b").count();
+            assert_eq!(users, 1, "{statement}: {:?}", answer.rows);
+        }
+        assert!(!session.describe_query("q").expect("the query").why.is_empty());
+    }
+    assert!(nobody.select("SELECT n FROM numbers LIMIT 1").map(drop).is_err());
+    for query in ["q", "b"] {
+        assert_eq!(nobody.describe_query(query).map(drop).expect_err("not its own").kind, ErrorKind::NotFound);
+        assert_eq!(nobody.results(query).map(drop).expect_err("not its own").kind, ErrorKind::NotFound);
+    }
+
+    wait_until("the rows are copied", || (rows_out(&own), rows_out(&acme)) == (1, 2));
+    let mut rows = own.results("b").expect("rows to come");
+    append(ACME, "{\"n\":7}");
+    wait_until("the other tenant's row is copied", || rows_out(&acme) == 3);
+    append(OWN, "{\"n\":2}");
+    let mut seen = None;
+    wait_until("the row is there", || {
+        seen = rows.try_recv().ok().map(|row| row.text.clone());
+        seen.is_some()
+    });
+    assert_eq!(seen.as_deref(), Some("{\"n\":4}"), "and not the other tenant's");
+    run(&acme, "DROP QUERY b");
+    assert_eq!(rows.try_recv().map(drop), Err(TryRecvError::Empty), "its own query goes on");
+    assert_eq!(acme.results("b").map(drop).expect_err("it was dropped").kind, ErrorKind::NotFound);
+
+    fs::write(folder.path().join("acme.csv"), "id,floor\nattic,9\n").expect("a file");
+    let script = script(folder.path(), ACME);
+    let table = script.split(";\n").next().expect("the table").replace("CREATE", "CREATE OR REPLACE");
+    run(&acme, &table);
+    assert_eq!(floor_of_attic(&engine, ACME), "{\"floor\":9}");
+    is_whole(&engine, OWN, 3);
+    engine.shutdown();
+}
+
+#[test]
 fn anybody_may_know_that_a_query_of_a_tenant_does_not_run_and_not_which() {
     let folder = TempDir::new().expect("a folder");
     write_files(folder.path());
@@ -293,6 +354,28 @@ fn anybody_may_know_that_a_query_of_a_tenant_does_not_run_and_not_which() {
     assert!(problems.iter().any(|one| one.starts_with("the query 'b' is ")), "{problems:?}");
     assert!(problems.iter().any(|one| one.starts_with("the query of a tenant is ")), "{problems:?}");
     assert!(!problems.iter().any(|one| one.contains("acme")), "{problems:?}");
+    engine.shutdown();
+}
+
+#[test]
+fn anybody_may_know_that_a_sink_of_a_tenant_does_not_work_and_not_which() {
+    let folder = TempDir::new().expect("a folder");
+    write_files(folder.path());
+    let engine = open(folder.path());
+    let port = free_port();
+    for tenant in [OWN, ACME] {
+        let sink = format!("CREATE SINK away TO 'kafka:127.0.0.1:{port}/{tenant}' FORMAT JSON");
+        let session = as_tenant(&engine, tenant);
+        run(&session, &format!("{}; {sink}", script(folder.path(), tenant)));
+        run(&session, "CREATE QUERY c AS SELECT n FROM numbers INTO away");
+    }
+    let of_tenant = "the query of a tenant runs, and a source or sink of it does not work";
+    wait_until("both are said not to work", || {
+        let problems = engine.problems();
+        assert!(!problems.iter().any(|one| one.contains("acme")), "{problems:?}");
+        problems.iter().any(|one| one == of_tenant)
+            && problems.iter().any(|one| one.starts_with("the query 'c' runs, and the sink 'away' is "))
+    });
     engine.shutdown();
 }
 

@@ -174,9 +174,10 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
             continue;
         }
         if let Err(error) = rivulet_sql::parse_stored(&application.text()) {
+            let name = application.name.in_log();
             findings.push(problem(
                 "catalog",
-                format!("this version does not understand the application '{}': {}", application.name.in_log(), error.message),
+                format!("this version does not understand the application '{name}': {}", error.message),
                 "use the version that it was registered with, or register it under another name as this version wants it",
             ));
         }

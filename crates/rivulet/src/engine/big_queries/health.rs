@@ -101,7 +101,8 @@ impl BigQueries {
         troubles
     }
 
-    /// How a source or sink of a tenant gets on in each query that has it open: the worst condition of all, and each in words.
+    /// How a source or sink of a tenant gets on in each query that has it open: the worst condition of all, and each in
+    /// words.
     pub(in crate::engine) fn health_of_end(
         &self,
         direction: Direction,
