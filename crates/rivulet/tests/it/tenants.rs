@@ -379,9 +379,12 @@ fn anybody_may_know_that_a_sink_of_a_tenant_does_not_work_and_not_which() {
     engine.shutdown();
 }
 
+/// A tenant, and what it wanted to do with what.
+type Question = (String, Action, ResourceKind, Option<String>);
+
 /// Knows a token for each tenant, lets everybody do everything, and remembers what it was asked.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Vec<(String, Action, ResourceKind, Option<String>)>>>);
+struct Asked(Arc<Mutex<Vec<Question>>>);
 
 impl Authorizer for Asked {
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
