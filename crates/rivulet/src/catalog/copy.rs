@@ -272,7 +272,7 @@ impl EachTable for FillTable<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::{CheckpointPlace, NewApplication, NewQuery};
+    use super::super::{AlteredQuery, CheckpointPlace, NewApplication, NewQuery};
     use super::*;
     use crate::service::{Parameter, Tenant};
 
@@ -307,6 +307,8 @@ mod tests {
                 .unwrap();
         }
         catalog.set_paused(&[17], true, Some(9)).unwrap();
+        let altered = AlteredQuery { id: 18, parameters, label: Some("cellar"), noted_at: Some(10) };
+        catalog.alter_queries(&[altered]).unwrap();
         let place = CheckpointPlace { generation: 1, place: "checkpoints".into() };
         catalog.set_checkpoint_place(&place).unwrap();
         catalog.insert_table(&Tenant::default().named("rooms"), "CREATE TABLE rooms ...").unwrap();
