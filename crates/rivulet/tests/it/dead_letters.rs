@@ -142,6 +142,24 @@ fn late_rows_are_dead_letters_where_nothing_else_is_said() {
 }
 
 #[test]
+fn a_select_writes_nothing_to_the_sinks_of_its_sources() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    append(folder.path(), &("{\"ts\":null,\"device\":\"d\"}\n".to_owned() + &reading(1, "a")));
+    let declared = declarations("dead_letter => 'letters', late => 'too_late'");
+    declared.iter().filter(|sql| !sql.starts_with("CREATE QUERY")).for_each(|sql| _ = said(&engine, sql));
+    let selection = engine.select("SELECT device FROM readings LIMIT 1").map_err(|error| error.message).unwrap();
+    wait_until("the row is there", || selection.end.get().is_some());
+    assert_eq!(selection.end.get().map(String::as_str), Some("ended"));
+    drop(selection);
+    stop(engine);
+    for sink in ["letters", "too_late"] {
+        let written = fs::read_dir(folder.path().join(sink)).map_or(0, Iterator::count);
+        assert_eq!(written, 0, "{sink}");
+    }
+}
+
+#[test]
 fn sinks_that_take_no_refused_rows_are_refused_in_their_place() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());

@@ -125,10 +125,16 @@ impl fmt::Debug for QueryPlan {
 
 /// Plans a query over what is in scope.
 pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
-    with_room(query.position, || plan_here(query, scope))
+    with_room(query.position, || plan_here(query, scope, true))
 }
 
-fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
+/// The same for a query that writes nowhere: the rows that it refuses are counted, and go to none of the sinks that its
+/// sources name for them.
+pub fn plan_look(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
+    with_room(query.position, || plan_here(query, scope, false))
+}
+
+fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
     let catalog = catalog(scope);
@@ -139,7 +145,10 @@ fn plan_here(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     let stream = stream.map_err(|error| at_its_join(error, query))?;
     let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
     let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
-    let letters = letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?;
+    let letters = match has_letters {
+        true => letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?,
+        false => Vec::new(),
+    };
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 

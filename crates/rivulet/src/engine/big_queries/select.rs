@@ -2,7 +2,8 @@
 //! that runs for one reader alone.
 //!
 //! What must hold: a SELECT ends with its reader. What waits for readers is bounded ([`Taps`]), and what they miss is
-//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source.
+//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source, and
+//! writes nowhere: not even what it refuses to the sinks of its sources.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use rivulet_dataflow::Batch;
 use rivulet_runtime::Tap;
-use rivulet_sql::{QueryPlan, Statement, plan_query};
+use rivulet_sql::{QueryPlan, Statement, plan_look};
 
 use super::BigQueries;
 use crate::engine::taps::{Taps, Watched};
@@ -104,7 +105,7 @@ impl BigQueries {
                 .at(position.line, position.column)
                 .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
         }
-        let plan = Arc::new(plan_query(&query, &self.scope(tenant))?);
+        let plan = Arc::new(plan_look(&query, &self.scope(tenant))?);
         if !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
