@@ -128,6 +128,8 @@ impl Source for MqttSource {
             self.tap.look(now_us);
             return Ok(Polled::Nothing(IDLE));
         };
+        // One that always has messages never comes to look.
+        self.tap.health.recover();
         let (count, bytes) = (events.rows(), events.payload_bytes());
         let columns = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
         self.messages.events.shrink_for(count, bytes);
