@@ -177,6 +177,8 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     let queue = Queue {
         bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
         overflow: match options.text("overflow") {
+            // Whoever only looks holds up nobody behind the same connection.
+            _ if spec.host.only_looks => Overflow::DropOldest,
             Some("drop_oldest") => Overflow::DropOldest,
             Some("drop_newest") => Overflow::DropNewest,
             _ => Overflow::Block,
