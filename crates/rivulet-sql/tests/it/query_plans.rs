@@ -442,6 +442,10 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 1: EXCEPT ALL is not supported yet",
         ),
         ("SELECT 1", "error at line 1, column 1: the query reads nothing\nhint: name a source in FROM"),
+        (
+            "SELECT price FROM bid JOIN side_input ON key IS NOT DISTINCT FROM auction",
+            "error at line 1, column 67: a join with a table in which null equals null is not supported yet",
+        ),
         ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' is read by itself"),
         ("SELECT now() FROM bid", "error at line 1, column 8: now asks for the time of evaluation"),
         ("SELECT price + $x FROM bid", "error at line 1, column 16: '$x' stands for nothing here"),

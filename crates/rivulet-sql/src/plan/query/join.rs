@@ -28,6 +28,8 @@ pub(super) struct Sided<'p> {
     pub(super) on: Vec<[&'p Expr; 2]>,
     pub(super) filter: Option<&'p Expr>,
     pub(super) kind: KeyedJoinKind,
+    /// Whether null is equal to null in `on`.
+    pub(super) nulls_are_equal: bool,
 }
 
 impl Lowering {
@@ -55,7 +57,8 @@ impl Lowering {
         let on = join.on.iter().map(|(left, right)| if is_swapped { [right, left] } else { [left, right] }).collect();
         let (left, right): (&LogicalPlan, &LogicalPlan) = (&join.left, &join.right);
         let plans = if is_swapped { [right, left] } else { [left, right] };
-        let sided = Sided { plans, on, filter: join.filter.as_ref(), kind };
+        let nulls_are_equal = join.null_equality == NullEquality::NullEqualsNull;
+        let sided = Sided { plans, on, filter: join.filter.as_ref(), kind, nulls_are_equal };
         match self.lookup(&sided, wanted, position)? {
             Some(stream) => Ok(stream),
             None => self.keyed_join(&sided, join, wanted, position),
@@ -152,7 +155,7 @@ impl Lowering {
             .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
             .and_then(|join| join.with_reach(reach))
             .map_err(|error| crate::plan::defect(error, position))?;
-        if whole.null_equality == NullEquality::NullEqualsNull {
+        if join.nulls_are_equal {
             keyed = keyed.with_equal_nulls();
             what.push_str(" nulls are equal");
         }

@@ -92,6 +92,11 @@ impl Lowering {
                     .hint("an outer join keeps the rows of the source: FROM source LEFT JOIN table ON ..."));
             }
         };
+        if join.nulls_are_equal {
+            return Err(not_yet(position, "a join with a table in which null equals null").hint(
+                "write = instead of IS NOT DISTINCT FROM; where null is to find a row, give both sides a value for it",
+            ));
+        }
         let plan = join.plans[1 - table_side];
         let (schema, table_schema) = (plan.schema(), join.plans[table_side].schema());
         let offsets = match table_side {
