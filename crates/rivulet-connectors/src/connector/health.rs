@@ -4,8 +4,8 @@
 //! A [`Health`] is that of one source or sink of one query. Its connector gets it when it is opened, in the
 //! [`Host`](super::Host), and all its instances share it. Whatever shows it reads it without waiting for the query.
 //!
-//! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. Each
-//! change of the condition is one line in the log, however often a connector tries in vain.
+//! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. However
+//! often a connector tries in vain, or its device comes and goes, the log says of it a few lines a minute at most.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,6 +20,9 @@ use crate::clock::SystemClock;
 
 /// After so long in vain, a source or sink that is retrying is failing.
 const FAILING_AFTER: Duration = Duration::from_secs(60);
+
+/// After a line in the log that it is in trouble, the next one that it is retrying comes at the earliest so much later.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// How precisely it is known since when the oldest row waits, and of how many moments that is kept.
 const MARK_EVERY: Duration = Duration::from_millis(50);
@@ -104,6 +107,10 @@ struct Course {
     since_us: i64,
     retries: u64,
     last_error: Option<String>,
+    /// When the log said the last time that it is in trouble.
+    said: Option<Instant>,
+    /// The log has said it of the trouble that there is now.
+    is_said: bool,
     /// When rows were handed over: the first of those up to this number, counted from the start.
     marks: VecDeque<(u64, Instant)>,
 }
@@ -186,7 +193,9 @@ impl Health {
             let (title, for_s) = (&self.title, course.since.map_or(0, |since| since.elapsed().as_secs()));
             course.change(Condition::Ok);
             self.is_troubled.store(false, Ordering::Release);
-            tracing::info!(retries, "the {title} works again, after {for_s} s");
+            if std::mem::take(&mut course.is_said) {
+                tracing::info!(retries, "the {title} works again, after {for_s} s");
+            }
         }
     }
 
@@ -247,7 +256,9 @@ impl Health {
             _ => course.condition = condition,
         }
         self.is_troubled.store(true, Ordering::Release);
-        tracing::warn!(waiting_rows, "the {title} is {condition}: {problem}");
+        if course.begin_to_say(condition, Instant::now()) {
+            tracing::warn!(waiting_rows, "the {title} is {condition}: {problem}");
+        }
     }
 }
 
@@ -256,6 +267,17 @@ impl Course {
         self.condition = condition;
         self.since_us = SystemClock.now_us();
         self.since = Some(Instant::now());
+    }
+
+    /// Whether the log is to say that it is in trouble since now, which it then has said. A device that comes and goes
+    /// would fill it.
+    fn begin_to_say(&mut self, condition: Condition, now: Instant) -> bool {
+        let is_early = self.said.is_some_and(|said| now.duration_since(said) < SAID_EVERY);
+        if is_early && condition != Condition::Failing {
+            return false;
+        }
+        (self.said, self.is_said) = (Some(now), true);
+        true
     }
 
     /// Forgets when rows were handed over that are settled.
@@ -386,5 +408,28 @@ mod tests {
         health.course.lock().since = Instant::now().checked_sub(FAILING_AFTER);
         health.retry("refused");
         assert_eq!(health.report().condition, Condition::Failing, "for a minute in vain");
+    }
+
+    #[test]
+    fn a_device_that_comes_and_goes_does_not_fill_the_log() {
+        let health = Health::new("sink 's'");
+        let is_said = || health.course.lock().is_said;
+        health.retry("refused");
+        assert!(is_said());
+        health.recover();
+        for _ in 0..3 {
+            health.retry("refused");
+            assert!(health.is_troubled() && !is_said(), "a minute is not over");
+            health.recover();
+        }
+        health.retry("refused");
+        health.fail("given up");
+        assert!(is_said(), "it has given up");
+        health.recover();
+        let mut course = Course::default();
+        let now = Instant::now();
+        let later = |s: u64| now + Duration::from_secs(s);
+        let said = [0, 59, 60, 61, 119, 120].map(|s| course.begin_to_say(Condition::Retrying, later(s)));
+        assert_eq!(said, [true, false, true, false, false, true]);
     }
 }
