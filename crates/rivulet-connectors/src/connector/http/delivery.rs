@@ -178,6 +178,8 @@ impl Shared {
                 }
                 Attempt::Rejected(problem) if self.options.skips_rejected => {
                     self.options.health.leave_out(request.rows, &problem);
+                    // The receiver is there and answers, whatever it thinks of this request.
+                    self.options.health.recover();
                     tracing::warn!(url = self.options.url, "a request was rejected and is skipped: {problem}");
                     return Ok(());
                 }
