@@ -3,7 +3,8 @@
 //! made, stays, so RESUME QUERY goes on from there once there is more memory.
 //!
 //! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound
-//! itself, and after one the next has a minute, in which memory is given back.
+//! itself, and after one the next has a minute, in which memory is given back. A SELECT, which somebody only looks at, is
+//! ended before any query that is to stay.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,28 @@ use crate::service::QueryState;
 /// A query with less than this part of the bound is not what has used it up.
 const SHARE_MIN: u64 = 8;
 
+/// A SELECT with less than this part of the bound is not worth ending.
+const SELECT_SHARE_MIN: u64 = 64;
+
+/// How long it may take until the memory of a SELECT is given back. Short, for there may be several, and a query may be
+/// what takes up more.
+const SELECT_GIVEN_BACK_MAX: Duration = Duration::from_secs(5);
+
 /// How long it may take until the memory of a query that was ended is that of the system again.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(60);
 
 /// How long whoever changes the query may keep this from looking.
 const CLAIM_MAX: Duration = Duration::from_millis(500);
 
-/// When a query was ended the last time.
+/// Until when it is awaited that the memory of the one that was ended last is given back.
 #[derive(Debug, Default)]
 pub(super) struct Ended(Option<Instant>);
+
+impl Ended {
+    fn wait(&mut self, given_back_max: Duration) {
+        self.0 = Some(Instant::now() + given_back_max);
+    }
+}
 
 impl OneQuery {
     /// Memory of its operators, if it runs or is paused.
@@ -36,8 +50,11 @@ impl BigQueries {
     /// Ends the big query with the most state if memory is used up and that is what uses it.
     pub(super) fn keep_memory(&self, ended: &mut Ended) {
         let Some(bytes_max) = self.memory.exceeded() else { return };
-        if ended.0.is_some_and(|at| at.elapsed() < GIVEN_BACK_MAX) {
+        if ended.0.is_some_and(|until| Instant::now() < until) {
             return;
+        }
+        if self.end_select(bytes_max) {
+            return ended.wait(SELECT_GIVEN_BACK_MAX);
         }
         let queries = self.that(|one| one.life.flow().is_some());
         let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
@@ -67,6 +84,22 @@ impl BigQueries {
             running.cancel();
             close(running);
         }
-        ended.0 = Some(Instant::now());
+        ended.wait(GIVEN_BACK_MAX);
+    }
+
+    /// Ends the SELECT with the most state; whether there is one.
+    fn end_select(&self, bytes_max: u64) -> bool {
+        let selects = self.selects.lock();
+        let largest = selects.iter().map(|one| (one.state_bytes(), one)).max_by_key(|one| one.0);
+        let Some((bytes, one)) = largest.filter(|(bytes, _)| *bytes >= bytes_max / SELECT_SHARE_MIN) else {
+            return false;
+        };
+        one.end(&format!(
+            "its state has {} MiB, and the memory that there may be (memory.bytes_max, {} MiB) is used up; have it keep \
+             less, for example by a window, or raise that",
+            bytes >> 20,
+            bytes_max >> 20
+        ));
+        true
     }
 }

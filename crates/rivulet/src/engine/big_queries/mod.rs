@@ -49,6 +49,7 @@ use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 use begin::Started;
 use life::Life;
 use saved::Saved;
+use select::Select;
 
 pub(crate) use crash::note_crashes;
 use declared::Absence;
@@ -86,6 +87,8 @@ pub(super) struct BigQueries {
     released: Condvar,
     /// Held by whoever changes what there is, while the catalog is written.
     changing: Mutex<()>,
+    /// What runs for a reader alone, and some that have ended.
+    selects: Mutex<Vec<Select>>,
     /// Locked for moments only: queries can be looked at while another one is started.
     known: Mutex<Known>,
 }
@@ -186,8 +189,21 @@ impl BigQueries {
         memory: MemoryBound,
         starts: Starts,
     ) -> Self {
-        let (claimed, released, changing, known) = Default::default();
-        Self { opener, catalog, queries, tables, checkpoints, memory, starts, claimed, released, changing, known }
+        let (claimed, released, changing, selects, known) = Default::default();
+        Self {
+            opener,
+            catalog,
+            queries,
+            tables,
+            checkpoints,
+            memory,
+            starts,
+            claimed,
+            released,
+            changing,
+            selects,
+            known,
+        }
     }
 
     /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not

@@ -5,9 +5,8 @@
 //! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source, and
 //! writes nowhere: not even what it refuses to the sinks of its sources.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -76,6 +75,28 @@ impl Results for LiveRows {
     }
 }
 
+/// A SELECT that runs, or has run: of what may have to be ended for its memory.
+pub(super) struct Select {
+    name: FullName,
+    running: Weak<Running>,
+    end: Arc<OnceLock<String>>,
+}
+
+impl Select {
+    /// Memory of its operators, while it runs.
+    pub(super) fn state_bytes(&self) -> u64 {
+        self.running.upgrade().map_or(0, |running| running.report().state_bytes as u64)
+    }
+
+    /// Ends it, and tells its reader why.
+    pub(super) fn end(&self, reason: &str) {
+        let Some(running) = self.running.upgrade() else { return };
+        tracing::error!(query = self.name.in_log(), "a SELECT is ended: {reason}");
+        let _ = self.end.set(format!("failed: {reason}"));
+        running.cancel();
+    }
+}
+
 /// Ends a SELECT when its reader goes.
 struct Guard(Arc<Running>);
 
@@ -114,6 +135,7 @@ impl BigQueries {
             let message = "LIMIT is of a result that is complete, and this one changes as rows come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
         }
+        self.memory.admit(1, 0)?;
         let place = Place::take().ok_or_else(|| {
             ServiceError::new(ErrorKind::LimitReached, format!("{SELECTS_MAX} SELECT run already"))
                 .with_hint("end one of them, or write CREATE QUERY name AS ... INTO a sink")
@@ -131,6 +153,11 @@ impl BigQueries {
         let started = self.opener.start_select(&plan, &name, Box::new(results));
         let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
         let end = Arc::<OnceLock<String>>::default();
+        {
+            let mut selects = self.selects.lock();
+            selects.retain(|one| one.running.strong_count() > 0);
+            selects.push(Select { name, running: Arc::downgrade(&running), end: end.clone() });
+        }
         let selection = Selection { rows, end: end.clone(), _running: Box::new(Guard(running.clone())) };
         let wait = move || {
             let _place = place;
