@@ -1,6 +1,8 @@
 //! What an edge of a dataflow carries.
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array, UInt64Array,
+};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
 use arrow::compute::{FilterBuilder, concat_batches, prep_null_mask_filter, take_record_batch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
@@ -137,11 +139,19 @@ impl Batch {
     /// The rows at `rows`, in that order.
     pub fn take(&self, rows: &[u32]) -> Result<Self, ArrowError> {
         let indices = UInt32Array::from(rows.to_vec());
+        // Without columns only the number of rows is left of them.
+        let columns = match self.columns.num_columns() {
+            0 => {
+                let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+                RecordBatch::try_new_with_options(self.columns.schema(), Vec::new(), &options)?
+            }
+            _ => take_record_batch(&self.columns, &indices)?,
+        };
         Ok(Self::new(
             rows.iter().map(|&row| self.slots[row as usize]).collect(),
             rows.iter().map(|&row| self.event_time_us[row as usize]).collect(),
             rows.iter().map(|&row| self.arrival_us[row as usize]).collect(),
-            take_record_batch(&self.columns, &indices)?,
+            columns,
         )
         .with_retracts(self.retracts.as_ref().map(|marks| rows.iter().map(|&row| marks.value(row as usize)).collect()))
         .with_positions(self.positions.as_ref().map(|all| rows.iter().map(|&row| all[row as usize]).collect())))
@@ -239,6 +249,15 @@ mod tests {
         let taken = batch().take(&[2, 0]).unwrap();
         assert_eq!(taken.slots.as_ref(), &[3, 1]);
         assert_eq!(taken.columns.column(0).as_ref(), &Int64Array::from(vec![12, 10]) as &dyn Array);
+    }
+
+    #[test]
+    fn rows_without_columns_are_counted() {
+        let batch = batch();
+        let bare = batch.with_columns(batch.columns.project(&[]).unwrap());
+        assert_eq!((bare.take(&[2]).unwrap().rows(), bare.take(&[]).unwrap().rows()), (1, 0));
+        assert_eq!(bare.filter(&BooleanArray::from(vec![true, false, true])).unwrap().rows(), 2);
+        assert_eq!(Batch::concat(vec![bare.clone(), bare]).unwrap().rows(), 6);
     }
 
     #[test]

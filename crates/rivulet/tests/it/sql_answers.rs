@@ -118,6 +118,8 @@ fn a_failing_argument_is_null_for_its_own_aggregate() {
     );
     let windows = "TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY window_start, window_end";
     check(&format!("{source} SELECT count(*), sum(100 / g) FROM {windows}"), &["1|10", "3|20"], 2);
+    // Where no column is read, too.
+    check(&format!("{source} SELECT 1 / 0 FROM t"), &[], 4);
     // A filter keeps the argument from being computed.
     check(&format!("{source} SELECT count(*), sum(100 / g) FILTER (WHERE g > 0) FROM {windows}"), &["1|10", "3|20"], 0);
 }

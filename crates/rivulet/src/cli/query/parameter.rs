@@ -8,7 +8,7 @@ use crate::cli::error::CliError;
 /// Reads `name=value`. `NULL` is null; write `name='NULL'` for the text.
 pub(super) fn parse(assignment: &str, declared: &[ParameterDeclaration]) -> Result<(String, Value), CliError> {
     let (name, text) = assignment.split_once('=').ok_or_else(|| {
-        CliError::new(format!("the parameter {assignment} has no value")).with_hint("write -p name=value")
+        CliError::new(format!("the parameter {assignment} has no value")).with_hint("write name=value")
     })?;
     let (name, text) = (name.trim(), text.trim());
     // Unknown names go to the server as they are: it says best what is wrong.

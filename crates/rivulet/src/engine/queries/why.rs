@@ -290,7 +290,8 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     }
     if refused > 0 {
         let last = query.refusal.as_ref().map(|refusal| format!(": {refusal}")).unwrap_or_default();
-        all.push(format!("{} were refused{last}", counted(refused, "row")));
+        let were = if refused == 1 { "was" } else { "were" };
+        all.push(format!("{} {were} refused{last}", counted(refused, "row")));
     }
     if query.rows_in > 0 && query.rows_out == 0 {
         let came = counted(query.rows_in, "row");
