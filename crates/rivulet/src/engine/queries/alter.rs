@@ -268,6 +268,9 @@ impl Queries {
         // Where routes change, or one comes for a slot of its own, no event may come before they have.
         let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
         if gets_routes || !self.routing.is_at_rest(running, &slots) {
+            // What waits is processed: rows that were decoded for many queries would find no room in a group that is
+            // suspended.
+            running.group.close_intake();
             self.routing.let_rest(running, &mut resting).map_err(refused)?;
             running.group.quiesce();
             position = self.event_log.end();
