@@ -26,7 +26,7 @@ use super::lifecycle::Lifecycle;
 use super::queries::submit::LOAD_BATCH;
 use super::queries::{Queries, State};
 use super::registry::Entry;
-use super::resting::Resting;
+use super::resting::{REST_WAIT_MAX, Resting};
 use super::running::{InputShape, Prepared, Running, topics_of};
 use super::topics::Topics;
 use super::upgrade::{Upgrade, stays, upgrade};
@@ -201,7 +201,7 @@ impl Upgrade for Version<'_> {
         let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
         let unequal = self.bound.unequal(state, &before, &prepared.application);
         if !self.inputs_stay || !unequal.is_empty() {
-            queries.routing.let_rest(&before, &mut self.resting)?;
+            queries.routing.let_rest(&before, &mut self.resting, REST_WAIT_MAX)?;
         }
         queries.part(state, &before, &unequal)?;
         if self.paused.is_some() && before.group.is_checkpointed() {

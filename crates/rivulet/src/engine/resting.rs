@@ -10,7 +10,7 @@ use super::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
 /// How long events that wait may take to be processed, where what comes next could not take them over.
-const REST_WAIT_MAX: Duration = Duration::from_secs(10);
+pub(super) const REST_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether they are.
 const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
@@ -38,14 +38,20 @@ impl Drop for Resting {
 }
 
 impl Routing {
-    /// Has everything that waits for the queries of an application processed, while nothing new comes.
-    pub(super) fn let_rest(&self, running: &Running, resting: &mut Resting) -> Result<(), ServiceError> {
+    /// Has everything that waits for the queries of an application processed, while nothing new comes; this may take so
+    /// long.
+    pub(super) fn let_rest(
+        &self,
+        running: &Running,
+        resting: &mut Resting,
+        wait_max: Duration,
+    ) -> Result<(), ServiceError> {
+        let until = Instant::now() + wait_max;
         let shared = self.shared_group_of(running);
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&running.group]) {
             group.close_intake();
             self.await_routing();
-            let until = Instant::now() + REST_WAIT_MAX;
             while !group.is_idle() {
                 if Instant::now() >= until {
                     let name = &running.application.name;

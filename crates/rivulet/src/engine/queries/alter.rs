@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::compute::kernels::cmp::distinct;
@@ -29,6 +30,13 @@ use crate::engine::lifecycle::Lifecycle;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{Alteration, AlterationEffect, ErrorKind, Parameter, QueryChange, ServiceError, Tenant};
+
+/// How long a call waits, all in all, for events that are to be processed before queries have other values. Everybody
+/// who asks about queries waits with it.
+const CALL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long it waits for an application in any case: as long as is usual where results find their way out.
+const WAIT_MIN: Duration = Duration::from_millis(10);
 
 /// An answer for each change, once it is known.
 type Answers = [Option<Result<Alteration, ServiceError>>];
@@ -81,6 +89,19 @@ pub(super) struct ReplayedChange {
     row: usize,
 }
 
+/// How long a call may go on waiting.
+struct Patience(Duration);
+
+impl Patience {
+    /// Waits for an application, no longer than is left.
+    fn wait<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
+        let begun = Instant::now();
+        let waited = wait(self.0.max(WAIT_MIN));
+        self.0 = self.0.saturating_sub(begun.elapsed());
+        waited
+    }
+}
+
 /// Values by application.
 type Chunks = BTreeMap<ApplicationNumber, Chunk<usize>>;
 
@@ -92,50 +113,82 @@ impl Queries {
         changes: &[QueryChange<'_>],
     ) -> Vec<Result<Alteration, ServiceError>> {
         let (mut answers, mut rest) = (Vec::with_capacity(changes.len()), changes);
+        let mut patience = Patience(CALL_WAIT_MAX);
         while !rest.is_empty() {
             let mut names: HashSet<&str, RandomState> = HashSet::default();
             // A query that is named once more gets those values behind the ones before.
             let (now, later) = rest.split_at(rest.iter().take_while(|change| names.insert(change.name)).count());
-            answers.extend(self.alter_distinct(tenant, now));
+            answers.extend(self.alter_distinct(tenant, now, &mut patience));
             rest = later;
         }
         answers
     }
 
-    fn alter_distinct(&self, tenant: &Tenant, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
+    fn alter_distinct(
+        &self,
+        tenant: &Tenant,
+        changes: &[QueryChange<'_>],
+        patience: &mut Patience,
+    ) -> Vec<Result<Alteration, ServiceError>> {
         let mut answers: Vec<Option<Result<Alteration, ServiceError>>> = changes.iter().map(|_| None).collect();
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        match self.wanted(tenant, state, changes, &mut answers) {
-            Ok((wanted, chunks)) => {
-                let altered = chunks.into_values().filter_map(|chunk| {
-                    let altered = self.check(chunk, &wanted, &mut answers);
-                    self.bring_to_rest(state, altered, &wanted, &mut answers)
-                });
-                let altered: Vec<Altered> = altered.collect();
-                self.store_and_make(state, &altered, &wanted, &mut answers);
-            }
-            Err(error) => {
-                for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
-                    *answer = Some(Err(error.clone()));
+        let mut places: BTreeMap<ApplicationNumber, Vec<usize>> = BTreeMap::new();
+        {
+            let state = self.state.lock();
+            for (index, change) in changes.iter().enumerate() {
+                match self.find_altered(tenant, &state, change) {
+                    Ok((_, running)) => places.entry(running.number).or_default().push(index),
+                    Err(error) => answers[index] = Some(Err(error)),
                 }
             }
+        }
+        // Nothing stands still while another application is waited for, and others get their turn in between.
+        for places in places.into_values() {
+            self.alter_some(tenant, changes, &places, patience, &mut answers);
         }
         answers.into_iter().map(|answer| answer.expect("every change was answered")).collect()
     }
 
-    /// Finds the queries and binds the values that they are to have, by application. Those that have them already are
-    /// answered.
+    /// Makes the changes in these places, which are of queries of one application unless these were dropped and created
+    /// once more just now.
+    fn alter_some(
+        &self,
+        tenant: &Tenant,
+        changes: &[QueryChange<'_>],
+        places: &[usize],
+        patience: &mut Patience,
+        answers: &mut Answers,
+    ) {
+        let state = &mut *self.state.lock();
+        match self.wanted(tenant, state, changes, places, answers) {
+            Ok((wanted, chunks)) => {
+                for chunk in chunks.into_values() {
+                    let altered = self.check(chunk, &wanted, answers);
+                    if let Some(altered) = self.bring_to_rest(state, altered, &wanted, patience, answers) {
+                        self.store_and_make(state, &altered, &wanted, answers);
+                    }
+                }
+            }
+            Err(error) => {
+                for &place in places {
+                    answers[place].get_or_insert_with(|| Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Finds the queries of the changes in these places and binds the values that they are to have, by application.
+    /// Those that have them already are answered.
     fn wanted<'c>(
         &self,
         tenant: &Tenant,
         state: &State,
         changes: &[QueryChange<'c>],
+        places: &[usize],
         answers: &mut Answers,
     ) -> Result<(Vec<Wanted<'c>>, Chunks), ServiceError> {
-        let mut found: Vec<(usize, QueryId, Arc<Running>)> = Vec::with_capacity(changes.len());
-        for (index, change) in changes.iter().enumerate() {
-            match self.find_altered(tenant, state, change) {
+        let mut found: Vec<(usize, QueryId, Arc<Running>)> = Vec::with_capacity(places.len());
+        for &index in places {
+            match self.find_altered(tenant, state, &changes[index]) {
                 Ok((id, running)) => found.push((index, id, running)),
                 Err(error) => answers[index] = Some(Err(error)),
             }
@@ -222,13 +275,14 @@ impl Queries {
         state: &mut State,
         altered: Altered,
         wanted: &[Wanted<'_>],
+        patience: &mut Patience,
         answers: &mut Answers,
     ) -> Option<Altered> {
         let running = altered.checked.running.clone();
         if altered.effects.iter().all(Option::is_none) {
             return Some(altered);
         }
-        let rested = self.rest(state, &running, &altered, wanted);
+        let rested = self.rest(state, &running, &altered, wanted, patience);
         rested
             .map(|(position, resting)| Altered { position, _resting: Some(resting), ..altered })
             .map_err(|(queries, error)| {
@@ -243,6 +297,7 @@ impl Queries {
         running: &Arc<Running>,
         altered: &Altered,
         wanted: &[Wanted<'_>],
+        patience: &mut Patience,
     ) -> Result<(LogPosition, Resting), (Vec<usize>, ServiceError)> {
         let refused = |error| (altered.checked.queries.clone(), error);
         if running.group.rests() {
@@ -271,7 +326,8 @@ impl Queries {
             // What waits is processed: rows that were decoded for many queries would find no room in a group that is
             // suspended.
             running.group.close_intake();
-            self.routing.let_rest(running, &mut resting).map_err(refused)?;
+            let rested = patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max));
+            rested.map_err(refused)?;
             running.group.quiesce();
             position = self.event_log.end();
         }
@@ -280,15 +336,17 @@ impl Queries {
     }
 
     /// Has the catalog have the values, and then the queries.
-    fn store_and_make(&self, state: &mut State, altered: &[Altered], wanted: &[Wanted<'_>], answers: &mut Answers) {
-        let rows =
-            || altered.iter().flat_map(|one| one.checked.queries.iter().zip(&one.effects).map(move |row| (one, row)));
-        let records: Vec<AlteredQuery<'_>> = rows()
-            .map(|(one, (&place, effect))| AlteredQuery {
+    fn store_and_make(&self, state: &mut State, altered: &Altered, wanted: &[Wanted<'_>], answers: &mut Answers) {
+        let Altered { checked: Checked { running, rows, inputs, queries }, effects, position, .. } = altered;
+        let is_checkpointed = running.group.is_checkpointed();
+        let records: Vec<AlteredQuery<'_>> = queries
+            .iter()
+            .zip(effects)
+            .map(|(&place, effect)| AlteredQuery {
                 id: wanted[place].id,
                 parameters: &wanted[place].parameters,
                 label: wanted[place].label.as_deref(),
-                noted_at: (effect.is_some() && one.checked.running.group.is_checkpointed()).then_some(one.position),
+                noted_at: (effect.is_some() && is_checkpointed).then_some(*position),
             })
             .collect();
         if records.is_empty() {
@@ -298,31 +356,27 @@ impl Queries {
             Ok(first) => first,
             Err(error) => {
                 let error = ServiceError::from(error);
-                rows().for_each(|(_, (&place, _))| answers[wanted[place].index] = Some(Err(error.clone())));
+                queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
                 return;
             }
         };
-        let mut records = records.iter();
-        for one in altered {
-            let Checked { running, rows, inputs, queries } = &one.checked;
-            let mut changes = Vec::with_capacity(queries.len());
-            for (row, (&place, effect)) in queries.iter().zip(&one.effects).enumerate() {
-                let Wanted { index, id, before, label, .. } = &wanted[place];
-                let is_noted = records.next().is_some_and(|record| record.noted_at.is_some());
-                let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
-                answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told) }));
-                if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
-                    running.group.expect_label(label);
-                }
-                let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
-                if let Some((effect, slot)) = effect.as_deref().zip(slot) {
-                    let number = if is_noted { number } else { 0 };
-                    changes.push(Change { query: *id, slot, row, effect, number });
-                }
-                number += u64::from(is_noted);
+        let mut changes = Vec::with_capacity(queries.len());
+        for (row, ((&place, effect), record)) in queries.iter().zip(effects).zip(&records).enumerate() {
+            let Wanted { index, id, before, label, .. } = &wanted[place];
+            let is_noted = record.noted_at.is_some();
+            let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
+            answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told) }));
+            if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
+                running.group.expect_label(label);
             }
-            self.make(state, running, rows, inputs, &changes);
+            let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
+            if let Some((effect, slot)) = effect.as_deref().zip(slot) {
+                let number = if is_noted { number } else { 0 };
+                changes.push(Change { query: *id, slot, row, effect, number });
+            }
+            number += u64::from(is_noted);
         }
+        self.make(state, running, rows, inputs, &changes);
     }
 
     /// Gives queries values, and brings them the events that are for these. Their group stands still.
