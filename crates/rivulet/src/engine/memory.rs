@@ -50,7 +50,7 @@ impl MemoryBound {
         }
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let message = format!(
-            "there is no memory for further queries: {} of {} MiB are in use, and {} MiB would be needed",
+            "no memory for further queries or longer values: {} of {} MiB are in use, and {} MiB would be needed",
             mib(resident),
             mib(bytes_max),
             mib(needed)

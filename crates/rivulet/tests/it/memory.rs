@@ -41,6 +41,10 @@ fn queries_beyond_the_memory_bound_are_refused_and_nothing_else_is() {
     assert!(error.message.contains("no memory for further queries"), "{error}");
     assert!(error.hint.expect("a hint").contains("memory.bytes_max"));
     assert_eq!(engine.status().queries_running, 1);
+    let longer = format!("ALTER QUERY a SET (id => '{}')", "a".repeat(1000));
+    let error = run(&engine, &longer).expect_err("there is no memory for longer values either");
+    assert_eq!(error.kind, ErrorKind::LimitReached, "{error}");
+    run(&engine, "ALTER QUERY a SET (id => 'c')").expect("these take no more");
     run(&engine, "PAUSE QUERY a").expect("what is there goes on");
     run(&engine, "DROP QUERY a").expect("and can go");
 }

@@ -66,6 +66,8 @@ struct Altered {
     checked: Checked<usize>,
     /// For each row what changes; `None` if only what is written does, or the label.
     effects: Vec<Option<Arc<Effect>>>,
+    /// How much longer the values are than those before, in bytes.
+    grows_by: usize,
     /// From where on the other values count.
     position: LogPosition,
     _resting: Option<Resting>,
@@ -163,6 +165,9 @@ impl Queries {
             Ok((wanted, chunks)) => {
                 for chunk in chunks.into_values() {
                     let altered = self.check(chunk, &wanted, answers);
+                    if !self.admit(&altered, &wanted, answers) {
+                        continue;
+                    }
                     if let Some(altered) = self.bring_to_rest(state, altered, &wanted, patience, answers) {
                         self.store_and_make(state, &altered, &wanted, answers);
                     }
@@ -258,14 +263,27 @@ impl Queries {
         };
         checked.retain(bind, refuse);
         let mut known: HashMap<Vec<usize>, Arc<Effect>> = HashMap::new();
-        let effects = changed(&before.finish(), &checked.rows).into_iter().map(|changed| {
+        let before = before.finish();
+        let grows_by = value_bytes(&checked.rows).saturating_sub(value_bytes(&before));
+        let effects = changed(&before, &checked.rows).into_iter().map(|changed| {
             if changed.is_empty() {
                 return None;
             }
             Some(known.entry(changed).or_insert_with_key(|changed| Arc::new(Effect::new(&running, changed))).clone())
         });
         let effects = effects.collect();
-        Altered { checked, effects, position: 0, _resting: None }
+        Altered { checked, effects, grows_by, position: 0, _resting: None }
+    }
+
+    /// Whether there is memory for the values; where there is not, all are refused.
+    fn admit(&self, altered: &Altered, wanted: &[Wanted<'_>], answers: &mut Answers) -> bool {
+        // What takes no more than before may change also where memory is used up.
+        let admitted = if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) };
+        if let Err(error) = &admitted {
+            let queries = altered.checked.queries.iter();
+            queries.for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
+        }
+        admitted.is_ok()
     }
 
     /// Has a group stand still between two events of its queries that change; nothing if that is not possible, and then
@@ -603,6 +621,11 @@ impl Effect {
             computes_else: changed.iter().any(|one| application.deciding_parameters.contains(one)),
         }
     }
+}
+
+/// How many bytes values take.
+fn value_bytes(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
 /// For each row the columns that differ.
