@@ -30,7 +30,7 @@ impl Service for Engine {
     fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
         let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
         let running = match replaces {
-            Some(wish) => self.replace(permit.tenant(), application, wish)?.0,
+            Some(wish) => self.replace(permit.tenant(), application, wish, None)?.0,
             None => self.applications.register(permit.tenant(), application)?.0,
         };
         Ok(running.info())
@@ -44,7 +44,7 @@ impl Service for Engine {
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
         let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
         let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
-        let (running, replacement) = self.replace(permit.tenant(), application, wish)?;
+        let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
         Ok((running.info(), replacement))
     }
 
@@ -62,7 +62,7 @@ impl Service for Engine {
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
         let application = self.applications.plan(permit.tenant(), kind, code)?;
         let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
-        let (running, replacement) = self.replace(permit.tenant(), application, wish)?;
+        let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
         Ok((running.info(), replacement))
     }
 
@@ -203,15 +203,16 @@ impl Engine {
 
 /// What statements ask for too.
 impl Engine {
-    /// Registers an application, or lets it take over the queries of the one of its name. What it has taken over is
-    /// saved.
+    /// Registers an application, or lets it take over the queries of the one of its name; where it was made of one that
+    /// runs, only of that. What it has taken over is saved.
     pub(super) fn replace(
         &self,
         tenant: &Tenant,
         application: Application,
         wish: StateWish,
+        made_of: Option<&Running>,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
-        let (running, replacement) = self.queries.replace(tenant, application, wish)?;
+        let (running, replacement) = self.queries.replace(tenant, application, wish, made_of)?;
         if replacement.is_changed && running.group.is_checkpointed() {
             self.coordinator.make_behind_upgrade();
         }

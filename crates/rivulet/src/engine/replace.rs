@@ -60,7 +60,8 @@ struct Version<'a> {
 }
 
 impl Queries {
-    /// Registers an application, or lets it take over the queries of the one of its name.
+    /// Registers an application, or lets it take over the queries of the one of its name; where it was made of one that
+    /// runs, only of that.
     ///
     /// # Errors
     /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk
@@ -70,6 +71,7 @@ impl Queries {
         tenant: &Tenant,
         application: Application,
         wish: StateWish,
+        made_of: Option<&Running>,
     ) -> Result<(Arc<Running>, Replacement), ServiceError> {
         let prepared = self.applications.prepare(tenant, application)?;
         let name = tenant.named(&prepared.application.name);
@@ -85,7 +87,12 @@ impl Queries {
         }
         let paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
         let state = self.state.lock();
-        let before = match self.applications.named(&name) {
+        let before = self.applications.named(&name);
+        let is_made_of = |one: &Running| before.as_ref().is_some_and(|now| now.application.id == one.application.id);
+        if made_of.is_some_and(|one| !is_made_of(one)) {
+            return Err(changed_meanwhile(&prepared.application.name));
+        }
+        let before = match before {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before, Replacement::default()));
             }
@@ -331,6 +338,6 @@ fn inputs_stay(running: &Running, prepared: &Prepared) -> bool {
 }
 
 fn changed_meanwhile(name: &str) -> ServiceError {
-    let message = format!("'{name}' stays as it was: it was changed while its results were on their way out");
+    let message = format!("'{name}' stays as it was: it was changed meanwhile by somebody else");
     ServiceError::new(ErrorKind::Conflict, message).with_hint("try again")
 }

@@ -143,7 +143,7 @@ impl Engine {
                     .map_err(ServiceError::from)?;
                 if let Some(wish) = create.replaces {
                     let (running, replacement) =
-                        self.replace(tenant, application, wish).map_err(|error| at(error, &create.name))?;
+                        self.replace(tenant, application, wish, None).map_err(|error| at(error, &create.name))?;
                     return Ok(said(running.answer(replacement.text(&name))));
                 }
                 let (running, is_new) = self.applications.register(tenant, application)?;
@@ -436,7 +436,8 @@ impl Engine {
             let option = options.iter().map(|(option, ..)| option).find(|option| message.contains(&option.text));
             at(ServiceError { hint, ..ServiceError::invalid(message) }, option.unwrap_or(name))
         })?;
-        let (running, replacement) = self.replace(tenant, application, wish).map_err(|error| {
+        // The text that it was made of may be another one by now, which is not to be undone.
+        let (running, replacement) = self.replace(tenant, application, wish, Some(&running)).map_err(|error| {
             let allowing = |hint: String| match hint.find("CREATE OR REPLACE APPLICATION") {
                 Some(place) => format!("{}put WITH (state => 'discard') behind the options", &hint[..place]),
                 None => hint,
