@@ -55,12 +55,14 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 ///
 /// Answers stream back line by line and in order, `{"line":1,"id":7,"name":"kims_ac"}` or `{"line":2,"error":{...}}`. A
 /// line that is answered with an id is durable. A wrong line harms only itself. Read the answers while you send: the
-/// server keeps no more than some ten thousand unread ones and stops reading until you take them. A client that sends
+/// server keeps no more than some ten thousand unread ones and stops reading until you take them.
+///
 /// With `replace_existing` a query whose name exists gets the values and the label of the line, as if it had been
 /// submitted with them, and goes on with what state it can; each answer then says as its `outcome` whether the query was
-/// `created`, `changed`, or `unchanged` because it had these values. A client that sends
-/// less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the first line that was not
-/// read. The time in which it waits for answers does not count.
+/// `created`, `changed`, or `unchanged` because it had these values.
+///
+/// A client that sends less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the
+/// first line that was not read. The time in which it waits for answers does not count.
 #[utoipa::path(
     post, path = "/api/v1/queries/bulk", tag = "queries",
     params(BulkParameters),
