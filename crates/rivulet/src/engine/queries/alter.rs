@@ -9,7 +9,7 @@
 //! change, and nothing waits for the query when it is made: where something does, the group takes nothing in until that
 //! is processed. A replay makes the change at the same place ([`Queries::make_changes`]).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -473,6 +473,20 @@ impl Queries {
         saved: &SavedStates<'_>,
         alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
     ) -> Result<(), ServiceError> {
+        let changes = self.changes_behind(state, saved, alterations)?;
+        state.replayed_changes.extend(changes);
+        self.note_next_change(state);
+        Ok(())
+    }
+
+    /// The changes that queries got behind what was saved of them, by position. Their values are those of the version
+    /// that runs.
+    pub(super) fn changes_behind(
+        &self,
+        state: &State,
+        saved: &SavedStates<'_>,
+        alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
+    ) -> Result<VecDeque<ReplayedChange>, ServiceError> {
         let end = self.event_log.end();
         let mut chunks: BTreeMap<ApplicationNumber, Chunk<(QueryId, u64, LogPosition)>> = BTreeMap::new();
         let mut changes = Vec::new();
@@ -502,9 +516,7 @@ impl Queries {
         }
         chunks.values_mut().for_each(|chunk| take_changes(chunk, &mut changes));
         changes.sort_by_key(|change| (change.position, change.number));
-        state.replayed_changes.extend(changes);
-        self.note_next_change(state);
-        Ok(())
+        Ok(changes.into())
     }
 
     /// Makes the changes up to a position of the log, before the event there is handed over, if everything before that
@@ -526,28 +538,36 @@ impl Queries {
 
     pub(super) fn make_changes_now(&self, state: &mut State, position: LogPosition) {
         while let Some(first) = state.replayed_changes.front().filter(|change| change.position <= position) {
-            let running = self.applications.numbered(first.checked.running.number);
-            let batch = first.checked.clone();
-            if let Some(running) = &running {
-                let shared = self.routing.shared_group_of(running);
+            if let Some(running) = self.applications.numbered(first.checked.running.number) {
+                let shared = self.routing.shared_group_of(&running);
                 if shared.is_some_and(|shared| !shared.is_idle()) || !running.group.is_idle() {
                     return;
                 }
             }
-            // Those behind it that come together, each query once.
-            let mut queries: HashSet<QueryId, RandomState> = HashSet::default();
-            let count = state.replayed_changes.iter().take_while(|change| {
-                let comes_too = change.position <= position && Arc::ptr_eq(&change.checked, &batch);
-                comes_too && queries.insert(change.query)
-            });
-            let count = count.count();
-            let together: Vec<ReplayedChange> = state.replayed_changes.drain(..count).collect();
-            if let Some(running) = running {
-                let _resting = Resting::new(running.group.clone());
-                running.group.suspend();
-                self.make_replayed(state, &running, &batch, &together);
-            }
+            let together = take_together(&mut state.replayed_changes, position);
+            self.make_together(state, &together);
             self.note_next_change(state);
+        }
+    }
+
+    /// Makes changes for which no event of before is replayed. Groups of these queries take nothing in meanwhile.
+    pub(super) fn make_at_once(&self, state: &State, mut changes: VecDeque<ReplayedChange>) {
+        while !changes.is_empty() {
+            let together = take_together(&mut changes, LogPosition::MAX);
+            self.make_together(state, &together);
+        }
+    }
+
+    /// Makes changes of one batch, unless the application is gone.
+    fn make_together(&self, state: &State, changes: &[ReplayedChange]) {
+        let Some(batch) = changes.first().map(|first| &first.checked) else { return };
+        if let Some(running) = self.applications.numbered(batch.running.number) {
+            let stands_still = running.group.rests();
+            let _resting = (!stands_still).then(|| Resting::new(running.group.clone()));
+            if !stands_still {
+                running.group.suspend();
+            }
+            self.make_replayed(state, &running, batch, changes);
         }
     }
 
@@ -584,6 +604,18 @@ impl Queries {
 /// Of the changes of a query, oldest first, those behind the one that is in what was saved.
 pub(super) fn behind(alterations: &[StoredAlteration], saved: u64) -> &[StoredAlteration] {
     &alterations[alterations.partition_point(|one| one.number <= saved)..]
+}
+
+/// Takes out the first of some changes, and those behind it that come with it, each query once.
+fn take_together(changes: &mut VecDeque<ReplayedChange>, position: LogPosition) -> Vec<ReplayedChange> {
+    let Some(first) = changes.front() else { return Vec::new() };
+    let mut queries: HashSet<QueryId, RandomState> = HashSet::default();
+    let comes_too = |change: &&ReplayedChange| {
+        let is_meant = change.position <= position && Arc::ptr_eq(&change.checked, &first.checked);
+        is_meant && queries.insert(change.query)
+    };
+    let count = changes.iter().take_while(comes_too).count();
+    changes.drain(..count).collect()
 }
 
 /// Takes changes out of a chunk whose values were bound.

@@ -19,6 +19,7 @@ use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::registry::Entry;
+use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
 use crate::service::{ErrorKind, FullName, ParameterValue, QueryRequest, ServiceError, Tenant, is_generated_name};
@@ -372,6 +373,17 @@ impl Queries {
         let lifecycle_log = LifecycleLog::default().with_alterations(self.catalog.alterations()?);
         let loading =
             Loading { saved: &saved, lifecycle_log: &lifecycle_log, restores_at_once: self.checkpoints.as_deref() };
+        let started =
+            |query: &QueryId| state.registry.get(*query).is_some_and(|entry| applications.contains(&entry.application));
+        let alterations = lifecycle_log.alterations_of(started);
+        // What comes meanwhile comes behind all changes of values, which are made before it is taken in.
+        let mut still = Vec::new();
+        if !alterations.is_empty() {
+            for running in applications.iter().filter_map(|number| self.applications.numbered(*number)) {
+                still.push(Resting::new(running.group.clone()));
+                running.group.quiesce();
+            }
+        }
         let mut waiting = HashMap::new();
         self.catalog.scan_queries(|query| {
             if applications.contains(&query.application) && state.registry.get(query.id).is_some() {
@@ -381,11 +393,9 @@ impl Queries {
         for chunk in waiting.values_mut() {
             self.start_loaded(state, chunk, &loading);
         }
-        let started =
-            |query: &QueryId| state.registry.get(*query).is_some_and(|entry| applications.contains(&entry.application));
-        let alterations = lifecycle_log.alterations_of(started);
-        self.expect_changes(state, &saved, &alterations)?;
-        self.make_changes_now(state, LogPosition::MAX);
+        // Nothing of the log is replayed for them, and those that wait for a replay are of others.
+        let changes = self.changes_behind(state, &saved, &alterations)?;
+        self.make_at_once(state, changes);
         Ok(())
     }
 
