@@ -134,6 +134,41 @@ impl Catalog {
         })
     }
 
+    /// The log ends before this position, which is the next that it gives out: changes that are said to be behind that
+    /// have happened there, as with [`Catalog::clip_lifecycle`].
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is changed then.
+    pub fn clip_alterations(&self, end: LogPosition) -> Result<(), CatalogError> {
+        // In the order of their numbers positions never go back.
+        let first = self.read(|transaction| {
+            guard(|| {
+                let mut first = None;
+                for row in transaction.open_table(ALTERATIONS)?.iter()?.rev() {
+                    let (number, row) = row?;
+                    if row.value().0 <= end {
+                        break;
+                    }
+                    first = Some(number.value());
+                }
+                Ok(first)
+            })
+        })?;
+        let Some(first) = first else { return Ok(()) };
+        self.write(|transaction| {
+            let mut table = transaction.open_table(ALTERATIONS)?;
+            let mut next = Some(first);
+            while let Some(number) = next {
+                let row = table.get(number)?.map(|row| (row.value().1, row.value().2.to_vec()));
+                if let Some((query, before)) = row {
+                    table.insert(number, (end, query, before.as_slice()))?;
+                }
+                next = table.range(number + 1..)?.next().transpose()?.map(|(number, _)| number.value());
+            }
+            Ok(())
+        })
+    }
+
     /// The number of the next change.
     ///
     /// # Errors
@@ -227,8 +262,15 @@ mod tests {
             before: before.to_vec(),
         };
         assert_eq!(catalog.alterations().expect("read"), [of(1, 7, &one), of(2, 9, &other)]);
+        let changes = catalog.changes();
+        catalog.clip_alterations(9).expect("nothing to clip");
+        assert_eq!(catalog.changes(), changes);
+        catalog.clip_alterations(8).expect("clipped");
+        assert_eq!(catalog.alterations().expect("read"), [of(1, 7, &one), of(2, 8, &other)]);
+        catalog.clip_alterations(6).expect("clipped");
+        assert_eq!(catalog.alterations().expect("read"), [of(1, 6, &one), of(2, 6, &other)]);
         catalog.forget_alterations(2).expect("forgotten");
-        assert_eq!(catalog.alterations().expect("read"), [of(2, 9, &other)]);
+        assert_eq!(catalog.alterations().expect("read"), [of(2, 6, &other)]);
         catalog.forget_alterations(3).expect("forgotten");
         assert_eq!((catalog.alterations().expect("read"), catalog.alteration_next().expect("a number")), (vec![], 3));
     }

@@ -157,6 +157,7 @@ impl Queries {
     /// What happened to queries behind the position from which on the log is replayed.
     pub(in crate::engine) fn lifecycle_log(&self, replayed_from: LogPosition) -> Result<LifecycleLog, ServiceError> {
         self.catalog.clip_lifecycle(self.event_log.end())?;
+        self.catalog.clip_alterations(self.event_log.end())?;
         let log = LifecycleLog::new(&self.catalog.lifecycle_after(replayed_from)?);
         Ok(log.with_alterations(self.catalog.alterations()?))
     }
