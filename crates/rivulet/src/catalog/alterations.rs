@@ -5,12 +5,14 @@
 //! which the state of the query says too, and a row here until no checkpoint needs it
 //! ([`Catalog::forget_alterations`]).
 
+use std::collections::BTreeSet;
+
 use redb::{ReadableTable, TableDefinition};
 use rivulet_dataflow::{LogPosition, QueryId};
 
 use super::record::{QueryHead, read_query, write_query};
 use super::storage::{Failure, guard};
-use super::{Catalog, CatalogError, META, NewQuery, QUERIES};
+use super::{ApplicationNumber, Catalog, CatalogError, META, NewQuery, QUERIES};
 use crate::service::{Parameter, ParameterValue};
 
 /// By number of the change: position, query, and its record before.
@@ -179,33 +181,40 @@ impl Catalog {
         })
     }
 
-    /// No state is found any more that was saved before the change with this number: forgets some of those before it, if
-    /// there are any.
+    /// No state is found any more that was saved before the change with this number, except of some applications, which
+    /// are `kept`: forgets some of those before it, if there are any.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is forgotten then.
-    pub fn forget_alterations(&self, before: u64) -> Result<(), CatalogError> {
-        let has_any = self.read(|transaction| {
+    pub fn forget_alterations(&self, before: u64, kept: &BTreeSet<ApplicationNumber>) -> Result<(), CatalogError> {
+        let forgotten: Vec<u64> = self.read(|transaction| {
             guard(|| {
-                let first = transaction.open_table(ALTERATIONS)?.first()?.map(|(number, _)| number.value());
-                Ok(first.is_some_and(|first| first < before))
+                let mut forgotten = Vec::new();
+                for row in transaction.open_table(ALTERATIONS)?.range(..before)? {
+                    let (number, row) = row?;
+                    if kept.is_empty() || !kept.contains(&application_of(row.value().2)?) {
+                        forgotten.push(number.value());
+                    }
+                    if forgotten.len() == FORGOTTEN_AT_ONCE {
+                        break;
+                    }
+                }
+                Ok(forgotten)
             })
         })?;
-        if !has_any {
+        if forgotten.is_empty() {
             return Ok(());
         }
         self.write(|transaction| {
             let mut table = transaction.open_table(ALTERATIONS)?;
-            for _ in 0..FORGOTTEN_AT_ONCE {
-                let first = table.first()?.map(|(number, _)| number.value());
-                match first {
-                    Some(number) if number < before => drop(table.remove(number)?),
-                    _ => break,
-                }
-            }
-            Ok(())
+            forgotten.iter().try_for_each(|number| Ok(table.remove(number).map(drop)?))
         })
     }
+}
+
+fn application_of(record: &[u8]) -> Result<ApplicationNumber, Failure> {
+    let mut unused = Vec::new();
+    Ok(read_query(record, &mut unused)?.application)
 }
 
 fn owned(parameters: Vec<Parameter<'_>>) -> Vec<Parameter<'static>> {
@@ -269,9 +278,11 @@ mod tests {
         assert_eq!(catalog.alterations().expect("read"), [of(1, 7, &one), of(2, 8, &other)]);
         catalog.clip_alterations(6).expect("clipped");
         assert_eq!(catalog.alterations().expect("read"), [of(1, 6, &one), of(2, 6, &other)]);
-        catalog.forget_alterations(2).expect("forgotten");
+        catalog.forget_alterations(3, &BTreeSet::from([3])).expect("of its application nothing is forgotten");
+        assert_eq!(catalog.alterations().expect("read").len(), 2);
+        catalog.forget_alterations(2, &BTreeSet::from([4])).expect("forgotten");
         assert_eq!(catalog.alterations().expect("read"), [of(2, 6, &other)]);
-        catalog.forget_alterations(3).expect("forgotten");
+        catalog.forget_alterations(3, &BTreeSet::new()).expect("forgotten");
         assert_eq!((catalog.alterations().expect("read"), catalog.alteration_next().expect("a number")), (vec![], 3));
     }
 }

@@ -151,7 +151,7 @@ pub(super) struct Known {
     /// From where on the log would be replayed, of the epochs that are kept, oldest first.
     positions: VecDeque<LogPosition>,
     /// The number of the next change of values when they were captured, of the epochs that are kept, oldest first.
-    altered_before: VecDeque<u64>,
+    altered_before: VecDeque<(u64, BTreeSet<ApplicationNumber>)>,
     retained: usize,
     /// From where on the log is replayed behind the newest epoch.
     position: LogPosition,
@@ -254,14 +254,21 @@ impl Known {
         }
     }
 
-    /// An epoch has all changes of values with numbers below this. Returns from which number on they are needed; of
-    /// epochs that this process has not made nothing is known.
-    pub(super) fn altered_before(&mut self, number: u64) -> Option<u64> {
-        self.altered_before.push_back(number);
+    /// An epoch has all changes of values with numbers below this, except of the applications that are `absent`. Returns
+    /// from which number on they are needed, and of which applications those before it are too; of epochs that this
+    /// process has not made nothing is known.
+    pub(super) fn altered_before(
+        &mut self,
+        number: u64,
+        absent: BTreeSet<ApplicationNumber>,
+    ) -> Option<(u64, BTreeSet<ApplicationNumber>)> {
+        self.altered_before.push_back((number, absent));
         while self.altered_before.len() > self.retained {
             self.altered_before.pop_front();
         }
-        self.altered_before.front().copied().filter(|_| self.altered_before.len() == self.retained)
+        let (needed_from, _) = self.altered_before.front().filter(|_| self.altered_before.len() == self.retained)?;
+        let absent = self.altered_before.iter().flat_map(|(_, absent)| absent).copied().collect();
+        Some((*needed_from, absent))
     }
 
     /// Those of which anything is written.

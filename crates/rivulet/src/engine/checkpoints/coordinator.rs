@@ -160,15 +160,18 @@ impl Coordinator {
         let position = self.replayed_from();
         // Nobody is between an application that could not run and the state of its queries: what is saved of it would
         // lack those that have yet to come.
-        // What is captured has every change of values that was noted by now.
+        // What is captured has every change of values that was noted by now. Queries of an application that does not run
+        // get no others.
         let (running, all, altered_to) = {
             let _queries = self.queries.state.lock();
             let (running, all) = self.applications.all();
-            let has_all = running.len() == all.len() && !self.queries.has_changes_to_make();
+            let has_all = !self.queries.has_changes_to_make();
             let altered_to = has_all.then(|| self.catalog.alteration_next()).and_then(Result::ok);
             (running, all, altered_to)
         };
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
+        let numbers: BTreeSet<ApplicationNumber> = running.iter().map(|running| running.number).collect();
+        let absent: BTreeSet<ApplicationNumber> = all.difference(&numbers).copied().collect();
         // Of those that run it was noted before they did.
         checkpoints.take_unfit(known);
         let (mut slots, mut is_whole) = (0, false);
@@ -200,8 +203,9 @@ impl Coordinator {
             }
         }
         if let Ok(Some(_)) = &saved
-            && let Some(needed_from) = altered_to.filter(|_| is_whole).and_then(|number| known.altered_before(number))
-            && let Err(error) = self.catalog.forget_alterations(needed_from)
+            && let Some(altered_to) = altered_to.filter(|_| is_whole)
+            && let Some((needed_from, kept)) = known.altered_before(altered_to, absent)
+            && let Err(error) = self.catalog.forget_alterations(needed_from, &kept)
         {
             tracing::warn!("the catalog keeps values that no state was made with, and it is tried again: {error}");
         }
