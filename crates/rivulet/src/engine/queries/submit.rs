@@ -22,7 +22,9 @@ use crate::engine::registry::Entry;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
-use crate::service::{ErrorKind, FullName, ParameterValue, QueryRequest, ServiceError, Tenant, is_generated_name};
+use crate::service::{
+    ErrorKind, FullName, Parameter, ParameterValue, QueryRequest, ServiceError, Tenant, is_generated_name,
+};
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -347,10 +349,18 @@ impl Queries {
             },
         };
         // Changes that came behind what was saved are made when that is restored.
-        let parameters = loading.values_before(&chunk.running, query.id).unwrap_or(query.parameters);
-        let values = parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
-        if let Err(error) = chunk.values.push(values) {
-            self.leave_out(query.application, query.id, &bind_error(error));
+        let push = |values: &mut ParameterRows, parameters: &[Parameter<'_>]| {
+            values.push(parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)))).map_err(bind_error)
+        };
+        let pushed = match loading.values_before(&chunk.running, query.id) {
+            Some(before) => push(&mut chunk.values, before).or_else(|error| {
+                note_values_skipped(query.id, &error);
+                push(&mut chunk.values, query.parameters)
+            }),
+            None => push(&mut chunk.values, query.parameters),
+        };
+        if let Err(error) = pushed {
+            self.leave_out(query.application, query.id, &error);
             return 0;
         }
         if let Some(label) = query.label {
@@ -401,8 +411,40 @@ impl Queries {
 
     /// Lets those queries run that fit this version, and returns how many do.
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
-        let application = chunk.running.number;
-        let mut checked = chunk.take_checked(|query, error| self.leave_out(application, query, &error));
+        let (application, running) = (chunk.running.number, chunk.running.clone());
+        let mut again = Vec::new();
+        let checked = chunk.take_checked(|query, error| match loading.values_before(&running, query) {
+            Some(_) => again.push((query, error)),
+            None => self.leave_out(application, query, &error),
+        });
+        let mut started = self.start_checked(state, checked, loading);
+        if again.is_empty() {
+            return started;
+        }
+        // What is in the records may fit where the values of before do not.
+        let stored = match self.catalog.read_values(again.iter().map(|(query, _)| *query)) {
+            Ok(stored) => stored,
+            Err(_) => vec![None; again.len()],
+        };
+        for ((query, error), stored) in again.into_iter().zip(stored) {
+            let values = stored.unwrap_or_default().parameters;
+            let values = values.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
+            match chunk.values.push(values) {
+                Ok(()) => {
+                    note_values_skipped(query, &error);
+                    chunk.queries.push(query);
+                }
+                Err(_) => self.leave_out(application, query, &error),
+            }
+        }
+        if !chunk.queries.is_empty() {
+            let checked = chunk.take_checked(|query, error| self.leave_out(application, query, &error));
+            started += self.start_checked(state, checked, loading);
+        }
+        started
+    }
+
+    fn start_checked(&self, state: &mut State, mut checked: Checked<QueryId>, loading: &Loading<'_>) -> u64 {
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
         // Who was paused since the replay begins gets what came before that.
@@ -443,6 +485,11 @@ impl Queries {
         tracing::error!(query, "a registered query is not running: {error}");
         self.applications.leave_out(application);
     }
+}
+
+/// Says that a query begins with the values of its record, though what was saved of it was made with others.
+fn note_values_skipped(query: QueryId, error: &ServiceError) {
+    tracing::warn!(query, "its values before a change do not fit, and those behind it count from the start: {error}");
 }
 
 impl<Q: Copy> Chunk<Q> {
