@@ -19,7 +19,7 @@ use crate::service::{Parameter, ParameterValue};
 pub(super) const ALTERATIONS: TableDefinition<u64, (LogPosition, QueryId, &[u8])> = TableDefinition::new("alterations");
 
 /// The number of the next change.
-const META_ALTERATION_NEXT: &str = "alteration_next";
+pub(super) const META_ALTERATION_NEXT: &str = "alteration_next";
 
 /// How many rows are forgotten in one transaction, which others wait for.
 const FORGOTTEN_AT_ONCE: usize = 100_000;

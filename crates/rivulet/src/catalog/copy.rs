@@ -12,7 +12,7 @@ use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableHandle, Va
 use rivulet_dataflow::QueryId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::alterations::ALTERATIONS;
+use super::alterations::{ALTERATIONS, META_ALTERATION_NEXT};
 use super::lifecycle_log::LIFECYCLE_LOG;
 use super::storage::{Failure, guard};
 use super::{
@@ -133,6 +133,8 @@ pub struct Used {
     pub application: Option<ApplicationNumber>,
     /// Of a statement about a big query.
     pub statement: Option<u64>,
+    /// Of a change of a query's values.
+    pub alteration: Option<u64>,
 }
 
 impl Used {
@@ -143,6 +145,7 @@ impl Used {
             (META_QUERY_ID_NEXT, self.query),
             (META_APPLICATION_NUMBER_NEXT, application),
             (META_STATEMENT_NEXT, self.statement),
+            (META_ALTERATION_NEXT, self.alteration),
         ];
         highest.into_iter().filter_map(|(key, number)| Some((key, number?.saturating_add(1))))
     }
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn numbers_that_something_goes_by_elsewhere_are_not_given_out() {
         let catalog = Catalog::in_memory().unwrap();
-        let used = Used { query: Some(41), application: Some(6), statement: Some(3) };
+        let used = Used { query: Some(41), application: Some(6), statement: Some(3), alteration: Some(11) };
         catalog.fill(&BTreeMap::new(), Used { statement: Some(9), ..Used::default() }).unwrap();
         for _ in 0..2 {
             catalog.pass(used).unwrap();
@@ -384,6 +387,7 @@ mod tests {
         let parameters: &[Parameter<'_>] = &[];
         let query = NewQuery { application: number, name: "", parameters, label: None };
         assert_eq!((number, catalog.insert_queries(&[query], None).unwrap()), (7, 42));
+        assert_eq!(catalog.alteration_next().unwrap(), 12);
         assert_eq!(
             catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s ...").unwrap(),
             10,

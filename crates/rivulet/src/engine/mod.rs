@@ -394,6 +394,7 @@ impl Engine {
         let mut saved = SavedStates::read(&unrestored);
         // A catalog that is older than the state, as one of a store can be, would give them to others, who got that
         // state.
+        saved.know_changes_below(self.catalog.alteration_next()?);
         self.catalog.pass(saved.used())?;
         saved.fit(&self.applications);
         let lifecycle_log = self.queries.lifecycle_log(position)?;

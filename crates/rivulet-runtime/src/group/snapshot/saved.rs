@@ -183,6 +183,12 @@ impl<'a> Saved<'a> {
         })
     }
 
+    /// The highest number of a change of values that is in it; nothing without any.
+    pub fn altered_max(&self) -> Option<u64> {
+        let marks = self.parts.iter().flat_map(|part| &part.marks);
+        marks.map(|mark| mark.altered).max().filter(|altered| *altered > 0)
+    }
+
     /// Looks through the state as well, without restoring it.
     ///
     /// # Errors

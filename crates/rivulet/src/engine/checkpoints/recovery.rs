@@ -7,7 +7,7 @@
 //! The state of an application that cannot run now stays with it ([`Unrestored`]), for when it can.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -34,6 +34,8 @@ pub(in crate::engine) struct SavedStates<'a> {
     /// Those of which what was saved cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
+    /// The number of the first change of values that the catalog has not given out.
+    altered_next: Option<u64>,
 }
 
 impl<'a> SavedStates<'a> {
@@ -71,11 +73,23 @@ impl<'a> SavedStates<'a> {
         self.of(running).map_or(0, |(saved, _)| saved.altered(query))
     }
 
+    /// The catalog knows the changes of values with numbers below this. It can be older than the state, as one of a
+    /// store can be: what was saved with other values than it knows is not restored.
+    pub(in crate::engine) fn know_changes_below(&mut self, number: u64) {
+        self.altered_next = Some(number);
+    }
+
+    /// Whether the catalog does not know the values with which the state of a query was saved.
+    fn has_unknown_values(&self, saved: &Saved<'_>, query: QueryId) -> bool {
+        self.altered_next.is_some_and(|next| saved.altered(query) >= next)
+    }
+
     /// The highest numbers that something goes by in them.
     pub(in crate::engine) fn used(&self) -> Used {
         let query = self.by_application.values().filter_map(|(_, saved)| saved.last()).max();
         let application = self.by_application.keys().chain(&self.unreadable).max().copied();
-        Used { query, application, statement: None }
+        let alteration = self.by_application.values().filter_map(|(_, saved)| saved.altered_max()).max();
+        Used { query, application, statement: None, alteration }
     }
 
     /// What was saved of an application, and where it goes if a version before has saved it.
@@ -181,14 +195,31 @@ impl Checkpoints {
         std::thread::scope(|scope| {
             for _ in 0..threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
-                    while let Some(&(running, saved, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        results.lock().push((running, running.group.restore_from(saved, map, slot_of)));
+                    while let Some(&(running, of_group, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let unknown = AtomicU64::new(0);
+                        let known_slot_of = |query| {
+                            let slot = slot_of(query)?;
+                            let is_unknown = saved.has_unknown_values(of_group, query);
+                            unknown.fetch_add(u64::from(is_unknown), Ordering::Relaxed);
+                            (!is_unknown).then_some(slot)
+                        };
+                        let restored = running.group.restore_from(of_group, map, &known_slot_of);
+                        results.lock().push((running, restored, unknown.into_inner()));
                     }
                 });
             }
         });
-        for (running, restored) in results.into_inner() {
+        for (running, restored, unknown) in results.into_inner() {
             self.note_restored(running, restored, found);
+            if unknown > 0 {
+                let lost = counted(unknown, "query");
+                let problem = |name: &str| {
+                    format!("{lost} of the application {name} must begin anew: the catalog does not know their values")
+                };
+                note_problem(running, problem, found);
+                found.lost += unknown;
+                self.note_unfit(running.number);
+            }
         }
         found.duration_ms += begun.elapsed().as_millis() as u64;
     }
