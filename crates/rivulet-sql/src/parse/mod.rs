@@ -19,6 +19,8 @@ pub use cursor::name_in_sql;
 pub(crate) use select::name_of;
 pub use stored::{Outdated, Stored, parse_stored};
 
+use std::borrow::Cow;
+
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
@@ -63,7 +65,24 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
     }
 }
 
+/// A text that cannot be read with words as names is read without: what an earlier version took is taken for good.
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+    let tokens = names::quoted(&statement.tokens);
+    parse_tokens(statement, &tokens, names::quoted).or_else(|error| match tokens {
+        Cow::Owned(_) => parse_tokens(statement, &statement.tokens, names::as_written).map_err(|_| error),
+        Cow::Borrowed(_) => Err(error),
+    })
+}
+
+/// Tokens with the names among them in quotes, or as they are.
+type Quoted = for<'a> fn(&'a [TokenWithSpan]) -> Cow<'a, [TokenWithSpan]>;
+
+/// A statement, of which `tokens` are what `quoted` makes of its own.
+fn parse_tokens(
+    statement: &StatementTokens<'_>,
+    tokens: &[TokenWithSpan],
+    quoted: Quoted,
+) -> Result<Statement, SqlError> {
     const FIRST_WORDS: [&str; 13] = [
         "CREATE",
         "ALTER",
@@ -79,8 +98,7 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
         "CHECKPOINT",
         "WITH",
     ];
-    let tokens = names::quoted(&statement.tokens);
-    let mut cursor = Cursor::new(&tokens, statement.end);
+    let mut cursor = Cursor::new(tokens, statement.end);
     if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
         return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
     }
@@ -90,7 +108,7 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     const OTHER_WORDS: [&str; 10] =
         ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "CHECKPOINT", "ALTER"];
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
-        0 => create_statement(&mut cursor, statement),
+        0 => create_statement(&mut cursor, statement, quoted),
         1 => show(&mut cursor),
         2 => Ok(
             match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])? {
@@ -130,7 +148,11 @@ fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     }
 }
 
-fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
+fn create_statement(
+    cursor: &mut Cursor<'_>,
+    statement: &StatementTokens<'_>,
+    quoted: Quoted,
+) -> Result<Statement, SqlError> {
     let text = statement.text;
     let position = cursor.position();
     if cursor.eat_words(&["or", "replace"]) {
@@ -144,7 +166,7 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
             return Err(SqlError::new(position, "a table has no state that could be kept")
                 .hint("leave out WITH: CREATE OR REPLACE TABLE name (column TYPE, ...) FROM ..."));
         }
-        return create_replacing(&plain, cursor.end(), text, wish);
+        return create_replacing((&plain, &quoted(&plain)), cursor.end(), text, wish);
     }
     Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
@@ -156,15 +178,15 @@ fn create_statement(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) ->
     })
 }
 
-/// `CREATE OR REPLACE` as `plain` has it without these words; `text` is that of the statement as it was written.
+/// `CREATE OR REPLACE` as `plain` has it without these words, and these tokens as they are read; `text` is that of
+/// the statement as it was written.
 fn create_replacing(
-    plain: &[TokenWithSpan],
+    (plain, tokens): (&[TokenWithSpan], &[TokenWithSpan]),
     end: Position,
     text: &str,
     wish: StateWish,
 ) -> Result<Statement, SqlError> {
-    let tokens = names::quoted(plain);
-    let mut cursor = Cursor::new(&tokens, end);
+    let mut cursor = Cursor::new(tokens, end);
     cursor.advance();
     if cursor.eat_word("application") {
         let create = create::application(&mut cursor, plain, text)?;

@@ -2,7 +2,8 @@
 //!
 //! Such a word is a name where an expression has to begin and what follows it can only stand behind an expression:
 //! `max(end)`, `value > limit AND`, `t.order`. There it is put in double quotes before anything else is read, in lower
-//! case as other names are. Everywhere else it stays what it is, so no text that could be read before changes.
+//! case as other names are. Everywhere else it stays what it is, and so it does in a text that cannot be read
+//! with names found this way.
 //!
 //! What must hold: the tokens stay as many, and at their places.
 
@@ -19,10 +20,10 @@ const NAMES: [&str; 23] = [
     "join", "like", "limit", "on", "order", "table", "then", "union", "when",
 ];
 
-/// Words behind which an expression begins.
-const BEFORE: [&str; 16] = [
-    "select", "distinct", "where", "and", "or", "when", "then", "else", "by", "on", "having", "qualify", "between",
-    "like", "as", "from",
+/// Words behind which an expression begins: reserved ones, which are no columns without quotes.
+const BEFORE: [&str; 15] = [
+    "select", "distinct", "where", "and", "or", "when", "then", "else", "by", "on", "having", "between", "like", "as",
+    "from",
 ];
 
 /// Words that stand behind an expression.
@@ -31,6 +32,11 @@ const BEHIND: [&str; 29] = [
     "group", "having", "order", "limit", "offset", "qualify", "asc", "desc", "nulls", "emit", "union", "into", "on",
     "output",
 ];
+
+/// The tokens of a statement as they are.
+pub(super) fn as_written(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
+    Cow::Borrowed(tokens)
+}
 
 /// The tokens of a statement with these names in quotes.
 pub(super) fn quoted(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
@@ -42,13 +48,19 @@ pub(super) fn quoted(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
         }
         let before = index.checked_sub(1).map(|before| &all[before].token);
         let behind = tokens.get(index + 1).map(|behind| &behind.token);
+        // In t.from and t.as the word in front is a name itself.
+        let is_behind_name = index >= 2 && all[index - 2].token == Token::Period;
+        let takes_name = token_is_word(&tokens[index].token, "table") && matches!(behind, Some(Token::Word(_)));
         // A sign would be that of the number behind INTERVAL, and behind AS it is the type of a cast.
         let is_of_interval = word.keyword == Keyword::INTERVAL
             && (matches!(behind, Some(Token::Plus | Token::Minus))
                 || before.is_some_and(|before| token_is_word(before, "as")));
         let is_name = match before {
             Some(Token::Period) => behind != Some(&Token::LParen),
-            before => before.is_some_and(begins_behind) && behind.is_none_or(ends_before) && !is_of_interval,
+            before => {
+                let may_be_name = !is_behind_name && !takes_name && !is_of_interval;
+                may_be_name && before.is_some_and(begins_behind) && behind.is_none_or(ends_before)
+            }
         };
         if is_name {
             let name = Word { value: word.value.to_lowercase(), quote_style: Some('"'), keyword: Keyword::NoKeyword };
@@ -138,6 +150,9 @@ mod tests {
             "SELECT CAST ( a AS INTERVAL ) FROM t",
             "SELECT count ( ALL a ) FROM TABLE ( TUMBLE ( TABLE t , 1 ) ) UNION ALL SELECT 1 FROM t GROUP BY ALL",
             "CREATE OR REPLACE QUERY q AS SELECT a FROM t WHERE NOT EXISTS ( SELECT 1 FROM u )",
+            "SELECT CASE WHEN x > 0 THEN t . from END AS y FROM t WHERE t . from IS NOT NULL AND t . as IS NOT NULL",
+            "SELECT CASE WHEN x > 0 THEN qualify END AS y FROM t WHERE qualify IS NOT NULL",
+            "SELECT a FROM TUMBLE ( TABLE output , 1 ) , HOP ( TABLE offset , 1 ) , HOP ( TABLE nulls , 1 )",
         ] {
             let plain: Vec<&str> = text.split(' ').collect();
             let plain = plain.join(" ").replace("t.a", "t . a").replace("u.a", "u . a");

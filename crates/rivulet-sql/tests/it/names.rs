@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use rivulet_sql::{parse_application, plan_application};
+use rivulet_sql::{parse_application, parse_stored, plan_application};
 
 use crate::query_plans::big_query_error;
 
@@ -71,4 +71,43 @@ fn other_words_need_quotes_and_are_told_so() {
         let quoted = format!("\"{name}\"");
         assert_eq!(application_error(&format!("SELECT {quoted} AS x FROM t"), &quoted), "no error");
     }
+}
+
+#[test]
+fn what_could_be_read_without_such_names_is_read_as_it_was() {
+    for name in ["from", "as", "qualify"] {
+        for select in [
+            "SELECT CASE WHEN other > 0 THEN t.NAME END AS x FROM t",
+            "SELECT other AS x FROM t WHERE t.NAME IS NOT NULL",
+            "SELECT CASE WHEN other > 0 THEN NAME END AS x FROM t",
+            "SELECT other AS x FROM t WHERE NAME IS NOT NULL",
+        ] {
+            // Only this one of the words is no reserved one.
+            if name != "qualify" && !select.contains("t.NAME") {
+                continue;
+            }
+            let (select, quoted) = (select.replace("NAME", name), format!("\"{name}\""));
+            assert_eq!(application_error(&select, &quoted), "no error", "{select}");
+            let source = format!(
+                "CREATE SOURCE t (ts TIMESTAMP EVENT TIME, {quoted} DOUBLE, other DOUBLE) FROM 'file:x' FORMAT CSV;"
+            );
+            assert_eq!(big_query_error(&source, &select), "no error", "{select}");
+            assert_is_stored(&select);
+        }
+    }
+    for name in ["output", "offset", "nulls", "asc"] {
+        let source = format!("CREATE SOURCE {name} (ts TIMESTAMP EVENT TIME, x DOUBLE) FROM 'file:x' FORMAT CSV;");
+        let select = format!(
+            "SELECT window_start, count(*) AS n FROM TABLE(TUMBLE(TABLE {name}, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) \
+             GROUP BY window_start, window_end"
+        );
+        assert_eq!(big_query_error(&source, &select), "no error", "{select}");
+        assert_is_stored(&select);
+    }
+}
+
+/// The query can be read from a catalog.
+fn assert_is_stored(select: &str) {
+    let stored = parse_stored(&format!("CREATE QUERY q AS {select} INTO s")).unwrap();
+    assert!(stored.error.is_none(), "{select}: {:?}", stored.error);
 }
