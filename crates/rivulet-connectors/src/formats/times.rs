@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
-use chrono::format::{Item, Parsed, StrftimeItems, parse};
+use chrono::format::{Item, ParseErrorKind, Parsed, StrftimeItems, parse};
 use chrono::{DateTime, NaiveTime};
 
 use super::FormatError;
@@ -68,11 +68,26 @@ impl TimeFormat {
                 let is_escaped = |byte: &u8| *byte < 0x20 || matches!(byte, b'"' | b'\\');
                 match pattern.text(&text) {
                     _ if text.iter().any(is_escaped) => return Err(wrong("with a quote, a backslash or a line break")),
-                    Ok(_) => pattern,
+                    Ok(_) if pattern.reads_what_it_writes() => pattern,
+                    Ok(_) => {
+                        let problem = "which names a part of a time that cannot be read back: an hour needs minutes, \
+                                       and one of twelve AM or PM";
+                        return Err(wrong(&format!("'{value}', {problem}")));
+                    }
                     Err(_) => return Err(wrong(&format!("'{value}', which names no whole date"))),
                 }
             }
         })
+    }
+
+    /// Whether nothing that a pattern writes of a time is lost when it is read.
+    fn reads_what_it_writes(&self) -> bool {
+        /// 2001-02-03 13:04:15.123456, which differs in each part from midnight and from noon.
+        const PROBE_US: i64 = 981_205_455_123_456;
+        let (mut first, mut again) = (Vec::new(), Vec::new());
+        self.append(PROBE_US, &mut first);
+        let read = self.text(&first).map(|time_us| self.append(time_us, &mut again));
+        read.is_ok() && first == again
     }
 
     /// The time of a number. `text` is what was scanned; digits below a microsecond are rounded.
@@ -107,7 +122,11 @@ impl TimeFormat {
                 true => parsed.to_datetime().ok().map(|time| time.timestamp_micros()),
                 // Without a zone it is UTC, and without a time midnight.
                 false => {
-                    let time = parsed.to_naive_time().unwrap_or(NaiveTime::MIN);
+                    let time = parsed.to_naive_time().or_else(|error| match error.kind() {
+                        ParseErrorKind::NotEnough => Ok(NaiveTime::MIN),
+                        _ => Err(error),
+                    });
+                    let time = time.ok()?;
                     Some(parsed.to_naive_date().ok()?.and_time(time).and_utc().timestamp_micros())
                 }
             }
@@ -279,9 +298,16 @@ mod tests {
             (("timestamp", "%H:%M"), "'%H:%M', which names no whole date"),
             (("timestamp", "%Q"), "which is no pattern"),
             (("timestamp", "%Y-%m-%d%n"), "a line break"),
+            (("timestamp", "%Y-%m-%d %H"), "'%Y-%m-%d %H', which names a part of a time that cannot be read back"),
+            (("timestamp", "%Y-%m-%d %I:%M"), "a part of a time that cannot be read back"),
+            (("timestamp", "%Y-%m-%d %H:%M%.f"), "a part of a time that cannot be read back"),
+            (("timestamp", "%Y-%m-%d %p"), "a part of a time that cannot be read back"),
         ] {
             let error = Format::parse("JSON", [option]).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("hint: it is 'seconds'"), "{error}");
+        }
+        for pattern in ["%Y-%m-%d %I:%M %p", "%Y-%m-%d %H:%M", "%d.%m.%y", "%s%.f", "%Y-%j %T", "%c", "%+"] {
+            assert_eq!(Format::parse("JSON", [("timestamp", pattern)]).map(drop), Ok(()), "{pattern}");
         }
         assert!(Format::parse("SENML", [("timestamp", "seconds")]).is_err());
         let (_, times) = Format::parse("JSON", [("timestamp.other", "seconds")]).unwrap();
