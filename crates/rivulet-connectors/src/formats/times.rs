@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
-use chrono::format::{Item, ParseErrorKind, Parsed, StrftimeItems, parse};
+use chrono::format::{Fixed, Item, ParseErrorKind, Parsed, StrftimeItems, parse};
 use chrono::{DateTime, NaiveTime};
 
 use super::FormatError;
@@ -61,6 +61,14 @@ impl TimeFormat {
             _ => {
                 let items = StrftimeItems::new(value).parse_to_owned();
                 let items = items.map_err(|_| wrong(&format!("'{value}', which is no pattern")))?;
+                // A name such as CET can be passed over, and not be read.
+                if items.contains(&Item::Fixed(Fixed::TimezoneName)) {
+                    return Err(FormatError::Setting {
+                        format,
+                        problem: format!("has '{key}' '{value}', and names of zones (%Z) cannot be read"),
+                        hint: "write %z, which is an offset such as +0100; a time without one is UTC".into(),
+                    });
+                }
                 let pattern = Self::Pattern(items.into());
                 // What is written has to be read as the same day, so the pattern has a whole date.
                 let mut text = Vec::new();
@@ -309,6 +317,8 @@ mod tests {
         for pattern in ["%Y-%m-%d %I:%M %p", "%Y-%m-%d %H:%M", "%d.%m.%y", "%s%.f", "%Y-%j %T", "%c", "%+"] {
             assert_eq!(Format::parse("JSON", [("timestamp", pattern)]).map(drop), Ok(()), "{pattern}");
         }
+        let error = Format::parse("JSON", [("timestamp", "%Y-%m-%d %H:%M %Z")]).unwrap_err().to_string();
+        assert!(error.contains("names of zones (%Z) cannot be read") && error.contains("write %z"), "{error}");
         assert!(Format::parse("SENML", [("timestamp", "seconds")]).is_err());
         let (_, times) = Format::parse("JSON", [("timestamp.other", "seconds")]).unwrap();
         let error = Format::Json.encoder_of(schema(), &times).map(drop).unwrap_err().to_string();
