@@ -129,6 +129,11 @@ impl<K: Copy> Layout<K> {
         &self.required
     }
 
+    /// Whether there are columns that come from messages themselves.
+    pub(crate) fn has_metadata(&self) -> bool {
+        self.has_metadata
+    }
+
     /// The slot with which the payload of the message with this number is put among the events: it tells which message
     /// a row is of.
     pub(crate) fn slot(&self, message: usize) -> Slot {

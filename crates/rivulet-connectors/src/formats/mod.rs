@@ -39,7 +39,7 @@ mod several;
 mod row_format;
 mod encode;
 mod rows;
-mod topic;
+pub(crate) mod topic;
 mod cells;
 mod bare;
 mod binary;

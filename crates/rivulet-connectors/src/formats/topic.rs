@@ -8,6 +8,20 @@ use arrow::datatypes::SchemaRef;
 use super::fault::{Fault, Problem};
 use crate::mqtt::TopicPart;
 
+/// How many bytes the topic of one event may be in all rows of it: each has all of it in each column, so an event of
+/// half a megabyte could be gigabytes.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+
+/// Whether an event with this topic may have so many rows.
+pub(crate) fn is_too_much(topic: &[u8], rows: usize) -> bool {
+    topic.len().saturating_mul(rows) > EVENT_BYTES_MAX
+}
+
+/// What is said of it if not.
+pub(crate) fn too_much() -> String {
+    format!("the topic is too long for so many rows ({} MiB of it in one column)", EVENT_BYTES_MAX >> 20)
+}
+
 /// The columns from topics of a batch under construction.
 pub(super) struct TopicColumns {
     /// All columns, those of payloads among them.
@@ -29,8 +43,14 @@ impl TopicColumns {
         Self { schema, columns: parts.iter().map(column).collect() }
     }
 
-    /// Appends what the rows of one event have, or nothing if that is too much text for a column.
+    /// Appends what the rows of one event have, or nothing if that is too much text.
     pub(super) fn append(&mut self, topic: &[u8], rows: usize) -> Result<(), Fault> {
+        // One without a topic is handed on by a shared input, which has refused it already: if not for its payload, then
+        // for its topic, so the longest that there can be stands for it.
+        let is_unknown = topic.is_empty() && rows.saturating_mul(usize::from(u16::MAX)) > EVENT_BYTES_MAX;
+        if is_unknown || is_too_much(topic, rows) {
+            return Err(Fault::new(Problem::TooMuchTopic, 0));
+        }
         let fits = |column: &TopicColumn| {
             let bytes = topic.len().checked_mul(rows)?.checked_add(column.values.values_slice().len())?;
             i32::try_from(bytes).ok()
@@ -57,5 +77,28 @@ impl TopicColumns {
         let options = RecordBatchOptions::new().with_row_count(Some(payload.num_rows()));
         RecordBatch::try_new_with_options(self.schema.clone(), columns.collect(), &options)
             .expect("text in the columns of topics, and a value for each row")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    #[test]
+    fn a_topic_in_many_rows_is_bounded_and_takes_no_memory_before() {
+        let schema = Arc::new(Schema::new(vec![Field::new("topic", DataType::Utf8, false)]));
+        let mut columns = TopicColumns::new(schema, &[(0, TopicPart::Whole)]);
+        let topic = [b'x'; 1 << 10];
+        let before = columns.columns[0].values.values_slice().len();
+        for rows in [(4 << 10) + 1, 1 << 16, usize::MAX] {
+            assert_eq!(columns.append(&topic, rows), Err(Fault::new(Problem::TooMuchTopic, 0)));
+            assert_eq!(columns.columns[0].values.values_slice().len(), before);
+        }
+        assert_eq!(columns.append(&topic, 4 << 10), Ok(()));
+        assert_eq!(columns.append(b"", 64), Ok(()));
+        assert_eq!(columns.append(b"", 65), Err(Fault::new(Problem::TooMuchTopic, 0)));
+        assert_eq!(columns.columns[0].values.values_slice().len(), 4 << 20);
     }
 }

@@ -248,6 +248,23 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_is_too_long_for_so_many_rows_is_refused_and_others_are_not() {
+        let (inbox, layout) = inbox(1, 1 << 30);
+        let many = format!("[{}{{\"n\":1}}]", "{\"n\":1},".repeat(99));
+        let room = "x".repeat(50_000);
+        assert_eq!(push(&inbox, "before", 1), Push::Taken);
+        assert_eq!(inbox.push_message(0, 7, format!("room/{room}").as_bytes(), many.as_bytes()), Push::Taken);
+        assert_eq!(push(&inbox, &room, 2), Push::Taken);
+        let mut taken = Messages::default();
+        inbox.take(0, &mut taken);
+        let mut refusals = Refusals::new(2);
+        let decoded = layout.rows(&mut taken, &mut *layout.decoder().unwrap(), &mut refusals);
+        assert_eq!(decoded.column(1).as_primitive::<Int64Type>().values().as_ref(), [1, 2]);
+        let details: Vec<&str> = refusals.records().iter().map(|one| one.detail.as_str()).collect();
+        assert_eq!(details, ["the topic is too long for so many rows (4 MiB of it in one column)"]);
+    }
+
+    #[test]
     fn what_overflows_is_dropped_as_asked_and_counted() {
         for overflow in [Overflow::DropOldest, Overflow::DropNewest] {
             let (inbox, layout) = overflowing(1, 100, overflow);

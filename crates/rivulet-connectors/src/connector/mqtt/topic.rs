@@ -1,17 +1,23 @@
 //! Columns that come from the topic of a message: all of it, or what its wildcards stand for.
+//!
+//! What must hold: a message whose topic is too much text in all its rows is refused, and so is one that is too much
+//! for a column together with those before it.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, StringBuilder};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, StringBuilder};
 use arrow::datatypes::DataType;
-use rivulet_dataflow::{Decoder, Refusals, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, Refusals, Slot};
 
 use super::inbox::Messages;
 use super::no_topic;
 use crate::connector::message::{self, Named};
 use crate::connector::{ConnectorError, Options, SourceSpec};
-use crate::formats::{FormatError, RowFormat};
+use crate::formats::{FormatError, RowFormat, topic};
 use crate::mqtt::topic::{TopicPart, check_filter};
+
+/// How many bytes of topics all rows of one batch may have.
+const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// Which columns come from where.
 #[derive(Clone, Debug)]
@@ -61,10 +67,46 @@ impl Layout {
         decoder: &mut dyn Decoder,
         refusals: &mut Refusals,
     ) -> RecordBatch {
+        let mut bounded = Bounded { decoder };
+        let decoder: &mut dyn Decoder = match self.columns.has_metadata() {
+            true => &mut bounded,
+            false => bounded.decoder,
+        };
         self.columns.decode(decoder, &mut messages.events, refusals, |part, events, rows| -> ArrayRef {
             let mut column = StringBuilder::new();
             rows.iter().for_each(|&message| column.append_value(part.of_bytes(events.topic(message as usize))));
             Arc::new(column.finish())
         })
+    }
+}
+
+/// A decoder that refuses messages whose topics would be too much text. The slot of a message is its number.
+struct Bounded<'a> {
+    decoder: &'a mut dyn Decoder,
+}
+
+impl Decoder for Bounded<'_> {
+    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch {
+        let batch = self.decoder.decode(events, refusals);
+        let mut rows = vec![0; events.rows()];
+        batch.slots.iter().for_each(|&message| rows[message as usize] += 1);
+        let (mut bytes, mut is_refused) = (0, false);
+        let keeps: Vec<bool> = (0..events.rows())
+            .map(|message| {
+                let (topic, rows) = (events.topic(message), rows[message]);
+                let keep = !topic::is_too_much(topic, rows) && bytes + topic.len() * rows <= BATCH_BYTES_MAX;
+                match keep {
+                    true => bytes += topic.len() * rows,
+                    false => refusals.refuse_event(None, events.event(message), topic::too_much),
+                }
+                is_refused |= !keep;
+                keep
+            })
+            .collect();
+        if !is_refused {
+            return batch;
+        }
+        let keep: BooleanArray = batch.slots.iter().map(|&message| Some(keeps[message as usize])).collect();
+        batch.filter(&keep).expect("a bit for each row")
     }
 }

@@ -124,7 +124,8 @@ impl Waiting {
         }
         while let Some((group, slot)) = self.targets.last() {
             let Undecoded { arrival_us, position, payload, .. } = &*first;
-            // Its payload is refused whatever its topic is.
+            // Its payload is refused whatever its topic is, and without a topic also one of more rows than fit with the
+            // longest. That a batch has too much text of topics cannot be: 256 events of at most 4 MiB are below 2 GiB.
             let (slot, arrival_us, position) = (*slot, *arrival_us, *position);
             let event = Event { input: 0, slot, arrival_us, position, topic: b"", payload };
             if group.push_event(event, false) == Push::Full {
