@@ -1,7 +1,7 @@
 //! `rivulet app register`: applications from files, with the tables that stand beside them.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rivulet_sql::{CreateTable, Position, Statement};
 
@@ -108,7 +108,9 @@ fn at(position: Position, text: &str) -> String {
 
 /// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server.
 fn with_rows(create: &CreateTable, folder: &Path) -> Result<String, CliError> {
-    let path = CONNECTORS.path_of(&create.address).map(|path| beside_script(folder, path));
+    // A script of somebody else must not send any file of this machine: other paths are those of the server.
+    let path = CONNECTORS.path_of(&create.address).filter(|path| is_below(Path::new(path)));
+    let path = path.map(|path| beside_script(folder, path));
     let Some(path) = path.filter(|path| path.is_file()) else { return Ok(create.text.clone()) };
     let shown = path.display();
     let unread = |error: &dyn std::fmt::Display| CliError::new(format!("cannot read {shown}: {error}"));
@@ -122,6 +124,11 @@ fn with_rows(create: &CreateTable, folder: &Path) -> Result<String, CliError> {
     let literal = |address: &str| format!("'{}'", address.replace('\'', "''"));
     let (old, new) = (literal(&create.address), literal(&inline_rows::address_of(&rows)));
     Ok(create.text.replacen(&old, &new, 1))
+}
+
+/// Whether a path leads to nothing but what is below the folder that it begins in, links aside.
+fn is_below(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 fn print_table(global: Global, table: &Table) -> Result<(), CliError> {

@@ -7,6 +7,7 @@ use rivulet::engine::Engine;
 use rivulet::service::{ErrorKind, ServiceError, StatementResult};
 use tempfile::TempDir;
 
+use super::cli::command;
 use super::engine::{configuration, open};
 use super::server::{Publisher, now_ms};
 use super::support::{AsOperator, TestServer, exchange, request};
@@ -330,4 +331,37 @@ fn the_examples_find_what_is_nearest() {
     assert_eq!(answer, format!("{{\"stations\":\"{}\"}}", three(stations)));
     let answer = String::from_utf8(listeners[1].next().1).expect("text");
     assert_eq!(answer, format!("{{\"lots\":\"{}\"}}", three(nearest("lots.csv", latitude, longitude, 0.0..=0.0))));
+}
+
+/// A script of somebody else does not send any file of this machine.
+#[test]
+fn only_files_below_the_folder_of_a_script_are_sent() {
+    let folder = TempDir::new().expect("a folder");
+    let (data, scripts) = (folder.path().join("data"), folder.path().join("scripts"));
+    for folder in [&data, &scripts] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    for folder in [folder.path(), &scripts] {
+        write(folder, "id\nkitchen\n");
+    }
+    let engine = open(&data);
+    let server = TestServer::start(engine.clone());
+    let script = scripts.join("app.sql");
+    let registered = |comment: &str, path: &str| {
+        let format = "FORMAT CSV (header => true)";
+        let table = format!("/* é */ CREATE TABLE rooms (id TEXT) {comment}\n /* é */ FROM 'file:{path}' {format};");
+        std::fs::write(&script, format!("-- first\n{table}\n{APPLICATION}").replace("r.floor", "r.id"))
+            .expect("a script");
+        let mut register = command(&["app", "register"]);
+        register.current_dir(&scripts).env("RIVULET_SERVER", server.url()).arg(&script);
+        let done = register.output().expect("the program");
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let absolute = scripts.join("rooms.csv").display().to_string();
+    for path in [&absolute, "../rooms.csv", "./../scripts/rooms.csv"] {
+        let (is_done, said) = registered("", path);
+        assert!(!is_done && said.contains("cannot read"), "{path}: {said}");
+    }
+    let (is_done, said) = registered("", "./rooms.csv");
+    assert!(is_done && said.contains("table rooms has 1 row"), "{said}");
 }
