@@ -126,7 +126,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// The same with what became of its events, and why it gives what it gives. For a minute from now on it is counted
     /// what becomes of them, if it is not already. Topics that no query reads are named only if `names_topics`: they
-    /// may be those of others.
+    /// may be those of others. Results and payloads are shown only if [`Permit::shows_results`].
     fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
         let _ = names_topics;
         self.query(permit, name)

@@ -24,7 +24,8 @@ impl Service for Engine {
     }
 
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
-        self.execute_script(permit.tenant(), script)
+        let shows_results = |query: &str| permit.shows_results(&self.access, query);
+        self.execute_script(permit.tenant(), script, &shows_results)
     }
 
     fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
@@ -120,7 +121,8 @@ impl Service for Engine {
     }
 
     fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        self.query_described(&permit.tenant().named(name), names_topics)
+        let shows_results = permit.shows_results(&self.access, name);
+        self.query_described(&permit.tenant().named(name), names_topics, shows_results)
     }
 
     fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
@@ -243,7 +245,12 @@ impl Engine {
 
     /// The same with what became of its events, and why it gives what it gives: see [`Service::describe_query`]. Only
     /// the default tenant is told the topics of others.
-    pub(super) fn query_described(&self, name: &FullName, names_topics: bool) -> Result<QueryInfo, ServiceError> {
+    pub(super) fn query_described(
+        &self,
+        name: &FullName,
+        names_topics: bool,
+        shows_results: bool,
+    ) -> Result<QueryInfo, ServiceError> {
         if let Some(big) = self.big_queries.info(name) {
             let why = why_big(&big);
             return Ok(QueryInfo { why, ..big.into() });
@@ -253,7 +260,7 @@ impl Engine {
             broker_problem: self.messaging.ready().err().map(|error| error.message),
             strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
         };
-        self.queries.described(name, facts)
+        self.queries.described(name, facts, shows_results)
     }
 
     /// The first queries of a tenant by name that pass the filter, small and big.

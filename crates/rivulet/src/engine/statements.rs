@@ -35,8 +35,14 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 }
 
 impl Engine {
-    /// Runs a script of a tenant; one result for each statement, stopping at the first error.
-    pub(super) fn execute_script(&self, tenant: &Tenant, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
+    /// Runs a script of a tenant; one result for each statement, stopping at the first error. `shows_results` says of a
+    /// query whether its results and payloads are shown.
+    pub(super) fn execute_script(
+        &self,
+        tenant: &Tenant,
+        script: &str,
+        shows_results: &dyn Fn(&str) -> bool,
+    ) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
         let count = match rivulet_sql::statements(script).try_fold(0, |count: usize, one| one.map(|_| count + 1)) {
@@ -58,7 +64,7 @@ impl Engine {
                 Err(ServiceError::new(ErrorKind::LimitReached, message)
                     .with_hint("ask for less with LIMIT, or cut the script into several"))
             } else {
-                self.execute_statement(tenant, statement)
+                self.execute_statement(tenant, statement, shows_results)
             };
             let result = done.map_err(|error| match error.line {
                 Some(_) => error,
@@ -122,7 +128,7 @@ impl Engine {
                 .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
         };
         let name = tenant.named(&create.name.text);
-        let done = self.execute_statement(tenant, Statement::CreateBigQuery(create))?;
+        let done = self.execute_statement(tenant, Statement::CreateBigQuery(create), &|_| false)?;
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
         Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
@@ -131,6 +137,7 @@ impl Engine {
         &self,
         tenant: &Tenant,
         statement: Statement,
+        shows_results: &dyn Fn(&str) -> bool,
     ) -> Result<StatementResult, ServiceError> {
         let full = |name: &Name| tenant.named(&name.text);
         match statement {
@@ -297,7 +304,8 @@ impl Engine {
                 Ok(describe_application(self.applications.info(&full(&name)).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeQuery(name) => {
-                Ok(describe_query(self.query_described(&full(&name), false).map_err(|error| at(error, &name))?))
+                let described = self.query_described(&full(&name), false, shows_results(&name.text));
+                Ok(describe_query(described.map_err(|error| at(error, &name))?))
             }
             Statement::DescribeFunction(name) => {
                 answers::describe_function(&name.text).map_err(|error| at(error, &name))

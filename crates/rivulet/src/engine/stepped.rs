@@ -99,7 +99,7 @@ impl Engine {
     /// # Errors
     /// It is refused.
     pub fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
-        self.execute_statement(Tenant::of_operator(), statement)
+        self.execute_statement(Tenant::of_operator(), statement, &|_| true)
     }
 
     /// The reference tables that an application may be planned with.

@@ -64,11 +64,12 @@ pub struct Credentials<'a> {
 /// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// See definitions, states and counters.
+    /// See definitions, states and counters, without results and payloads.
     Read,
     /// Create, replace, pause, resume, refresh or drop. An application is changed together with its queries.
     Change,
-    /// Receive results of a query, or messages of a topic, as they come.
+    /// Receive results of a query, or messages of a topic, as they come; see the last result of a query, and its last
+    /// refused payload or row.
     Subscribe,
     /// Publish to a topic of the embedded broker.
     Publish,
@@ -142,6 +143,14 @@ impl Permit {
     /// The tenant in whose space the names of the request are.
     pub fn tenant(&self) -> &Tenant {
         self.0.tenant()
+    }
+
+    /// Whether the caller may see results and payloads of a query that it may read. Nothing is counted as refused if
+    /// not: the caller gets the rest.
+    pub fn shows_results(&self, access: &Access, query: &str) -> bool {
+        let resource = Resource { kind: ResourceKind::Query, name: Some(query) };
+        let authorizer = &access.authorizer;
+        authorizer.may_everything(&self.0) || authorizer.may(&self.0, Action::Subscribe, resource).is_ok()
     }
 }
 

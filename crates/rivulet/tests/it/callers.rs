@@ -295,6 +295,50 @@ fn without_an_authorizer_every_client_is_the_operator() {
     assert_eq!((service.access().logins_refused(), service.access().requests_refused()), (0, 0));
 }
 
+/// Ann reads the query, with its counters, and may not subscribe to it.
+#[test]
+fn who_may_only_read_sees_no_result_and_no_payload() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = Engine::open_with(configuration(folder.path()), extensions()).expect("an engine");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let service: Arc<dyn Service> = engine;
+    let server = TestServer::start(service.clone());
+    let operator = operator(&service);
+    for statement in [APPLICATION, "CREATE QUERY q FROM APPLICATION doubled WITH (home => 'a')"] {
+        operator.execute(statement).pop().expect("an answer").expect(statement);
+    }
+    let shown = |token: &str| {
+        let described = ask(&server, token, "POST", "/api/v1/sql", "DESCRIBE QUERY q").1;
+        format!("{}{described}", ask(&server, token, "GET", "/api/v1/queries/q", "").1)
+    };
+    // The content of results and refusals is kept from the first question on.
+    shown("of-operator");
+    let (mut publisher, code) = Mqtt::connect(broker, 5, "of-ann", "publisher", None);
+    assert_eq!(code, 0);
+    for payload in [r#"{"v":2121}"#, r#"{"v":"private"}"#] {
+        assert_eq!(publisher.publish("in/a", payload), 0);
+    }
+    let told = wait_for(|| Some(shown("of-operator")).filter(|text| text.contains("private") && text.contains("4242")));
+    assert!(told.contains("last result as JSON"), "{told}");
+    let before = service.access().requests_refused();
+    let told = shown("of-ann");
+    assert!(told.contains("it works: a result came") && told.contains("1 of 2 events were refused"), "{told}");
+    assert!(!told.contains("private") && !told.contains("4242") && !told.contains("as JSON"), "{told}");
+    assert_eq!(service.access().requests_refused(), before);
+}
+
+/// What there is at last.
+fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let begin = std::time::Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begin.elapsed() < WAIT_MAX, "waited too long");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// A client of the embedded broker, packet by packet; none is longer than 127 bytes.
 struct Mqtt {
     stream: TcpStream,

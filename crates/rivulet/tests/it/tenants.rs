@@ -434,7 +434,9 @@ fn the_authorizer_is_asked_with_the_tenant_whose_names_the_request_speaks_of() {
         (ACME, Action::Change, ResourceKind::Query, "q"),
         (ACME, Action::Change, ResourceKind::Query, "q"),
         (ACME, Action::Read, ResourceKind::Query, "q"),
+        (ACME, Action::Subscribe, ResourceKind::Query, "q"),
         (OWN, Action::Read, ResourceKind::Query, "q"),
+        (OWN, Action::Subscribe, ResourceKind::Query, "q"),
     ];
     let expected =
         expected.map(|(tenant, action, kind, name)| (tenant.to_owned(), action, kind, Some(name.to_owned())));

@@ -83,11 +83,22 @@ impl Queries {
         Ok((info, place))
     }
 
-    /// The same with what became of its events, and why it gives what it gives.
-    pub(in crate::engine) fn described(&self, name: &FullName, server: ServerFacts) -> Result<QueryInfo, ServiceError> {
+    /// The same with what became of its events, and why it gives what it gives; `shows_results` with its last result
+    /// and its last refusal.
+    pub(in crate::engine) fn described(
+        &self,
+        name: &FullName,
+        server: ServerFacts,
+        shows_results: bool,
+    ) -> Result<QueryInfo, ServiceError> {
         let (mut info, place) = self.info_and_place(name)?;
         let of_query = place.as_ref().zip(info.id);
-        let activity = of_query.and_then(|((running, slot), id)| self.activity(running, *slot, id));
+        let mut activity = of_query.and_then(|((running, slot), id)| self.activity(running, *slot, id));
+        // Before there are sentences about them.
+        if let Some(activity) = activity.as_mut().filter(|_| !shows_results) {
+            activity.last_result = None;
+            activity.last_refusal = None;
+        }
         info.why = why(&Facts {
             name: &name.name,
             state: info.state,
