@@ -119,6 +119,8 @@ struct Input {
     filter: Option<String>,
     decoder: Box<dyn Decoder>,
     event_time: Option<usize>,
+    /// Its name, if its event time is computed, which is not done here.
+    is_computed: Option<String>,
 }
 
 impl Reader {
@@ -134,20 +136,38 @@ impl Reader {
             let template = template.map_err(|error| {
                 ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
             })?;
-            self.inputs.push(Input { filter: template.filter(), decoder, event_time: input.event_time });
+            let is_computed = input.computed_event_time.map(|_| input.name.clone());
+            self.inputs.push(Input { filter: template.filter(), decoder, event_time: input.event_time, is_computed });
         }
         Ok(())
+    }
+
+    /// Refuses an event without an arrival that comes by an input whose event time is computed: the clock would not be
+    /// where that is, and the event would be refused as one of the future, or as late.
+    ///
+    /// # Errors
+    /// It is such an event.
+    pub(super) fn check_arrival(&self, event: &Event) -> Result<(), ServiceError> {
+        let topic = event.topic.as_deref();
+        let mut inputs = self.inputs.iter().filter(|input| is_meant(&input.filter, topic));
+        match inputs.find_map(|input| input.is_computed.as_ref()).filter(|_| event.arrival_us.is_none()) {
+            None => Ok(()),
+            Some(name) => {
+                let line = event.line;
+                let message = format!("line {line}: the event time of input '{name}' is computed: write an arrival");
+                Err(ServiceError::invalid(message).with_hint(
+                    "write each line as {\"payload\": ..., \"arrival\": \"2026-01-31T12:00:00Z\"}; the clock of \
+                     a trial goes by arrivals",
+                ))
+            }
+        }
     }
 
     /// The time in a payload, if an input that its topic belongs to has one.
     pub(super) fn event_time_us(&mut self, topic: Option<&str>, payload: &[u8]) -> Option<i64> {
         let mut events = Events::default();
         events.push(0, 0, payload);
-        let is_meant = |filter: &Option<String>| match (filter, topic) {
-            (Some(filter), Some(topic)) => matches(filter.as_bytes(), topic.as_bytes()),
-            _ => true,
-        };
-        let inputs = self.inputs.iter_mut().filter(|input| is_meant(&input.filter));
+        let inputs = self.inputs.iter_mut().filter(|input| is_meant(&input.filter, topic));
         let time_us = inputs.filter_map(|Input { decoder, event_time, .. }| {
             let batch = decoder.decode(&events, &mut Refusals::new(0));
             let times = batch.column((*event_time)?).as_primitive_opt::<TimestampMicrosecondType>()?;
@@ -161,6 +181,14 @@ impl Reader {
     /// What is probably wrong with the times of events.
     pub(super) fn warning(&self) -> Option<String> {
         self.refusals.seconds().first().map(ToString::to_string)
+    }
+}
+
+/// Whether an event of a topic may belong to an input with this filter.
+fn is_meant(filter: &Option<String>, topic: Option<&str>) -> bool {
+    match (filter, topic) {
+        (Some(filter), Some(topic)) => matches(filter.as_bytes(), topic.as_bytes()),
+        _ => true,
     }
 }
 

@@ -231,8 +231,9 @@ impl Trial {
     /// clock arrives now.
     ///
     /// # Errors
-    /// A query is refused; it is not known where the event goes; or processing comes to no end.
+    /// A query is refused; it is not known where or when the event comes; or processing comes to no end.
     pub fn feed(&mut self, event: &Event, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
+        self.reader.check_arrival(event)?;
         let time_us = self.time_us(event);
         self.begin()?;
         let now_us = self.now_us();

@@ -341,3 +341,19 @@ fn run_has_applications_read_and_write_files() {
     let done = rivulet(folder.path(), &["run", "-c", &topics, "--input", "-"], "{\"ts\": true}\n");
     assert!(done.status.code() == Some(1) && text(&done.stderr).contains("1 row"), "{}", text(&done.stderr));
 }
+
+/// The clock of a trial goes by the times in payloads, which are not computed.
+#[test]
+fn an_event_whose_time_is_computed_needs_an_arrival() {
+    let script = "CREATE APPLICATION seconds INPUT t (sec BIGINT, ev AS to_timestamp(sec) EVENT TIME) \
+         FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON AS SELECT sec FROM t; \
+         CREATE QUERY q FROM APPLICATION seconds";
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("app.sql"), script).expect("written");
+    let run = |events: &str| rivulet(folder.path(), &["app", "test", "app.sql", "--input", "-"], events);
+    let done = run("{\"sec\": 1778000000}\n");
+    let said = text(&done.stderr);
+    assert!(!done.status.success() && said.contains("the event time of input 't' is computed"), "{said}");
+    let done = run("{\"payload\": {\"sec\": 1778000000}, \"arrival\": 1778000000000}\n");
+    assert!(done.status.success() && text(&done.stdout).contains("1778000000"), "{done:?}");
+}
