@@ -8,6 +8,8 @@
 //! {"ts": 1763712345678, "value": 24.8}
 //! ```
 
+use std::collections::BTreeMap;
+
 use arrow::array::AsArray;
 use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
@@ -16,6 +18,7 @@ use rivulet_connectors::mqtt::{Direction, Template};
 use rivulet_dataflow::{Decoder, Events, Refusals};
 use rivulet_operators::application::{Address, Application, Literal, Part};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::engine::{format_error, input_formats, literal_text};
 use crate::service::{ErrorKind, ServiceError};
@@ -72,15 +75,20 @@ pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
              without a payload is one itself",
         )
     };
-    let object = match serde_json::from_str(text) {
-        Ok(Value::Object(object)) if object.contains_key("payload") => object,
+    // The text of a payload is kept: a number that is read and written again may be another.
+    let object = match serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
+        Ok(object) if object.contains_key("payload") => object,
         _ => return Ok(Event { line, payload: text.as_bytes().to_vec(), ..Event::default() }),
     };
     let mut event = Event { line, ..Event::default() };
-    for (name, value) in object {
+    for (name, raw) in object {
+        if name == "payload" && !raw.get().starts_with('"') {
+            event.payload = raw.get().as_bytes().to_vec();
+            continue;
+        }
+        let value = serde_json::from_str(raw.get()).map_err(|error| wrong(format!("'{name}': {error}")))?;
         match (name.as_str(), value) {
             ("payload", Value::String(text)) => event.payload = text.into_bytes(),
-            ("payload", value) => event.payload = value.to_string().into_bytes(),
             ("topic", Value::String(topic)) => event.topic = Some(topic),
             ("arrival", Value::String(text)) => {
                 event.arrival_us = Some(parse_time_us(&text).map_err(|error| wrong(error.0 + " is no time"))?);
@@ -232,11 +240,11 @@ mod tests {
     fn a_line_is_an_event_or_a_payload() {
         let event = |text: &str| parse_event(text, 3);
         assert_eq!(event("1,2").unwrap(), Event { line: 3, payload: b"1,2".to_vec(), ..Event::default() });
-        let whole = r#"{"topic": "a/b", "payload": {"v": 1.5}, "arrival": 1000}"#;
+        let whole = r#"{"topic": "a/b", "payload": {"v": 1.50, "a": 1e999}, "arrival": 1000}"#;
         let expected = Event {
             line: 3,
             topic: Some("a/b".into()),
-            payload: br#"{"v":1.5}"#.to_vec(),
+            payload: br#"{"v": 1.50, "a": 1e999}"#.to_vec(),
             arrival_us: Some(1_000_000),
         };
         assert_eq!(event(whole).unwrap(), expected);
