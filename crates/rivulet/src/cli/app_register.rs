@@ -81,7 +81,7 @@ fn statements(sql: &str, folder: &Path, replaces: bool) -> Result<Vec<Sent>, Cli
     for (statement, position) in statements {
         match statement {
             Statement::CreateTable(create) => {
-                let text = with_rows(&create, folder)?;
+                let text = with_rows(&create, position, folder)?;
                 let text = match replaces && !create.replaces && !create.if_not_exists {
                     true => text.replacen(&text[..CREATE.len()], "CREATE OR REPLACE", 1),
                     false => text,
@@ -107,7 +107,7 @@ fn at(position: Position, text: &str) -> String {
 }
 
 /// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server.
-fn with_rows(create: &CreateTable, folder: &Path) -> Result<String, CliError> {
+fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<String, CliError> {
     // A script of somebody else must not send any file of this machine: other paths are those of the server.
     let path = CONNECTORS.path_of(&create.address).filter(|path| is_below(Path::new(path)));
     let path = path.map(|path| beside_script(folder, path));
@@ -123,7 +123,22 @@ fn with_rows(create: &CreateTable, folder: &Path) -> Result<String, CliError> {
     let rows = std::fs::read_to_string(&path).map_err(|error| unread(&error))?;
     let literal = |address: &str| format!("'{}'", address.replace('\'', "''"));
     let (old, new) = (literal(&create.address), literal(&inline_rows::address_of(&rows)));
-    Ok(create.text.replacen(&old, &new, 1))
+    // Where it was read: the same text may stand in a comment before it.
+    let begin = offset_of(create.address_position, position, &create.text);
+    match begin.and_then(|begin| create.text.split_at_checked(begin)) {
+        Some((before, behind)) if behind.starts_with(&old) => Ok(format!("{before}{new}{}", &behind[old.len()..])),
+        _ => Ok(create.text.replacen(&old, &new, 1)),
+    }
+}
+
+/// The byte of a text that begins at one place of a script at which another place is.
+fn offset_of(place: Position, begin: Position, text: &str) -> Option<usize> {
+    let lines = place.line.checked_sub(begin.line)?;
+    let first = if lines == 0 { begin.column } else { 1 };
+    let column = place.column.checked_sub(first)?;
+    let line_begin: usize = text.split_inclusive('\n').take(lines as usize).map(str::len).sum();
+    let line = text.get(line_begin..)?;
+    Some(line_begin + line.char_indices().nth(column as usize)?.0)
 }
 
 /// Whether a path leads to nothing but what is below the folder that it begins in, links aside.
