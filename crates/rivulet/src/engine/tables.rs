@@ -157,6 +157,12 @@ impl ReferenceTables {
     pub(super) fn refresh(&self, full_name: &FullName) -> Result<(usize, bool), ServiceError> {
         let FullName { tenant, name } = full_name;
         let create = of(&self.known.lock(), tenant).declared(name)?.clone();
+        if inline_rows::is_one(&create.address) {
+            let message = format!("the table '{name}' has no file to read again: its rows stand in the statement");
+            return Err(ServiceError::invalid(message).with_hint(format!(
+                "put others in their place with CREATE OR REPLACE TABLE {name}, or rivulet app register --replace"
+            )));
+        }
         // Without the lock: applications are planned while a large file is read. The places in the error would be those
         // of another statement.
         let rows = self.read(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
