@@ -210,7 +210,7 @@ impl Upgrade for Version<'_> {
         if !self.inputs_stay || !unequal.is_empty() {
             queries.routing.let_rest(&before, &mut self.resting, REST_WAIT_MAX)?;
         }
-        queries.part(state, &before, &unequal)?;
+        queries.part(state, &before, &unequal, false)?;
         if self.paused.is_some() && before.group.is_checkpointed() {
             // Nothing may come in between what has passed and what waits.
             before.group.quiesce();

@@ -52,7 +52,7 @@ impl Routing {
         for group in shared.iter().chain([&running.group]) {
             group.close_intake();
             self.await_routing();
-            while !group.is_idle() {
+            while !is_idle_and_quiesced(group) {
                 if Instant::now() >= until {
                     let name = &running.application.name;
                     let message = format!("'{name}' stays as it was: events that wait for it are not processed");
@@ -71,4 +71,18 @@ impl Routing {
     pub(super) fn is_at_rest(&self, running: &Running, slots: &[rivulet_dataflow::Slot]) -> bool {
         self.shared_group_of(running).is_none_or(|shared| shared.is_idle()) && !running.group.has_waiting(slots)
     }
+}
+
+/// Quiesces a group whose intake is closed if it has nothing to do: an activation under way may have taken events out
+/// that are yet to be handed on, so it is looked once more when that has ended.
+fn is_idle_and_quiesced(group: &Group) -> bool {
+    if !group.is_idle() {
+        return false;
+    }
+    group.quiesce();
+    let is_idle = group.is_idle();
+    if !is_idle {
+        group.close_intake();
+    }
+    is_idle
 }

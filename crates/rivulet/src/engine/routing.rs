@@ -107,6 +107,16 @@ impl Routing {
 
     /// Lets events of the topics reach the slots; for each slot the topic of each input.
     pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        self.add_routes_and(true, running, slots, topics);
+    }
+
+    /// The same for slots whose routes [change](Routing::change_routes) at once: no further topic is shared before, for
+    /// where it is decoded events would be taken in that find no reader then.
+    pub(super) fn add_routes_to_change(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        self.add_routes_and(false, running, slots, topics);
+    }
+
+    fn add_routes_and(&self, shares: bool, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.messaging.subscribe(own_topics(running, topics));
         let mut shared = self.shared.lock();
         let (own, of_shared) = shared.split(running, slots, topics);
@@ -115,7 +125,7 @@ impl Routing {
         if let Err(error) = self.messaging.router().add(&own) {
             tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
         }
-        if let Some(shape) = &running.shape {
+        if let Some(shape) = running.shape.as_ref().filter(|_| shares) {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
         }
     }
@@ -131,6 +141,10 @@ impl Routing {
         change: impl FnOnce(),
     ) {
         let before = topics_of(running, slots);
+        // A topic that they read afterwards is not given up, or its events would find no route until they do.
+        let stay: HashSet<&str> = topics.iter().flatten().map(String::as_str).collect();
+        let left = before.iter().map(|of_slot| of_slot.iter().filter(|topic| !stay.contains(topic.as_str())));
+        let left: Vec<Vec<String>> = left.map(|of_slot| of_slot.cloned().collect()).collect();
         self.messaging.subscribe(own_topics(running, topics));
         let mut shared = self.shared.lock();
         let add = |routes: &[Route<'_>]| {
@@ -145,7 +159,7 @@ impl Routing {
         let (mut gone, shared_before) = shared.split(running, slots, &before);
         gone.retain(|route| !known.contains(&(route.filter, route.inbox, route.slot)));
         self.messaging.router().remove(&gone);
-        shared.leave(running, &shared_before, &before);
+        shared.leave(running, &shared_before, &left);
         change();
         // What nobody else read is not shared any more.
         let (own, of_shared) = shared.split(running, slots, topics);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rivulet::api::types::{BulkOutcome, QueryAltered};
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError};
-use rivulet::service::ServiceError;
+use rivulet::service::{ParameterValue, QueryChange, ServiceError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -158,8 +158,9 @@ fn equal_queries_part_when_one_of_them_is_altered() {
     assert_eq!(numbers.next(), ("other/1".into(), json!(13)), "with a copy of the state that they shared");
 }
 
-#[test]
-fn each_event_counts_once_and_in_order_with_the_values_of_one_moment() {
+/// While numbers are sent to [`QUERIES`] queries of one topic, all that their WHERE lets through, gives them other
+/// marks by `alter`, up to `marks`; one of the queries must have each number once, and the marks in order.
+fn change_marks_while_events_come(marks: i64, alter: impl Fn(&Engine, i64)) {
     let folder = TempDir::new().expect("a folder");
     let engine = open(folder.path());
     let script = "CREATE APPLICATION marks (low BIGINT, mark BIGINT, name TEXT)
@@ -188,11 +189,7 @@ fn each_event_counts_once_and_in_order_with_the_values_of_one_moment() {
             publisher.publish("in/all", &format!("{{\"n\": {sent}}}"));
             sent
         });
-        for mark in 1..=40 {
-            // By which the query is found among those that read the topic, or not.
-            let low = if mark % 3 == 0 { format!(", low => {}", -mark) } else { String::new() };
-            run(&engine, &format!("ALTER QUERY q3 SET (mark => {mark}{low})")).expect("altered");
-        }
+        (1..=marks).for_each(|mark| alter(&engine, mark));
         is_done.store(true, Ordering::Relaxed);
         sender.join().expect("it sends")
     });
@@ -204,7 +201,27 @@ fn each_event_counts_once_and_in_order_with_the_values_of_one_moment() {
         assert!(result["n"] == json!(n) && mark >= last, "{n} behind the mark {last}: {result}");
         last = mark;
     }
-    assert_eq!(last, 40);
+    assert_eq!(last, marks);
+}
+
+#[test]
+fn each_event_counts_once_and_in_order_with_the_values_of_one_moment() {
+    change_marks_while_events_come(40, |engine, mark| {
+        // By which the query is found among those that read the topic, or not.
+        let low = if mark % 3 == 0 { format!(", low => {}", -mark) } else { String::new() };
+        run(engine, &format!("ALTER QUERY q3 SET (mark => {mark}{low})")).expect("altered");
+    });
+}
+
+#[test]
+fn no_event_is_lost_while_all_that_read_a_topic_are_found_by_other_keys() {
+    let names: Vec<String> = (0..QUERIES).map(|query| format!("q{query}")).collect();
+    change_marks_while_events_come(200, |engine, mark| {
+        let parameters = [("mark".into(), ParameterValue::Int(mark)), ("low".into(), ParameterValue::Int(-mark))];
+        let change = |name| QueryChange { name, parameters: &parameters, label: None, whole_of: None };
+        let changes: Vec<QueryChange<'_>> = names.iter().map(|name| change(name)).collect();
+        engine.operator().alter(&changes).into_iter().for_each(|answer| drop(answer.expect("altered")));
+    });
 }
 
 #[test]

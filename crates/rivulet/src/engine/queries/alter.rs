@@ -349,7 +349,7 @@ impl Queries {
             running.group.quiesce();
             position = self.event_log.end();
         }
-        self.part(state, running, &parted).map_err(refused)?;
+        self.part(state, running, &parted, reads_else).map_err(refused)?;
         Ok((position, resting))
     }
 
@@ -441,12 +441,13 @@ impl Queries {
         }
     }
 
-    /// Gives queries a slot of their own that shared one and are not equal any more.
+    /// Gives queries a slot of their own that shared one and are not equal any more. Their routes may change at once.
     pub(in crate::engine) fn part(
         &self,
         state: &mut State,
         running: &Running,
         queries: &[(Slot, QueryId)],
+        routes_change: bool,
     ) -> Result<(), ServiceError> {
         let (parted, done) = running.group.part_all(queries);
         for (&(_, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
@@ -454,7 +455,10 @@ impl Queries {
                 entry.life.move_to(parted);
             }
             let topics = topics_of(running, &[parted]);
-            self.routing.add_routes(running, &[parted], &topics);
+            match routes_change {
+                true => self.routing.add_routes_to_change(running, &[parted], &topics),
+                false => self.routing.add_routes(running, &[parted], &topics),
+            }
         }
         done.map_err(|error| {
             let message = format!("'{}' stays as it was: {error}", running.application.name);
