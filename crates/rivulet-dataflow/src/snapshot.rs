@@ -102,8 +102,8 @@ pub struct StageSnapshot {
 }
 
 impl Snapshot {
-    /// What all instances hold, by stage and instance, put together, but for the state of operators. `None` if some instances of a stage have come to
-    /// their end and others have yet to.
+    /// What all instances hold, by stage and instance, put together, but for the state of operators. `None` if some
+    /// instances of a stage have come to their end and others have yet to.
     pub fn of(parts: BTreeMap<(usize, usize), StageSnapshot>, stages: &[Stage], dataflow: &Dataflow) -> Option<Self> {
         let count = |of: fn(&Stage, &Dataflow) -> Option<usize>| {
             stages.iter().filter_map(|stage| of(stage, dataflow)).max().map_or(0, |last| last + 1)

@@ -58,8 +58,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 /// server keeps no more than some ten thousand unread ones and stops reading until you take them.
 ///
 /// With `replace_existing` a query whose name exists gets the values and the label of the line, as if it had been
-/// submitted with them, and goes on with what state it can; each answer then says as its `outcome` whether the query was
-/// `created`, `changed`, or `unchanged` because it had these values.
+/// submitted with them, and goes on with what state it can; each answer then says as its `outcome` whether the query
+/// was `created`, `changed`, or `unchanged` because it had these values.
 ///
 /// A client that sends less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the
 /// first line that was not read. The time in which it waits for answers does not count.
@@ -89,7 +89,8 @@ pub(super) async fn submit_bulk(
             let (answer, is_last) =
                 match api.blocking(move |session| answer_batch(session, &batch, replace_existing)).await {
                     Ok(answer) => (answer, false),
-                    // The stream has begun, so the error cannot be a status any more. Nothing of the batch is acknowledged.
+                    // The stream has begun, so the error cannot be a status any more. Nothing of the batch is
+                    // acknowledged.
                     Err(error) => (answer_line(None, error.detail), true),
                 };
             if !send(&answers, answer, held).await || is_last {

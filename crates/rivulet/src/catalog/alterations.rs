@@ -1,8 +1,8 @@
 //! Queries whose values were changed: what they were before, as long as state may be found that was saved before that.
 //!
 //! A change of a query is in its record at once. Whoever starts the server from saved state also has to know which
-//! values that state was made with, and from which position of the log on the others count. So each change has a number,
-//! which the state of the query says too, and a row here until no checkpoint needs it
+//! values that state was made with, and from which position of the log on the others count. So each change has a
+//! number, which the state of the query says too, and a row here until no checkpoint needs it
 //! ([`Catalog::forget_alterations`]).
 
 use std::collections::BTreeSet;

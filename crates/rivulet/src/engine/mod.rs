@@ -17,16 +17,16 @@
 //!   refuses is not started.
 //! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
 //!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog,
-//!   and for a group that comes to rest while its version is replaced, or values of its queries change. A sink runs under its group's lock and takes
-//!   none that is named before that.
+//!   and for a group that comes to rest while its version is replaced, or values of its queries change. A sink runs
+//!   under its group's lock and takes none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
 //! and `not_running` (what an upgrade has left behind), `queries`, `lifecycle` (whether one runs), `upgrade` (how a new
 //! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read),
 //! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
 //! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
-//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and
-//! `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
+//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts`
+//! and `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
 //! counted), `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
 
 mod answers;

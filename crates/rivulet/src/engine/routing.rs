@@ -130,9 +130,9 @@ impl Routing {
         }
     }
 
-    /// Has slots read other topics, or be found by other keys among those that read one with them, from the moment on in
-    /// which `change` gives them their values. Their group is quiesced, and nothing waits where events are decoded for
-    /// many queries: an event that comes meanwhile finds a route, and is refused until it goes on.
+    /// Has slots read other topics, or be found by other keys among those that read one with them, from the moment on
+    /// in which `change` gives them their values. Their group is quiesced, and nothing waits where events are decoded
+    /// for many queries: an event that comes meanwhile finds a route, and is refused until it goes on.
     pub(super) fn change_routes(
         &self,
         running: &Running,

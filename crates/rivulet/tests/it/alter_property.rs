@@ -1,5 +1,5 @@
-//! A query that is given other values goes on as if it were dropped and made anew at that point, with the state that does
-//! not depend on what has changed.
+//! A query that is given other values goes on as if it were dropped and made anew at that point, with the state that
+//! does not depend on what has changed.
 //!
 //! Random applications, parameters and events, and queries whose values and topics change in the middle, in one group
 //! whose tasks are split, whose silent queries are spilled, and which now and then moves as a whole. Each query is

@@ -3,8 +3,8 @@
 //! made, stays, so RESUME QUERY goes on from there once there is more memory.
 //!
 //! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound
-//! itself, and after one the next has a minute, in which memory is given back. A SELECT, which somebody only looks at, is
-//! ended before any query that is to stay.
+//! itself, and after one the next has a minute, in which memory is given back. A SELECT, which somebody only looks at,
+//! is ended before any query that is to stay.
 
 use std::time::{Duration, Instant};
 

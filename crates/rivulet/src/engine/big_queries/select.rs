@@ -2,8 +2,8 @@
 //! that runs for one reader alone.
 //!
 //! What must hold: a SELECT ends with its reader. What waits for readers is bounded ([`Taps`]), and what they miss is
-//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source, and
-//! writes nowhere: not even what it refuses to the sinks of its sources.
+//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source,
+//! and writes nowhere: not even what it refuses to the sinks of its sources.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -254,9 +254,9 @@ impl Known {
         }
     }
 
-    /// An epoch has all changes of values with numbers below this, except of the applications that are `absent`. Returns
-    /// from which number on they are needed, and of which applications those before it are too; of epochs that this
-    /// process has not made nothing is known.
+    /// An epoch has all changes of values with numbers below this, except of the applications that are `absent`.
+    /// Returns from which number on they are needed, and of which applications those before it are too; of epochs that
+    /// this process has not made nothing is known.
     pub(super) fn altered_before(
         &mut self,
         number: u64,

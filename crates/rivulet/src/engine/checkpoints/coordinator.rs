@@ -160,8 +160,8 @@ impl Coordinator {
         let position = self.replayed_from();
         // Nobody is between an application that could not run and the state of its queries: what is saved of it would
         // lack those that have yet to come.
-        // What is captured has every change of values that was noted by now. Queries of an application that does not run
-        // get no others.
+        // What is captured has every change of values that was noted by now. Queries of an application that does not
+        // run get no others.
         let (running, all, altered_to) = {
             let _queries = self.queries.state.lock();
             let (running, all) = self.applications.all();

@@ -1,8 +1,8 @@
 //! Queries get other values while they run.
 //!
 //! Each step is that of an [`Upgrade`](crate::engine::upgrade::Upgrade), for one query and not for all of a group: what
-//! can be refused is, the group of the query stands still, the catalog has the values, and then the query has them, with
-//! the state that does not depend on what has changed ([`application::alteration`]).
+//! can be refused is, the group of the query stands still, the catalog has the values, and then the query has them,
+//! with the state that does not depend on what has changed ([`application::alteration`]).
 //!
 //! What must hold: an event that was received before the change is processed with the values before, and one that comes
 //! behind it with the others, also where the log is replayed after a crash. So the catalog has the position of the

@@ -6,8 +6,8 @@
 //! else outside.
 //!
 //! In reading order: [`submit`] (they come, pause, resume and go), [`alter`] (they get other values), [`lifecycle_log`]
-//! (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of
-//! the events of one).
+//! (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes
+//! of the events of one).
 
 mod alter;
 pub(super) mod lifecycle_log;
