@@ -199,7 +199,7 @@ mod tests {
         let without = cut(&dataflow, &[3], 2);
         let letters = dataflow.add(Work::Sink(1), columns());
         let kind = EdgeKind::Refused { late: true, others: true };
-        [source, filter, window].map(|node| dataflow.connect(node, letters, 0, kind.clone()));
+        [source, filter, window].into_iter().for_each(|node| dataflow.connect(node, letters, 0, kind.clone()));
         let with = cut(&dataflow, &[3], 2);
         assert_eq!(with[..2], without, "what is fused stays so");
         let input = |from| StageInput { from, input: 0, kind: kind.clone() };
