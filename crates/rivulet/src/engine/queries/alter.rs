@@ -279,11 +279,7 @@ impl Queries {
     fn admit(&self, altered: &Altered, wanted: &[Wanted<'_>], answers: &mut Answers) -> bool {
         // What takes no more than before may change also where memory is used up.
         let admitted = if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) };
-        if let Err(error) = &admitted {
-            let queries = altered.checked.queries.iter();
-            queries.for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
-        }
-        admitted.is_ok()
+        admitted.map_err(|error| refuse_all(&altered.checked.queries, wanted, answers, &error)).is_ok()
     }
 
     /// Has a group stand still between two events of its queries that change; nothing if that is not possible, and then
@@ -296,34 +292,31 @@ impl Queries {
         patience: &mut Patience,
         answers: &mut Answers,
     ) -> Option<Altered> {
-        let running = altered.checked.running.clone();
         if altered.effects.iter().all(Option::is_none) {
             return Some(altered);
         }
-        let rested = self.rest(state, &running, &altered, wanted, patience);
-        rested
-            .map(|(position, resting)| Altered { position, _resting: Some(resting), ..altered })
-            .map_err(|(queries, error)| {
-                queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
-            })
-            .ok()
+        match self.rest(state, &altered, wanted, patience) {
+            Ok((position, resting)) => Some(Altered { position, _resting: Some(resting), ..altered }),
+            Err(error) => {
+                refuse_all(&altered.checked.queries, wanted, answers, &error);
+                None
+            }
+        }
     }
 
     fn rest(
         &self,
         state: &mut State,
-        running: &Arc<Running>,
         altered: &Altered,
         wanted: &[Wanted<'_>],
         patience: &mut Patience,
-    ) -> Result<(LogPosition, Resting), (Vec<usize>, ServiceError)> {
-        let refused = |error| (altered.checked.queries.clone(), error);
+    ) -> Result<(LogPosition, Resting), ServiceError> {
+        let running = &altered.checked.running;
         if running.group.rests() {
             let message = format!("the application '{}' is being replaced", running.application.name);
-            let error = ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment");
-            return Err(refused(error));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"));
         }
-        self.check_replayed(running).map_err(refused)?;
+        self.check_replayed(running)?;
         let effects = altered.checked.queries.iter().zip(&altered.effects);
         let queries: Vec<(QueryId, &Effect)> =
             effects.filter_map(|(&place, effect)| Some((wanted[place].id, effect.as_deref()?))).collect();
@@ -344,12 +337,11 @@ impl Queries {
             // What waits is processed: rows that were decoded for many queries would find no room in a group that is
             // suspended.
             running.group.close_intake();
-            let rested = patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max));
-            rested.map_err(refused)?;
+            patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max))?;
             running.group.quiesce();
             position = self.event_log.end();
         }
-        self.part(state, running, &parted, reads_else).map_err(refused)?;
+        self.part(state, running, &parted, reads_else)?;
         Ok((position, resting))
     }
 
@@ -372,11 +364,7 @@ impl Queries {
         }
         let mut number = match self.catalog.alter_queries(&records) {
             Ok(first) => first,
-            Err(error) => {
-                let error = ServiceError::from(error);
-                queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
-                return;
-            }
+            Err(error) => return refuse_all(queries, wanted, answers, &error.into()),
         };
         let mut changes = Vec::with_capacity(queries.len());
         for (row, ((&place, effect), record)) in queries.iter().zip(effects).zip(&records).enumerate() {
@@ -603,6 +591,11 @@ impl Queries {
         let next = state.replayed_changes.front().map_or(LogPosition::MAX, |change| change.position);
         self.next_change.store(next, Ordering::Release);
     }
+}
+
+/// Answers all of some queries, which are places among those that are `wanted`, with one error.
+fn refuse_all(queries: &[usize], wanted: &[Wanted<'_>], answers: &mut Answers, error: &ServiceError) {
+    queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
 }
 
 /// Of the changes of a query, oldest first, those behind the one that is in what was saved.
