@@ -1,6 +1,8 @@
 //! The REST API, one request at a time.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use rivulet::api::types::{
@@ -309,7 +311,7 @@ fn the_root_leads_to_the_page_that_shows_the_paths() {
     let (server, _) = TestServer::with_memory();
     let (status, _) = exchange(server.address, &request("GET", "/", "", ""));
     assert_eq!(status, 307);
-    let page = ureq::get(server.url()).call().expect("the page").body_mut().read_to_string().expect("text");
+    let page = unzipped(&ureq::get(server.url()).call().expect("the page").body_mut().read_to_vec().expect("it"));
     assert!(page.contains("swagger"), "{page}");
 }
 
@@ -351,9 +353,21 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
         let name = reference.split('"').next().expect("a name");
         assert!(document["components"]["schemas"].get(name).is_some(), "{name} is not described");
     }
-    let (status, page) = exchange(server.address, &request("GET", "/api/docs/", "", ""));
-    assert_eq!((status, page.contains("swagger-ui")), (200, true));
-    assert!(!page.contains("https://"), "the page must not load anything from elsewhere");
+    let mut answer = ureq::get(format!("http://{}/api/docs/", server.address)).call().expect("the page");
+    assert_eq!(answer.headers()["content-encoding"], "gzip");
+    let page = unzipped(&answer.body_mut().read_to_vec().expect("the page"));
+    assert!(page.contains("swagger-ui") && !page.contains("https://"), "it loads nothing from elsewhere: {page}");
+    let (status, script) = exchange(server.address, &request("GET", "/api/docs/swagger-initializer.js", "", ""));
+    assert_eq!((status, script.contains("/api/openapi.json")), (200, true), "{script}");
+}
+
+/// A file that is stored compressed, as browsers read it.
+fn unzipped(file: &[u8]) -> String {
+    let mut gzip = Command::new("gzip").arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip");
+    // It is smaller than what a pipe holds.
+    gzip.stdin.take().expect("its input").write_all(file).expect("it reads");
+    let output = gzip.wait_with_output().expect("it ends");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 /// The fields that the document requires of an answer.
