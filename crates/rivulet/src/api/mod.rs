@@ -14,6 +14,7 @@ mod big_queries;
 mod bulk;
 mod error;
 mod lines;
+mod metrics;
 mod queries;
 mod results;
 mod sql;
@@ -387,7 +388,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(status::show_status))
         .routes(routes!(status::make_checkpoint))
         .routes(routes!(backup::make_backup))
-        .routes(routes!(status::show_metrics))
+        .routes(routes!(metrics::show_metrics))
         .routes(routes!(status::live))
         .routes(routes!(status::ready))
 }

@@ -1,9 +1,7 @@
-//! Status, metrics and health over HTTP.
+//! Status and health over HTTP.
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header;
-use axum::response::IntoResponse;
 
 use super::error::ApiError;
 use super::types::{Checkpoint, ErrorAnswer, Health, Status};
@@ -20,22 +18,6 @@ use super::{Api, Authenticated};
 pub(super) async fn show_status(api: Authenticated) -> Result<Json<Status>, ApiError> {
     let status = api.looking(|session| session.status()).await??;
     Ok(Json(status.into()))
-}
-
-/// Metrics for Prometheus
-#[utoipa::path(
-    get, path = "/metrics", tag = "server",
-    responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain")),
-)]
-pub(super) async fn show_metrics(api: Authenticated) -> Result<impl IntoResponse, ApiError> {
-    let text = api.looking(|session| session.metrics()).await??;
-    // The newer format is the one that says where it ends, and scrapers go by the type.
-    let content_type = if text.ends_with("# EOF\n") {
-        "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    } else {
-        "text/plain; version=0.0.4; charset=utf-8"
-    };
-    Ok(([(header::CONTENT_TYPE, content_type)], text))
 }
 
 /// Whether the process answers

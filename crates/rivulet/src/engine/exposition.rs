@@ -1,4 +1,4 @@
-//! What the engine counts, in the Prometheus text format.
+//! What the engine counts, in OpenMetrics.
 
 mod big_queries;
 
@@ -68,7 +68,7 @@ pub(super) struct ApplicationSnapshot {
     pub(super) outputs: Vec<(String, u64)>,
 }
 
-/// The snapshot as Prometheus text (OpenMetrics).
+/// The snapshot in OpenMetrics.
 pub(super) fn text(snapshot: Snapshot) -> String {
     let mut registry = Registry::with_prefix("rivulet");
     registry.register_collector(Box::new(snapshot));
@@ -79,6 +79,9 @@ pub(super) fn text(snapshot: Snapshot) -> String {
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let program = Labels(None, &[("version", env!("CARGO_PKG_VERSION"))]);
+        let mut family = encoder.encode_descriptor("build_info", "The program that runs", None, MetricType::Gauge)?;
+        family.encode_family(&program)?.encode_gauge(&1_i64)?;
         for &(name, help, only_grows, value) in &self.numbers {
             if only_grows {
                 encoder
@@ -385,6 +388,7 @@ mod tests {
             numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
         });
         for line in [
+            concat!("rivulet_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
             "rivulet_messages_unrouted_total 4",
             "rivulet_worker_load{worker=\"1\"} 0.25",
             "rivulet_worker_tasks{worker=\"1\"} 3",

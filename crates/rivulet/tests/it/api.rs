@@ -200,6 +200,14 @@ fn status_metrics_and_health() {
     assert_eq!(status.applications[0].processing.p99_us, Some(2_500));
     let (code, metrics) = exchange(server.address, &request("GET", "/metrics", "", ""));
     assert_eq!((code, metrics.contains("events_total 1000")), (200, true));
+    for (accept, content_type) in [
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+    ] {
+        let answer = ureq::get(format!("http://{}/metrics", server.address)).header("accept", accept).call();
+        assert_eq!(answer.expect("metrics").headers()["content-type"], content_type);
+    }
     assert_eq!(client.get::<Health>("/health/live", &[]).expect("alive").status, "ok");
     assert_eq!(client.get::<Health>("/health/ready", &[]).expect("ready").status, "ok");
     client.post_text::<Application>("/api/v1/applications", "CREATE APPLICATION broken").expect("an application");

@@ -140,12 +140,13 @@ fn the_reference_of_the_metrics_is_current() {
          CREATE SINK none TO 'blackhole:';
          CREATE QUERY big AS SELECT * FROM s INTO none",
     );
-    let mut answer = ureq::get(format!("{}/metrics", server.url())).call().expect("an answer");
+    let answer = ureq::get(format!("{}/metrics", server.url())).header("accept", "application/openmetrics-text");
+    let mut answer = answer.call().expect("an answer");
     let answer = answer.body_mut().read_to_string().expect("text");
     let mut text = format!(
         "{HEAD}# Metrics\n\n\
-         `/metrics` has these figures in the Prometheus text format. A counter has `_total` behind its name, a histogram \
-         `_bucket`, `_sum` and `_count`.\n\n"
+         `/metrics` has these figures in the Prometheus text format, and in OpenMetrics where `Accept` names it. A counter \
+         has `_total` behind its name, a histogram `_bucket`, `_sum` and `_count`.\n\n"
     );
     let mut samples = answer.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>();
     samples.sort_unstable();
