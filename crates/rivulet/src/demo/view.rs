@@ -1,6 +1,7 @@
 //! What the demo shows while it runs: one block that is drawn over itself on a terminal, one line every few seconds
 //! elsewhere.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,8 +14,14 @@ use crate::service::{LiveResult, Status};
 
 /// How many alerts stay on the screen: with them the block has 21 lines, and a small terminal 24.
 const ALERTS_SHOWN: usize = 8;
-/// The longest line of the block, in characters.
-const LINE_CHARACTERS_MAX: usize = 79;
+/// The longest line of the block, in characters, where the terminal does not say how wide it is.
+const LINE_CHARACTERS: usize = 79;
+/// The narrowest line: a terminal that has less cuts it.
+const LINE_CHARACTERS_MIN: usize = 40;
+/// What the columns of a row take behind its name.
+const COLUMNS_CHARACTERS: usize = 58;
+/// What stands for the fields of a result that have no room.
+const MORE_FIELDS: &str = ", …}";
 /// Between the two a line that is wider than the terminal is cut, not wrapped (DECAWM): there are as many rows to draw
 /// over as lines were written, however narrow the terminal is.
 const CUT_LINES: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
@@ -28,7 +35,8 @@ pub(super) struct View {
     broker: SocketAddr,
     /// Lines drawn last time, to be drawn over.
     drawn_lines: usize,
-    alerts: VecDeque<String>,
+    /// Topics and results.
+    alerts: VecDeque<(String, Arc<LiveResult>)>,
     /// When, and how many events and results there were then.
     last: (Instant, u64, u64),
     last_line: Option<Instant>,
@@ -52,8 +60,8 @@ impl View {
         let seconds = self.last.0.elapsed().as_secs_f64().max(0.001);
         let rate = |now: u64, before: u64| (now.saturating_sub(before)) as f64 / seconds;
         let (events_per_s, alerts_per_s) = (rate(total.events, self.last.1), rate(total.results, self.last.2));
-        for (topic, result) in alerts {
-            self.alerts.push_back(format!("{topic}  {}", result.text));
+        for alert in alerts {
+            self.alerts.push_back(alert);
             if self.alerts.len() > ALERTS_SHOWN {
                 self.alerts.pop_front();
             }
@@ -78,7 +86,9 @@ impl View {
             if self.drawn_lines > 0 {
                 let _ = write!(text, "\x1b[{}A\x1b[J", self.drawn_lines);
             }
-            let lines = self.block([counted, format!("        {measured}")], status);
+            // One less: some terminals go to the next line when the last column is written.
+            let characters = columns().map_or(LINE_CHARACTERS, |columns| columns.saturating_sub(1));
+            let lines = self.block([counted, format!("        {measured}")], status, characters);
             self.drawn_lines = lines.len();
             text.push_str(CUT_LINES.0);
             lines.iter().for_each(|line| {
@@ -88,18 +98,20 @@ impl View {
         } else {
             self.last_line = Some(Instant::now());
             let _ = writeln!(text, "{counted}  {measured}");
-            self.alerts.drain(..).for_each(|alert| {
-                let _ = writeln!(text, "        {alert}");
+            self.alerts.drain(..).for_each(|(topic, result)| {
+                let _ = writeln!(text, "        {topic}  {}", result.text);
             });
         }
         print(&text);
     }
 
-    /// The lines of the block, none of them longer than [`LINE_CHARACTERS_MAX`].
-    fn block(&self, summary: [String; 2], status: &Status) -> Vec<String> {
+    /// The lines of the block, none of them longer than so many characters.
+    fn block(&self, summary: [String; 2], status: &Status, characters: usize) -> Vec<String> {
+        let characters = characters.max(LINE_CHARACTERS_MIN);
+        let name_characters = characters.saturating_sub(COLUMNS_CHARACTERS).clamp(20, 40);
         let row = |cells: [String; 7]| {
             let [name, queries, events, batch, alerts, p50, p99] = cells;
-            format!("{name:<20}{queries:>8}{events:>12}{batch:>8}{alerts:>10}{p50:>10}{p99:>10}")
+            format!("{name:<name_characters$}{queries:>8}{events:>12}{batch:>8}{alerts:>10}{p50:>10}{p99:>10}")
         };
         let mut lines = vec![
             format!("Rivulet demo: simulated homes publish to the MQTT broker at {}", self.broker),
@@ -122,10 +134,13 @@ impl View {
         }));
         lines.push(String::new());
         lines.push("some of the results:".into());
-        lines.extend(self.alerts.iter().map(|alert| format!("  {alert}")));
+        lines.extend(self.alerts.iter().map(|(topic, result)| {
+            let room = characters.saturating_sub(topic.chars().count() + 4);
+            format!("  {topic}  {}", shortened(&result.text, room))
+        }));
         lines.extend((self.alerts.len()..ALERTS_SHOWN).map(|_| String::new()));
         for line in &mut lines {
-            if let Some((end, _)) = line.char_indices().nth(LINE_CHARACTERS_MAX) {
+            if let Some((end, _)) = line.char_indices().nth(characters) {
                 line.truncate(end);
             }
         }
@@ -137,7 +152,8 @@ impl View {
         let refused: u64 = total.refused.iter().map(|(_, count)| count).sum();
         print(&format!(
             "\n{} queries, submitted at {:.0} a second. {} events sent, {} processed, {} refused, {} results.\n\
-             Latency from a sensor's reading to the end of its processing: median {}, 99 % within {}.\n",
+             Latency from a sensor's reading to the end of its processing: median {}, 99 % within {}.\n\
+             {TRY_NEXT}",
             report.queries,
             report.submit_per_s,
             report.events_sent,
@@ -148,6 +164,46 @@ impl View {
             microseconds(total.end_to_end.p99_us),
         ));
     }
+}
+
+/// What is said at the end.
+const TRY_NEXT: &str = "
+What to try next:
+  rivulet demo --queries 100000         ten times as many
+  rivulet serve                         a server of your own; its API is at http://127.0.0.1:8080/api/docs
+  rivulet sql                           then, in a second terminal: SQL with completion by Tab; \\help shows statements
+  rivulet app register ac_control.sql   one of the applications in examples/
+  rivulet bench many                    how many queries this machine carries
+";
+
+/// A JSON object in so many characters: the fields that fit.
+fn shortened(object: &str, characters_max: usize) -> Cow<'_, str> {
+    if object.chars().count() <= characters_max {
+        return Cow::Borrowed(object);
+    }
+    let (mut depth, mut is_text, mut is_escaped, mut end) = (0, false, false, None);
+    let room = characters_max.saturating_sub(MORE_FIELDS.chars().count());
+    for (at, one) in object.char_indices().take(room + 1) {
+        match one {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_text,
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            ',' if depth == 1 => end = Some(at),
+            _ => {}
+        }
+    }
+    Cow::Owned(end.map_or_else(|| "{…}".to_owned(), |end| format!("{}{MORE_FIELDS}", &object[..end])))
+}
+
+/// How many columns the terminal has that standard output goes to.
+fn columns() -> Option<usize> {
+    let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call writes what it is asked for into `size`, which is of the type that it expects.
+    let answered = unsafe { nix::libc::ioctl(nix::libc::STDOUT_FILENO, nix::libc::TIOCGWINSZ, &raw mut size) };
+    (answered == 0 && size.ws_col > 0).then(|| size.ws_col.into())
 }
 
 /// A time for people.
@@ -170,11 +226,19 @@ mod tests {
     use super::*;
     use crate::service::ApplicationStatus;
 
-    #[test]
-    fn the_block_fits_a_small_terminal() {
+    fn view() -> View {
         let address = SocketAddr::from(([127, 0, 0, 1], 18830));
         let mut view = View::new(true, address, address);
-        view.alerts.extend((0..ALERTS_SHOWN).map(|number| format!("homes/{number}/é  {}", "x".repeat(200))));
+        let result = |text: String| Arc::new(LiveResult { text, ..LiveResult::default() });
+        view.alerts.extend((0..ALERTS_SHOWN).map(|number| {
+            let text = format!("{{\"é\":1,\"room\":\"a, b\",\"all\":[1,2],\"last\":\"{}\"}}", "x".repeat(200));
+            (format!("homes/{number}/é"), result(text))
+        }));
+        view
+    }
+
+    #[test]
+    fn the_block_fits_the_terminal() {
         let one = ApplicationStatus {
             name: "heart_rate_alerts".into(),
             queries_running: 250_000,
@@ -184,10 +248,30 @@ mod tests {
             ..ApplicationStatus::default()
         };
         let status = Status { applications: vec![one; 4], ..Status::default() };
-        let lines = view.block(["x".repeat(97), String::new()], &status);
-        assert!(lines.len() < 24, "{} lines", lines.len());
-        assert!(lines.iter().all(|line| line.chars().count() < 80), "{lines:#?}");
-        let row = lines.iter().find(|line| line.starts_with("heart")).expect("a row");
-        assert!(row.contains(" 1000000000 ") && row.ends_with('-'), "nothing of the table is cut: {row}");
+        for (characters, alert) in [
+            (79, "  homes/0/é  {\"é\":1,\"room\":\"a, b\",\"all\":[1,2], …}"),
+            (45, "  homes/0/é  {\"é\":1,\"room\":\"a, b\", …}"),
+            (20, "  homes/0/é  {\"é\":1,\"room\":\"a, b\", …}"),
+        ] {
+            let lines = view().block(["x".repeat(297), String::new()], &status, characters);
+            assert!(lines.len() < 24, "{} lines", lines.len());
+            assert!(lines.iter().all(|line| line.chars().count() <= characters.max(40)), "{lines:#?}");
+            assert!(lines.iter().any(|line| line == alert), "{alert} is not in {lines:#?}");
+            let row = lines.iter().find(|line| line.starts_with("heart")).expect("a row");
+            assert!(characters < 79 || row.contains(" 1000000000 ") && row.ends_with('-'), "it is cut: {row}");
+        }
+        let lines = view().block([String::new(), String::new()], &status, 300);
+        assert!(lines.iter().any(|line| line.ends_with("xxx\"}")), "a wide terminal shows all: {lines:#?}");
+    }
+
+    #[test]
+    fn what_to_try_next_are_commands() {
+        let commands = TRY_NEXT.lines().filter_map(|line| line.trim_start().split_once("  "));
+        let commands: Vec<&str> = commands.map(|(command, _)| command).collect();
+        assert_eq!(commands.len(), 5);
+        for command in commands {
+            let parsed = crate::cli::definition().try_get_matches_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        }
     }
 }
