@@ -13,7 +13,9 @@ pub fn html(report: &ManyReport) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>rivulet bench many</title>\
          <style>body{font:15px/1.5 system-ui,sans-serif;max-width:66em;margin:2em auto;padding:0 1em}\
          table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;\
-         border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%}\
+         border-bottom:1px solid #ddd}th{vertical-align:bottom}td{white-space:nowrap}\
+         td:first-child,th:first-child,td.text{text-align:left}td.text{white-space:normal;min-width:24em}\
+         code,td.text{overflow-wrap:anywhere}svg{max-width:100%}\
          text{font:12px system-ui,sans-serif}</style>\
          <h1>Very many small queries</h1>\
          <p>Latency is from the creation of an event in the generator to the end of its processing. A step is sustained if \
@@ -65,8 +67,8 @@ fn write_circumstances(circumstances: &Circumstances, page: &mut String) {
 
 fn write_table(report: &ManyReport, page: &mut String) {
     page.push_str(
-        "<div style=\"overflow-x:auto\"><table><tr><th>run<th>queries<th>sustained<th>p50 ms<th>p95 ms<th>p99 ms<th>engine &micro;s/event\
-         <th>bytes/query<th>context switches<th>page faults<th>cache misses/event<th>submitted/s</tr>",
+        "<div style=\"overflow-x:auto\"><table><tr><th>run<th>queries<th>sustained<th>p50 ms<th>p95 ms<th>p99 ms<th>engine &micro;s/<wbr>event\
+         <th>bytes/<wbr>query<th>context switches<th>page faults<th>cache misses/<wbr>event<th>submitted/<wbr>s</tr>",
     );
     for run in &report.runs {
         for step in &run.steps {
@@ -74,7 +76,7 @@ fn write_table(report: &ManyReport, page: &mut String) {
                 let (label, queries, failure) = (run.variant.label(), step.queries, escaped(&failure));
                 let _ = write!(
                     page,
-                    "<tr><td>{label}<td>{queries}<td>failed<td colspan=\"9\" style=\"text-align:left\">{failure}</tr>"
+                    "<tr><td>{label}<td>{queries}<td>failed<td colspan=\"9\" class=\"text\">{failure}</tr>"
                 );
                 continue;
             }
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(page.matches("<polyline").count(), 2);
         assert!(page.contains("tp+nc uniform 1/s") && page.contains(">1000</text>"));
         assert!(page.contains("<td>not available") && page.contains("workers</text>"));
-        assert!(page.contains("<td>failed<td colspan=\"9\" style=\"text-align:left\">no &lt;server&gt;</tr>"));
+        assert!(page.contains("<td>failed<td colspan=\"9\" class=\"text\">no &lt;server&gt;</tr>"));
         assert!(!page.contains("http") && !page.contains("<script"));
     }
 }
