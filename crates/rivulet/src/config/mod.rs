@@ -262,8 +262,8 @@ impl fmt::Debug for Secret {
 pub enum Origin {
     /// Nobody said anything.
     Default,
-    /// The file, and the line in it, from 1.
-    File(PathBuf, usize),
+    /// The file, and line and column in it, from 1.
+    File(PathBuf, usize, usize),
     /// The environment variable.
     Environment(String),
     /// The command-line flag.
@@ -274,7 +274,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => formatter.write_str("default"),
-            Self::File(path, line) => write!(formatter, "{}:{line}", path.display()),
+            Self::File(path, line, column) => write!(formatter, "{}:{line}:{column}", path.display()),
             Self::Environment(name) => formatter.write_str(name),
             Self::Flag(name) => formatter.write_str(name),
         }
@@ -337,12 +337,14 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not TOML.
-    #[error("{}:{line}: {message}", path.display())]
+    #[error("{}:{line}:{column}: {message}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
+        /// Column, from 1.
+        column: usize,
         /// What the parser said.
         message: String,
     },
@@ -486,12 +488,14 @@ impl Values {
     }
 
     fn read_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
-        let line_of =
-            |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
-        let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-            path: path.to_path_buf(),
-            line: line_of(error.span().map_or(0, |span| span.start)),
-            message: error.message().to_owned(),
+        let place_of = |offset: usize| {
+            let before = String::from_utf8_lossy(&text.as_bytes()[..offset.min(text.len())]);
+            let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+            (1 + before.matches('\n').count(), 1 + before[line_start..].chars().count())
+        };
+        let document = DeTable::parse(text).map_err(|error| {
+            let (line, column) = place_of(error.span().map_or(0, |span| span.start));
+            ConfigError::Syntax { path: path.to_path_buf(), line, column, message: error.message().to_owned() }
         })?;
         // Sections still to look into, with the key so far; nesting is bounded by the known keys.
         let mut sections = vec![(String::new(), document.get_ref())];
@@ -499,7 +503,8 @@ impl Values {
             for (name, value) in section {
                 let full =
                     if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
-                let origin = Origin::File(path.to_path_buf(), line_of(name.span().start));
+                let (line, column) = place_of(name.span().start);
+                let origin = Origin::File(path.to_path_buf(), line, column);
                 not_removed(|removed| removed == full, &origin)?;
                 if let Some(key) = KEYS.iter().find(|key| key.name == full) {
                     self.set(key, &Written::Toml(value.get_ref()), origin)?;

@@ -73,9 +73,9 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     assert_eq!(loaded.config.inbox_rows_max, 7);
     assert_eq!(setting(&loaded, "inbox.rows_max").origin.to_string(), "RIVULET_INBOX__ROWS_MAX");
     assert_eq!(loaded.config.inbox_bytes_max, 1 << 20);
-    assert!(setting(&loaded, "inbox.bytes_max").origin.to_string().ends_with("rivulet.toml:6"));
+    assert!(setting(&loaded, "inbox.bytes_max").origin.to_string().ends_with("rivulet.toml:6:1"));
     assert_eq!(loaded.config.workers.threads, 3);
-    assert!(setting(&loaded, "workers").origin.to_string().ends_with("rivulet.toml:1"));
+    assert!(setting(&loaded, "workers").origin.to_string().ends_with("rivulet.toml:1:1"));
 }
 
 #[test]
@@ -100,39 +100,39 @@ fn an_external_broker_takes_the_place_of_the_embedded_one() {
 #[test]
 fn mistakes_are_named_with_their_place() {
     for (file, message, hint) in [
-        ("\nhttp.adress = \"x\"", "rivulet.toml:2: there is no key http.adress", "did you mean http.address?"),
-        ("[htp]\naddress = 1", "rivulet.toml:1: there is no key htp", "`rivulet config --keys` lists every key"),
-        ("address = 1", "rivulet.toml:1: there is no key address", "did you mean http.address?"),
+        ("\nhttp.adress = \"x\"", "rivulet.toml:2:6: there is no key http.adress", "did you mean http.address?"),
+        ("[htp]\naddress = 1", "rivulet.toml:1:2: there is no key htp", "`rivulet config --keys` lists every key"),
+        ("address = 1", "rivulet.toml:1:1: there is no key address", "did you mean http.address?"),
         (
             "[http]\naddress = 8080",
-            "rivulet.toml:2: http.address is 8080, expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
+            "rivulet.toml:2:1: http.address is 8080, expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
             "`rivulet config --keys` lists every key",
         ),
         (
             "workers = \"2\"",
-            "rivulet.toml:1: workers is \"2\", expected a whole number from 1 to 1024",
+            "rivulet.toml:1:1: workers is \"2\", expected a whole number from 1 to 1024",
             "`rivulet config --keys` lists every key",
         ),
         (
             "sink.retain = \"yes\"",
-            "rivulet.toml:1: sink.retain is \"yes\", expected true or false",
+            "rivulet.toml:1:6: sink.retain is \"yes\", expected true or false",
             "`rivulet config --keys` lists every key",
         ),
         (
             "log = { level = \"loud\" }",
-            "rivulet.toml:1: log.level is \"loud\", expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+            "rivulet.toml:1:9: log.level is \"loud\", expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
             "`rivulet config --keys` lists every key",
         ),
         (
             "[workers]\ncount = 2",
-            "rivulet.toml:1: workers is of type table, expected a whole number from 1 to 1024",
+            "rivulet.toml:1:2: workers is of type table, expected a whole number from 1 to 1024",
             "`rivulet config --keys` lists every key",
         ),
     ] {
         assert_eq!(Fixture::new(file).error(), (message.to_owned(), hint.to_owned()), "{file}");
     }
     let (message, _) = Fixture::new("workers = 2\nhttp = = 3").error();
-    assert!(message.starts_with("rivulet.toml:2: "), "{message}");
+    assert!(message.starts_with("rivulet.toml:2:8: "), "{message}");
     let (message, _) = Fixture::new("").environment("RIVULET_WORKERS", "many").error();
     assert_eq!(message, "RIVULET_WORKERS: workers is \"many\", expected a whole number from 1 to 1024");
     for fixture in [

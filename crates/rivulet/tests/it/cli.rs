@@ -423,7 +423,7 @@ fn configuration() {
     for expected in [
         "data_dir = \"rivulet-data\" # default",
         "http.address = \"127.0.0.1:9999\" # RIVULET_HTTP_ADDRESS",
-        "log.level = \"warn\" # rivulet.toml:3",
+        "log.level = \"warn\" # rivulet.toml:3:1",
         "workers = 3 # --workers",
         "mqtt.embedded.password = \"(hidden)\" # --set",
         "# mqtt.broker.url # not set",
