@@ -16,6 +16,7 @@ use super::super::supervise::catch_panic;
 use super::Shared;
 use super::confirm::Answers;
 use super::core::{Goodbye, SessionKey};
+use super::options::allows;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};
 use super::rights::{NotAdmitted, Rights, may_publish};
@@ -184,7 +185,7 @@ async fn read_login(
 
 /// Checks who a client is, and returns what it may do.
 async fn admit(shared: &Shared, login: &Login) -> Result<Rights, NotAdmitted> {
-    if !shared.options.allows(login.user.as_deref(), login.password.as_deref()) {
+    if !allows(&shared.users.read(), login.user.as_deref(), login.password.as_deref()) {
         return Err(NotAdmitted);
     }
     match &shared.options.authorizer {

@@ -123,6 +123,34 @@ pub(super) struct Published {
     pub(super) saved_at: LogPosition,
 }
 
+/// The bounds of sessions and subscriptions.
+struct Bounds {
+    queue: QueueBounds,
+    in_flight_max: u16,
+    sessions_max: usize,
+    subscriptions_max: usize,
+    session_subscriptions_max: usize,
+    address_subscriptions_max: usize,
+    session_expiry_s_max: u32,
+}
+
+impl Bounds {
+    fn of(options: &BrokerOptions) -> Self {
+        Self {
+            queue: QueueBounds {
+                messages_max: options.session_queue_messages_max,
+                bytes_max: options.session_queue_bytes_max,
+            },
+            in_flight_max: options.in_flight_max.max(1),
+            sessions_max: options.sessions_max,
+            subscriptions_max: options.subscriptions_max,
+            session_subscriptions_max: options.session_subscriptions_max,
+            address_subscriptions_max: share_of(options.subscriptions_max, options.address_share_percent),
+            session_expiry_s_max: options.session_expiry_s_max,
+        }
+    }
+}
+
 pub(super) struct Core {
     sessions: Slab<Session>,
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
@@ -136,13 +164,7 @@ pub(super) struct Core {
     will_bytes: usize,
     pub(super) counters: Counters,
     connections: usize,
-    bounds: QueueBounds,
-    in_flight_max: u16,
-    sessions_max: usize,
-    subscriptions_max: usize,
-    session_subscriptions_max: usize,
-    address_subscriptions_max: usize,
-    session_expiry_s_max: u32,
+    bounds: Bounds,
     /// The look-ups that are left for new subscriptions before the lock is given back.
     retained_steps: usize,
     /// What outlives the process, if anything does.
@@ -166,21 +188,19 @@ impl Core {
             will_bytes: 0,
             counters: Counters::default(),
             connections: 0,
-            bounds: QueueBounds {
-                messages_max: options.session_queue_messages_max,
-                bytes_max: options.session_queue_bytes_max,
-            },
-            in_flight_max: options.in_flight_max.max(1),
-            sessions_max: options.sessions_max,
-            subscriptions_max: options.subscriptions_max,
-            session_subscriptions_max: options.session_subscriptions_max,
-            address_subscriptions_max: share_of(options.subscriptions_max, options.address_share_percent),
-            session_expiry_s_max: options.session_expiry_s_max,
+            bounds: Bounds::of(options),
             retained_steps: 0,
             saving: None,
             found: Vec::new(),
             encoded: Encoded::default(),
         }
+    }
+
+    /// Takes over the bounds of other options. What exceeds them stays.
+    pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
+        self.memory.set_bounds(options.memory_bytes_max, options.address_share_percent);
+        self.retained.set_bounds(options.retained_messages_max, options.retained_bytes_max);
+        self.bounds = Bounds::of(options);
     }
 
     /// Where the memory of a connection from this address is counted.
@@ -242,8 +262,8 @@ impl Core {
         session.outbox = Some(outbox.clone());
         session.version = request.version;
         session.packet_bytes_max = request.packet_bytes_max;
-        session.window = usize::from(request.receive_max.clamp(1, self.in_flight_max));
-        session.expiry_s = request.expiry_s.min(self.session_expiry_s_max);
+        session.window = usize::from(request.receive_max.clamp(1, self.bounds.in_flight_max));
+        session.expiry_s = request.expiry_s.min(self.bounds.session_expiry_s_max);
         session.ends_at = None;
         session.set_will(request.will);
         session.due_will = None;
@@ -274,7 +294,7 @@ impl Core {
         if let Some(expiry_s) = goodbye.expiry_s
             && session.expiry_s > 0
         {
-            session.expiry_s = expiry_s.min(self.session_expiry_s_max);
+            session.expiry_s = expiry_s.min(self.bounds.session_expiry_s_max);
         }
         let expiry_s = session.expiry_s;
         session.ends_at = Some(now + Duration::from_secs(u64::from(expiry_s)));
@@ -364,14 +384,14 @@ impl Core {
     /// for it; false if that does not suffice.
     fn makes_room(&mut self, address: IpAddr) -> bool {
         for _ in 0..EVICTIONS_MAX {
-            if self.sessions.len() < self.sessions_max && !self.share(address).is_full() {
+            if self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full() {
                 return true;
             }
             let Some(key) = self.addresses.to_evict(address) else { return false };
             self.remove_session(key);
             self.counters.sessions_evicted += 1;
         }
-        self.sessions.len() < self.sessions_max && !self.share(address).is_full()
+        self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full()
     }
 
     /// Subscribes a session to what its client has a right to. `answer` sends the SUBACK from the reason codes (those
@@ -455,9 +475,9 @@ impl Core {
             return Ok(Granted { qos, number, is_new: false });
         }
         let address = self.addresses.get_mut(session.address);
-        if self.subscriptions.len() >= self.subscriptions_max
-            || session.subscriptions.len() >= self.session_subscriptions_max
-            || address.subscriptions >= self.address_subscriptions_max
+        if self.subscriptions.len() >= self.bounds.subscriptions_max
+            || session.subscriptions.len() >= self.bounds.session_subscriptions_max
+            || address.subscriptions >= self.bounds.address_subscriptions_max
             || address.share.is_full()
         {
             return Err(suback::QUOTA_EXCEEDED);
@@ -536,7 +556,7 @@ impl Core {
                 subscription_identifier: subscription.identifier,
             };
             if let Some(session) = self.sessions.get_mut(subscription.session)
-                && session.deliver(&mut delivery, manner, self.bounds, &mut self.counters)
+                && session.deliver(&mut delivery, manner, self.bounds.queue, &mut self.counters)
             {
                 Self::note_waiting(&mut self.saving, session.saved_as, manner);
             }

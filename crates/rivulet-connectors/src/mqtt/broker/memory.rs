@@ -9,15 +9,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes: AtomicUsize,
-    bytes_max: usize,
+    bytes_max: AtomicUsize,
     /// The most that the clients of one address may hold.
-    share_max: usize,
+    share_max: AtomicUsize,
 }
 
 impl Memory {
     pub(super) fn new(bytes_max: usize, address_share_percent: usize) -> Arc<Self> {
-        let share_max = share_of(bytes_max, address_share_percent);
-        Arc::new(Self { bytes: AtomicUsize::new(0), bytes_max, share_max })
+        let memory =
+            Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(0), share_max: AtomicUsize::new(0) };
+        memory.set_bounds(bytes_max, address_share_percent);
+        Arc::new(memory)
+    }
+
+    pub(super) fn set_bounds(&self, bytes_max: usize, address_share_percent: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.share_max.store(share_of(bytes_max, address_share_percent), Ordering::Relaxed);
     }
 
     pub(super) fn add(&self, bytes: usize) {
@@ -33,7 +40,7 @@ impl Memory {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes() > self.bytes_max
+        self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
     /// Nothing is held yet by the clients of an address.
@@ -80,7 +87,7 @@ impl Share {
     /// Whether the clients of this address may hold nothing more.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.memory.is_full() || self.bytes.load(Ordering::Relaxed) > self.memory.share_max
+        self.memory.is_full() || self.bytes.load(Ordering::Relaxed) > self.memory.share_max.load(Ordering::Relaxed)
     }
 }
 

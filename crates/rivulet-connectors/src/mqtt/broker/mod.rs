@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -51,7 +51,6 @@ use super::acknowledge::DedupWindows;
 use super::publisher::{Outbound, Publisher};
 use super::router::{Received, Router};
 use super::supervise::{Pauses, Supervisor};
-use super::tls;
 use crate::logins::FailedLogins;
 use crate::sockets::keep_alive;
 pub use journal::{Journal, Room};
@@ -71,7 +70,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the handle and the tasks share.
 struct Shared {
+    /// Those of the start; what [`Broker::take_over`] changes is kept where it is used.
     options: BrokerOptions,
+    users: RwLock<Vec<(String, String)>>,
+    /// What accepts the connections of each listener, if they are encrypted.
+    acceptors: RwLock<Vec<Option<TlsAcceptor>>>,
     router: Arc<Router>,
     clock: Arc<dyn Clock>,
     core: Mutex<Core>,
@@ -138,8 +141,8 @@ impl Broker {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, BrokerError> {
         let mut sockets = Vec::new();
+        let acceptors = options.acceptors()?;
         for listener in &options.listeners {
-            let acceptor = listener.tls.as_ref().map(tls::acceptor).transpose()?;
             let address = listener.address;
             let failed = |error: io::Error| match error.kind() {
                 io::ErrorKind::AddrInUse => BrokerError::PortInUse { address },
@@ -147,7 +150,7 @@ impl Broker {
             };
             let socket = TcpListener::bind(address).await.map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            sockets.push((socket, acceptor, bound));
+            sockets.push((socket, bound));
         }
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(&options)),
@@ -155,6 +158,8 @@ impl Broker {
             dedup_windows: DedupWindows::default(),
             journal: OnceLock::new(),
             seats: Seats::new(options.connections_max, options.needs_login()),
+            users: RwLock::new(options.users.clone()),
+            acceptors: RwLock::new(acceptors),
             options,
             router,
             clock,
@@ -167,10 +172,11 @@ impl Broker {
         let stop = watch::Sender::new(false);
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
-        for (socket, acceptor, bound) in sockets {
-            tracing::info!(address = %bound, tls = acceptor.is_some(), "the embedded broker listens");
+        for (place, (socket, bound)) in sockets.into_iter().enumerate() {
+            let tls = shared.options.listeners[place].tls.is_some();
+            tracing::info!(address = %bound, tls, "the embedded broker listens");
             addresses.push(bound);
-            listeners.push(tokio::spawn(accept(shared.clone(), socket, acceptor, stop.subscribe())));
+            listeners.push(tokio::spawn(accept(shared.clone(), socket, place, stop.subscribe())));
         }
         let (for_results, for_house) = (shared.clone(), shared.clone());
         let helpers = [
@@ -185,6 +191,22 @@ impl Broker {
             }),
         ];
         Ok(Self { shared, addresses, stop, listeners: Mutex::new(listeners), helpers })
+    }
+
+    /// Takes over certificates, users and bounds of other options; the rest counts at a start only. Clients that are
+    /// connected stay, even if they could not connect any more, and so does what exceeds a new bound.
+    ///
+    /// # Errors
+    /// A certificate that cannot be used; then nothing has changed.
+    pub fn take_over(&self, options: BrokerOptions) -> Result<(), BrokerError> {
+        let shared = &self.shared;
+        let mut acceptors = options.acceptors()?;
+        acceptors.resize(self.addresses.len(), None);
+        *shared.acceptors.write() = acceptors;
+        shared.seats.set_connections_max(options.connections_max);
+        shared.core.lock().set_bounds(&options);
+        *shared.users.write() = options.users;
+        Ok(())
     }
 
     /// The addresses listened on, in the order of the options, with the ports that were free.
@@ -287,11 +309,11 @@ impl Drop for Broker {
 }
 
 /// Accepts connections until told to stop, then waits for them to end. They end with this task.
-async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAcceptor>, mut stop: watch::Receiver<bool>) {
+async fn accept(shared: Arc<Shared>, socket: TcpListener, place: usize, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     let mut pauses = Pauses::default();
     loop {
-        let task = accept_until_stopped(&shared, &socket, tls.as_ref(), &mut stop, &mut connections);
+        let task = accept_until_stopped(&shared, &socket, place, &mut stop, &mut connections);
         if shared.supervisor.run("accepting connections", &mut pauses, task).await.is_some() {
             break;
         }
@@ -303,7 +325,7 @@ async fn accept(shared: Arc<Shared>, socket: TcpListener, tls: Option<TlsAccepto
 async fn accept_until_stopped(
     shared: &Arc<Shared>,
     socket: &TcpListener,
-    tls: Option<&TlsAcceptor>,
+    place: usize,
     stop: &mut watch::Receiver<bool>,
     connections: &mut JoinSet<()>,
 ) {
@@ -317,13 +339,14 @@ async fn accept_until_stopped(
             Ok((stream, from)) => {
                 shared.seats.wait_closed().await;
                 let Some(seat) = shared.seats.take(from.ip()) else {
-                    let limit = shared.options.connections_max;
+                    let limit = shared.seats.connections_max();
                     shared
                         .notices
                         .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
                     continue;
                 };
-                let (shared, tls) = (shared.clone(), tls.cloned());
+                let tls = shared.acceptors.read().get(place).cloned().flatten();
+                let shared = shared.clone();
                 connections.spawn(async move { serve(&shared, &seat, stream, tls).await });
             }
             Err(error) => {

@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::super::tls::{ServerTls, TlsError};
+use tokio_rustls::TlsAcceptor;
+
+use super::super::tls::{self, ServerTls, TlsError};
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
 
@@ -98,17 +100,22 @@ impl BrokerOptions {
         !self.users.is_empty() || self.authorizer.is_some()
     }
 
-    /// Whether this user may come in with this password.
-    pub(super) fn allows(&self, user: Option<&str>, password: Option<&[u8]>) -> bool {
-        if self.users.is_empty() {
-            return true;
-        }
-        let (Some(user), Some(password)) = (user, password) else { return false };
-        // Every entry is compared, and every byte of it, so that the time says nothing about the passwords.
-        self.users.iter().fold(false, |allowed, (known, expected)| {
-            allowed | (is_secret(user.as_bytes(), known.as_bytes()) & is_secret(password, expected.as_bytes()))
-        })
+    /// What accepts connections of each listener, if they are encrypted. The certificates are read anew.
+    pub(super) fn acceptors(&self) -> Result<Vec<Option<TlsAcceptor>>, TlsError> {
+        self.listeners.iter().map(|listener| listener.tls.as_ref().map(tls::acceptor).transpose()).collect()
     }
+}
+
+/// Whether one of these users may come in with this password; everybody may where there are none.
+pub(super) fn allows(users: &[(String, String)], user: Option<&str>, password: Option<&[u8]>) -> bool {
+    if users.is_empty() {
+        return true;
+    }
+    let (Some(user), Some(password)) = (user, password) else { return false };
+    // Every entry is compared, and every byte of it, so that the time says nothing about the passwords.
+    users.iter().fold(false, |allowed, (known, expected)| {
+        allowed | (is_secret(user.as_bytes(), known.as_bytes()) & is_secret(password, expected.as_bytes()))
+    })
 }
 
 /// A broker that cannot be started.
@@ -143,15 +150,15 @@ mod tests {
 
     #[test]
     fn users_are_asked_for_their_own_password() {
-        let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
-        assert!(options.allows(None, None));
-        options.users = vec![("kim".into(), "secret".into()), ("alex".into(), "geheim".into())];
-        assert!(options.allows(Some("kim"), Some(b"secret")));
-        assert!(options.allows(Some("alex"), Some(b"geheim")));
+        assert!(allows(&[], None, None));
+        let users = [("kim".to_owned(), "secret".to_owned()), ("alex".to_owned(), "geheim".to_owned())];
+        let allowed = |user, password| allows(&users, user, password);
+        assert!(allowed(Some("kim"), Some(b"secret")));
+        assert!(allowed(Some("alex"), Some(b"geheim")));
         for (user, password) in [("kim", "geheim"), ("kim", ""), ("kim", "secret2"), ("", "secret"), ("eve", "secret")]
         {
-            assert!(!options.allows(Some(user), Some(password.as_bytes())), "{user} {password}");
+            assert!(!allowed(Some(user), Some(password.as_bytes())), "{user} {password}");
         }
-        assert!(!options.allows(None, None) && !options.allows(Some("kim"), None));
+        assert!(!allowed(None, None) && !allowed(Some("kim"), None));
     }
 }

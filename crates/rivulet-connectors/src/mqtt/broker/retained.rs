@@ -73,6 +73,11 @@ impl Retained {
         Self { messages: BTreeMap::new(), bytes: 0, messages_max, bytes_max, expired_to: Vec::new() }
     }
 
+    /// Changes how many there may be. Those that are there stay.
+    pub(super) fn set_bounds(&mut self, messages_max: usize, bytes_max: usize) {
+        (self.messages_max, self.bytes_max) = (messages_max, bytes_max);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use crate::descriptors::{Yield, leaving_max, wait_closed};
 
 /// The places of a broker's connections.
 pub(super) struct Seats {
-    connections_max: usize,
+    connections_max: AtomicUsize,
     /// Whether clients need credentials, so that a login keeps the place.
     keeps_logins: bool,
     table: Mutex<Table>,
@@ -95,20 +95,31 @@ impl Table {
 
 impl Seats {
     pub(super) fn new(connections_max: usize, keeps_logins: bool) -> Arc<Self> {
+        let connections_max = AtomicUsize::new(connections_max);
         Arc::new(Self { connections_max, keeps_logins, table: Mutex::default(), closed: Notify::new() })
+    }
+
+    /// How many there are.
+    pub(super) fn connections_max(&self) -> usize {
+        self.connections_max.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many there are. Connections that are there stay.
+    pub(super) fn set_connections_max(&self, connections_max: usize) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
     /// Waits until another connection may give way, as far as those that do so already are in the way.
     pub(super) async fn wait_closed(&self) {
-        wait_closed(&self.closed, || self.table.lock().leaving < leaving_max(self.connections_max)).await;
+        wait_closed(&self.closed, || self.table.lock().leaving < leaving_max(self.connections_max())).await;
     }
 
     /// A place for a new connection, if there is one, or another connection has to give way.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         {
             let mut table = self.table.lock();
-            let leaving_max = leaving_max(self.connections_max);
-            if table.open >= self.connections_max && !table.make_room(network(address), leaving_max) {
+            let leaving_max = leaving_max(self.connections_max());
+            if table.open >= self.connections_max() && !table.make_room(network(address), leaving_max) {
                 table.counts.refused += 1;
                 return None;
             }

@@ -1,8 +1,8 @@
 //! Our broker, with Mosquitto's clients.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rivulet_connectors::mqtt::{Broker, Qos, ServerTls};
+use rivulet_connectors::mqtt::{Broker, BrokerOptions, Qos, ServerTls};
 
 use super::support::*;
 
@@ -154,6 +154,42 @@ fn users_and_tls() {
     }
     assert_eq!(inbox.texts(), VERSIONS);
     assert_eq!(broker.broker().stats().dropped.logins_refused, 6);
+}
+
+#[test]
+fn other_users_and_another_certificate_are_taken_over_while_it_runs() {
+    let Some((publish_program, _)) = programs() else { return };
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = folders.each_ref().map(|folder| certificates(folder.path()));
+    let tls = |files: &(PathBuf, PathBuf, PathBuf)| {
+        Some(ServerTls { certificate_file: files.1.clone(), key_file: files.2.clone() })
+    };
+    let (router, inbox) = router(&["t"]);
+    let certificate = tls(&first);
+    let broker = BrokerThread::start(router, move |options| {
+        options.listeners[0].tls = certificate;
+        options.users = vec![("kim".into(), "secret".into())];
+    });
+    let port = broker.port().to_string();
+    let publish = |user: &str, authority: &Path| {
+        let message = ["-h", "localhost", "-p", &port, "-q", "1", "-t", "t", "-m", user, "-u", user, "-P", "secret"];
+        let trust = ["--cafile", authority.to_str().unwrap()];
+        run_blocking(&publish_program, &[&message[..], &trust].concat()).status.success()
+    };
+    assert!(publish("kim", &first.0) && !publish("alex", &first.0));
+    let mut options = BrokerOptions::new(([127, 0, 0, 1], 0).into());
+    options.listeners[0].tls = tls(&second);
+    options.users = vec![("alex".into(), "secret".into())];
+    broker.broker().take_over(options.clone()).unwrap();
+    assert!(publish("alex", &second.0));
+    assert!(!publish("kim", &second.0), "a user that is gone");
+    assert!(!publish("alex", &first.0), "the certificate of before");
+    // What cannot be used changes nothing.
+    options.listeners[0].tls = Some(ServerTls { certificate_file: "none.pem".into(), key_file: first.2.clone() });
+    options.users.clear();
+    assert!(broker.broker().take_over(options).unwrap_err().to_string().contains("none.pem"));
+    assert!(publish("alex", &second.0) && !publish("kim", &second.0));
+    assert_eq!(inbox.texts(), ["kim", "alex", "alex"]);
 }
 
 #[test]

@@ -266,7 +266,7 @@ impl Core {
         messages: &HashMap<MessageNumber, Option<Arc<Message>>>,
     ) -> u64 {
         let FoundSession { client_id, lasting, subscriptions, queue } = found;
-        let expiry_s = lasting.expiry_s.min(self.session_expiry_s_max);
+        let expiry_s = lasting.expiry_s.min(self.bounds.session_expiry_s_max);
         let Some(saving) = &self.saving else { return 0 };
         let left = lasting.left(expiry_s, saving.now_us());
         if left.is_zero() {

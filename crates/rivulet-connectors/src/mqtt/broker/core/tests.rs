@@ -218,6 +218,26 @@ fn when_sessions_are_full_the_oldest_without_connection_goes() {
     assert!(connect_from(&mut core, 1, "fourth", true, 0).is_none());
 }
 
+#[test]
+fn other_bounds_count_from_then_on_and_throw_nothing_out() {
+    let mut core = core(|_| {});
+    let (key, _, _) = connect(&mut core, "first", false, 60);
+    let _second = connect(&mut core, "second", false, 60);
+    assert_eq!(subscribe(&mut core, key, "a", Qos::AtMostOnce), 0);
+    publish_to(&mut core, "a", b"1", Qos::AtMostOnce, true);
+    let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
+    (options.sessions_max, options.session_subscriptions_max, options.retained_messages_max) = (1, 1, 1);
+    core.set_bounds(&options);
+    assert_eq!((core.sessions.len(), core.retained.len()), (2, 1));
+    assert!(connect_from(&mut core, 1, "third", true, 0).is_none());
+    assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), suback::QUOTA_EXCEEDED);
+    publish_to(&mut core, "b", b"1", Qos::AtMostOnce, true);
+    assert_eq!((core.retained.len(), core.counters.retained_full), (1, 1));
+    core.set_bounds(&BrokerOptions::new("127.0.0.1:0".parse().unwrap()));
+    assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), 0);
+    assert!(connect_from(&mut core, 1, "third", true, 0).is_some());
+}
+
 fn retain(core: &mut Core, topic: &str, payload: &[u8], qos: Qos) {
     publish_to(core, topic, payload, qos, true);
 }
