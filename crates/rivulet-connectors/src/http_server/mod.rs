@@ -75,9 +75,16 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `stop` completes; then finishes the requests under way. Dropped, it serves no new connections.
-pub async fn serve(listener: TcpListener, router: Router, options: ServerOptions, stop: impl Future<Output = ()>) {
-    let seats = Seats::new(options.connections_max, options.shared);
+/// Serves until `stop` completes; then finishes the requests under way. Dropped, it serves no new connections. A new
+/// connection keeps to what the options are then.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: watch::Receiver<ServerOptions>,
+    stop: impl Future<Output = ()>,
+) {
+    let begun_with = *options.borrow();
+    let seats = Seats::new(begun_with.connections_max, begun_with.shared);
     let (stopping, stopped) = watch::channel(false);
     let mut stop = pin!(stop);
     loop {
@@ -94,6 +101,8 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServerOptions
             }
         };
         seats.wait_closed().await;
+        let options = *options.borrow();
+        seats.set_connections_max(options.connections_max);
         match seats.take() {
             Some(seat) => {
                 tokio::spawn(serve_connection(stream, peer, router.clone(), seat, options, stopped.clone()));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -11,7 +12,7 @@ use crate::descriptors::{Descriptors, Yield, leaving_max, wait_closed};
 
 /// The places of a server's connections.
 pub(super) struct Seats {
-    connections_max: usize,
+    connections_max: AtomicUsize,
     /// What other servers take from as well.
     shared: Option<&'static Descriptors>,
     table: Mutex<Table>,
@@ -32,7 +33,13 @@ struct Table {
 
 impl Seats {
     pub(super) fn new(connections_max: usize, shared: Option<&'static Descriptors>) -> Arc<Self> {
+        let connections_max = AtomicUsize::new(connections_max);
         Arc::new(Self { connections_max, shared, table: Mutex::default(), closed: Notify::new() })
+    }
+
+    /// Changes how many there are. Connections that are there stay.
+    pub(super) fn set_connections_max(&self, connections_max: usize) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
     /// Waits until those that have given way are closed: a crowd that comes at once must not keep others out by them.
@@ -43,9 +50,10 @@ impl Seats {
     /// A place for a new connection, if need be that of the connection that has waited longest for its client.
     pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
         let mut table = self.table.lock();
-        let is_free = table.open - table.leaving < self.connections_max && self.shared.is_none_or(Descriptors::take);
+        let connections_max = self.connections_max.load(Ordering::Relaxed);
+        let is_free = table.open - table.leaving < connections_max && self.shared.is_none_or(Descriptors::take);
         if !is_free {
-            let may_leave = table.leaving < leaving_max(self.connections_max) && !table.waiting.is_empty();
+            let may_leave = table.leaving < leaving_max(connections_max) && !table.waiting.is_empty();
             if !may_leave || !self.shared.is_none_or(Descriptors::take_over) {
                 return None;
             }

@@ -163,7 +163,7 @@ pub async fn serve_once_started(
         stall_timeout: config.body_timeout,
         shared: None,
     };
-    let server = http_server::serve(listener, router, options, async move {
+    let server = http_server::serve(listener, router, watch::channel(options).1, async move {
         shutdown.await;
         stopping.send_replace(true);
     });

@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::descriptors::OF_HTTP_SOURCES;
 use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
@@ -101,7 +101,7 @@ impl Listener {
             runtime.block_on(async {
                 // Posts under way are given up with the source: nobody takes what they bring.
                 tokio::select! {
-                    () = http_server::serve(listener, router, server, std::future::pending()) => {}
+                    () = http_server::serve(listener, router, watch::channel(server).1, std::future::pending()) => {}
                     _ = stopped => {}
                 }
             });
