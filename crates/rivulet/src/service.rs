@@ -18,6 +18,7 @@ use rivulet_dataflow::QueryId;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use crate::config::Config;
 use crate::counted::counted;
 use crate::data_folder::archive::Backup;
 use crate::engine::Waiting;
@@ -195,6 +196,15 @@ pub trait Service: Send + Sync + 'static {
     /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An
     /// error says what is missing, and `/health/ready` shows it.
     fn ready(&self) -> Result<(), ServiceError> {
+        Ok(())
+    }
+
+    /// Takes over what of a configuration can change while the server runs ([`Key::reloads`](crate::config::Key)).
+    ///
+    /// # Errors
+    /// What cannot be used; then nothing has changed.
+    fn take_over(&self, config: &Config) -> Result<(), ServiceError> {
+        let _ = config;
         Ok(())
     }
 

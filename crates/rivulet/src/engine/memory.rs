@@ -3,6 +3,9 @@
 //! What is measured is the resident set, because that is what a machine or a container has a limit for. It is asked for
 //! when it matters, once for each batch of new queries; that costs some microseconds.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -13,38 +16,53 @@ const QUERY_BYTES: u64 = 512;
 /// From this part of the bound on memory counts as short, in percent: silent queries are spilled sooner.
 const PRESSED_PERCENT: u64 = 80;
 
-/// The bound that is configured.
-#[derive(Clone, Copy, Debug)]
+/// The bound that is configured. Clones share it.
+#[derive(Clone, Debug)]
 pub(super) struct MemoryBound {
-    bytes_max: Option<u64>,
+    /// `u64::MAX` if there is none.
+    bytes_max: Arc<AtomicU64>,
     spills: bool,
 }
 
 impl MemoryBound {
     pub(super) fn new(config: &Config) -> Self {
-        Self { bytes_max: config.memory_bytes_max, spills: config.spill_after.is_some() }
+        Self::of(config.memory_bytes_max, config.spill_after.is_some())
+    }
+
+    fn of(bytes_max: Option<u64>, spills: bool) -> Self {
+        Self { bytes_max: Arc::new(AtomicU64::new(bytes_max.unwrap_or(u64::MAX))), spills }
+    }
+
+    /// The bound, in bytes.
+    pub(super) fn bytes_max(&self) -> Option<u64> {
+        Some(self.bytes_max.load(Ordering::Relaxed)).filter(|&bytes_max| bytes_max < u64::MAX)
+    }
+
+    /// Changes the bound.
+    pub(super) fn set_bytes_max(&self, bytes_max: Option<u64>) {
+        self.bytes_max.store(bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Whether memory is short.
-    pub(super) fn is_pressed(self) -> bool {
+    pub(super) fn is_pressed(&self) -> bool {
         let resident = || memory_rss_bytes().unwrap_or(0);
-        self.bytes_max.is_some_and(|bytes_max| resident() >= bytes_max / 100 * PRESSED_PERCENT)
+        self.bytes_max().is_some_and(|bytes_max| resident() >= bytes_max / 100 * PRESSED_PERCENT)
     }
 
     /// The bound, if more memory is in use than that.
-    pub(super) fn exceeded(self) -> Option<u64> {
-        self.bytes_max.filter(|&bytes_max| memory_rss_bytes().is_some_and(|resident| resident > bytes_max))
+    pub(super) fn exceeded(&self) -> Option<u64> {
+        self.bytes_max().filter(|&bytes_max| memory_rss_bytes().is_some_and(|resident| resident > bytes_max))
     }
 
     /// Refuses `queries` more queries with `parameter_bytes` of parameters if they would not fit.
-    pub(super) fn admit(self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
-        let Some(bytes_max) = self.bytes_max else { return Ok(()) };
+    pub(super) fn admit(&self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
+        let Some(bytes_max) = self.bytes_max() else { return Ok(()) };
         // Where the system does not tell, there is no bound that could be kept.
         let Some(resident) = memory_rss_bytes() else { return Ok(()) };
         self.check(bytes_max, resident, queries as u64 * QUERY_BYTES + parameter_bytes as u64)
     }
 
-    fn check(self, bytes_max: u64, resident: u64, needed: u64) -> Result<(), ServiceError> {
+    fn check(&self, bytes_max: u64, resident: u64, needed: u64) -> Result<(), ServiceError> {
         if resident + needed <= bytes_max {
             return Ok(());
         }
@@ -76,16 +94,18 @@ mod tests {
 
     #[test]
     fn queries_are_refused_once_they_would_not_fit() {
-        let bound = MemoryBound { bytes_max: Some(100 << 20), spills: false };
+        let bound = MemoryBound::of(Some(100 << 20), false);
         let check = |resident_mib: u64, needed_mib: u64| bound.check(100 << 20, resident_mib << 20, needed_mib << 20);
         assert!(check(90, 10).is_ok());
         let error = check(90, 11).unwrap_err();
         assert_eq!(error.kind, ErrorKind::LimitReached);
         assert!(error.message.contains("90 of 100 MiB are in use, and 11 MiB would be needed"), "{error}");
         assert!(error.hint.unwrap().contains("memory.spill_after_s"));
-        assert!(MemoryBound { bytes_max: None, spills: false }.admit(1 << 40, 0).is_ok());
-        assert!(MemoryBound { bytes_max: Some(1), spills: false }.admit(1, 0).is_err());
-        assert!(MemoryBound { bytes_max: Some(1), spills: false }.is_pressed());
+        assert!(MemoryBound::of(None, false).admit(1 << 40, 0).is_ok());
+        assert!(MemoryBound::of(Some(1), false).admit(1, 0).is_err());
+        assert!(MemoryBound::of(Some(1), false).is_pressed());
+        bound.set_bytes_max(None);
+        assert!(bound.bytes_max().is_none() && bound.admit(1 << 40, 0).is_ok());
         assert!(memory_rss_bytes().unwrap() > 1 << 20);
     }
 }

@@ -204,6 +204,17 @@ impl Messaging {
         }
     }
 
+    /// Takes over certificates, credentials and bounds of the embedded broker, if that is what runs.
+    ///
+    /// # Errors
+    /// A certificate that cannot be used; then nothing has changed.
+    pub(super) fn take_over(&self, config: &Config, access: &Arc<Access>) -> Result<(), ServiceError> {
+        let (Side::Broker(broker), Some(embedded)) = (&*self.side, &config.embedded) else { return Ok(()) };
+        let options = broker_options(embedded, access, config.outbound_bytes_max);
+        let taken = broker.take_over(options);
+        taken.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))
+    }
+
     /// Gives the embedded broker back the sessions and retained messages of an earlier process, and has it keep its own
     /// in the data folder.
     ///

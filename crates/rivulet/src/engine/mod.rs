@@ -68,7 +68,7 @@ mod warnings;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -218,7 +218,8 @@ impl Engine {
         })?;
         let memory = MemoryBound::new(&config);
         if let Some(after) = config.spill_after {
-            let spill = Spill::new(&config.data_dir, after, config.spill_bytes_max, move || memory.is_pressed());
+            let bound = memory.clone();
+            let spill = Spill::new(&config.data_dir, after, config.spill_bytes_max, move || bound.is_pressed());
             workers.enable_spilling(spill.map_err(|error| {
                 let folder = config.data_dir.display();
                 ServiceError::new(
@@ -260,7 +261,7 @@ impl Engine {
         let (outside, is_stopped) = (Arc::<Outside>::default(), Arc::<AtomicBool>::default());
         let reader = tables::Reader {
             files: files.clone(),
-            bytes_max: config.table_bytes_max,
+            bytes_max: AtomicUsize::new(config.table_bytes_max),
             outside: outside.clone(),
             is_stopped: is_stopped.clone(),
         };
@@ -290,7 +291,7 @@ impl Engine {
             catalog: catalog.clone(),
             event_log: event_log.clone(),
             taps,
-            memory,
+            memory: memory.clone(),
             checkpoints: checkpoints.clone(),
             way_out: way_out.clone(),
             companion,
@@ -381,6 +382,17 @@ impl Engine {
     /// Where MQTT clients reach the embedded broker, if there is one.
     pub fn embedded_broker_address(&self) -> Option<std::net::SocketAddr> {
         self.messaging.embedded_address()
+    }
+
+    /// Takes over what of a configuration can change while the engine runs: see [`Key::reloads`](crate::config::Key).
+    ///
+    /// # Errors
+    /// A certificate that cannot be used; then nothing has changed.
+    fn change_configuration(&self, config: &Config) -> Result<(), ServiceError> {
+        self.messaging.take_over(config, &self.access)?;
+        self.queries.memory.set_bytes_max(config.memory_bytes_max);
+        self.tables.set_bytes_max(config.table_bytes_max);
+        Ok(())
     }
 
     /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the

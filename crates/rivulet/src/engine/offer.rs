@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 use super::queries::why::{ServerFacts, why_big};
 use super::running::Running;
 use super::{Engine, exposition, texts};
+use crate::config::Config;
 use crate::data_folder::archive::Backup;
 use crate::service::{
     Access, Alteration, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
@@ -181,6 +182,10 @@ impl Service for Engine {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
         let of_checkpoints = of_checkpoints.chain(self.event_log.loss());
         of_checkpoints.chain(self.big_queries.problems()).chain(self.big_queries.troubled_ends()).collect()
+    }
+
+    fn take_over(&self, config: &Config) -> Result<(), ServiceError> {
+        self.change_configuration(config)
     }
 
     fn announce_stop(&self) {

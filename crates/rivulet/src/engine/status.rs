@@ -155,7 +155,7 @@ impl Engine {
                 "memory_bytes_max",
                 "Resident memory from which on queries are refused; 0 for no bound",
                 false,
-                self.config.memory_bytes_max.unwrap_or(0),
+                self.queries.memory.bytes_max().unwrap_or(0),
             ),
             ("logins_refused", "Logins that the authorizer refused", true, self.access.logins_refused()),
             ("requests_refused", "Requests that their caller may not make", true, self.access.requests_refused()),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use parking_lot::Mutex;
@@ -35,7 +35,8 @@ pub(super) struct ReferenceTables {
 /// What reads the files of tables.
 pub(super) struct Reader {
     pub(super) files: Files,
-    pub(super) bytes_max: usize,
+    /// Most bytes of a table, in its file and in memory.
+    pub(super) bytes_max: AtomicUsize,
     pub(super) outside: Arc<Outside>,
     pub(super) is_stopped: Arc<AtomicBool>,
 }
@@ -61,6 +62,11 @@ impl ReferenceTables {
     /// None until [`ReferenceTables::load`].
     pub(super) fn new(catalog: Arc<Catalog>, reader: Reader) -> Self {
         Self { catalog, reader, known: Mutex::default() }
+    }
+
+    /// Changes how large a table may be. Those that are loaded stay as they are.
+    pub(super) fn set_bytes_max(&self, bytes_max: usize) {
+        self.reader.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// The tables that a tenant has now, for planning.
@@ -267,7 +273,7 @@ impl Reader {
         create: CreateTable,
         read: fn(&CreateTable, usize, &Files) -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
-        let (bytes_max, files) = (self.bytes_max, self.files.clone());
+        let (bytes_max, files) = (self.bytes_max.load(Ordering::Relaxed), self.files.clone());
         let what = format!("reading the file of {table}");
         self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read(&create, bytes_max, &files))
     }
