@@ -136,34 +136,33 @@ pub async fn serve(
     config: &HttpConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let config = watch::channel(config.clone()).1;
     serve_once_started(listener, Arc::new(OnceLock::from(service)), config, shutdown).await
 }
 
 /// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and
-/// every other answer is 503.
+/// every other answer is 503. Hosts, timeouts and the bound on connections may change; the rest of the configuration
+/// stays what it was.
 ///
 /// # Errors
 /// If the listener fails for good.
 pub async fn serve_once_started(
     listener: TcpListener,
     service: Arc<OnceLock<Arc<dyn Service>>>,
-    config: &HttpConfig,
+    mut configs: watch::Receiver<HttpConfig>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (stopping, stop) = watch::channel(false);
-    let hosts = Hosts::new(&config.hosts, listener.local_addr()?.ip());
+    let config = configs.borrow_and_update().clone();
+    let address = listener.local_addr()?.ip();
+    let (hosts, hosts_now) = watch::channel(Hosts::new(&config.hosts, address));
     let bounds = Bounds {
         budget: Budget::new(config.bytes_max),
         watch_permits: Semaphore::new((config.connections_max / 2).clamp(1, WATCH_MAX)).into(),
     };
-    let router = router(service, hosts, bounds, Stop(stop.clone()));
-    let options = ServerOptions {
-        connections_max: config.connections_max,
-        head_timeout: config.head_timeout,
-        stall_timeout: config.body_timeout,
-        shared: None,
-    };
-    let server = http_server::serve(listener, router, watch::channel(options).1, async move {
+    let router = router(service, hosts_now, bounds, Stop(stop.clone()));
+    let (options, options_now) = watch::channel(server_options(&config));
+    let server = http_server::serve(listener, router, options_now, async move {
         shutdown.await;
         stopping.send_replace(true);
     });
@@ -172,16 +171,34 @@ pub async fn serve_once_started(
         stop.stopped().await;
         tokio::time::sleep(STOP_WAIT).await;
     };
+    let follow = async {
+        while configs.changed().await.is_ok() {
+            let config = configs.borrow_and_update().clone();
+            hosts.send_replace(Hosts::new(&config.hosts, address));
+            options.send_replace(server_options(&config));
+        }
+        std::future::pending().await
+    };
     tokio::select! {
         () = server => {}
         () = give_up => {}
+        () = follow => {}
     }
     Ok(())
 }
 
+fn server_options(config: &HttpConfig) -> ServerOptions {
+    ServerOptions {
+        connections_max: config.connections_max,
+        head_timeout: config.head_timeout,
+        stall_timeout: config.body_timeout,
+        shared: None,
+    }
+}
+
 /// What [`serve`] answers with, for who brings requests without connections; `stopping` is set when the server stops.
 pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<bool>) -> Router {
-    let hosts = Hosts::new("*", Ipv4Addr::LOCALHOST.into());
+    let hosts = watch::channel(Hosts::new("*", Ipv4Addr::LOCALHOST.into())).1;
     let bounds = Bounds { budget: Budget::new(1 << 30), watch_permits: Semaphore::new(WATCH_MAX).into() };
     router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
 }
@@ -201,7 +218,7 @@ struct Api {
     login_permits: Arc<Semaphore>,
     failed_logins: Arc<FailedLogins>,
     bounds: Bounds,
-    hosts: Arc<Hosts>,
+    hosts: watch::Receiver<Hosts>,
     stop: Stop,
 }
 
@@ -393,11 +410,16 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(status::ready))
 }
 
-fn router(service: Arc<OnceLock<Arc<dyn Service>>>, hosts: Hosts, bounds: Bounds, stop: Stop) -> Router {
+fn router(
+    service: Arc<OnceLock<Arc<dyn Service>>>,
+    hosts: watch::Receiver<Hosts>,
+    bounds: Bounds,
+    stop: Stop,
+) -> Router {
     let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
     let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
     let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
-    let (failed_logins, hosts) = (Arc::default(), Arc::new(hosts));
+    let failed_logins = Arc::default();
     let api = Api { service, call_permits, look_permits, login_permits, failed_logins, bounds, hosts, stop };
     let (router, document) = routes().split_for_parts();
     router
@@ -422,7 +444,8 @@ async fn no_such_method(method: Method, uri: Uri) -> ApiError {
 /// Refuses what is for another host, and changes that a page of another site asks for; and counts what is answered
 /// until it is sent.
 async fn admit(State(api): State<Api>, request: Request, next: Next) -> Result<Response, ApiError> {
-    api.hosts.check(request.uri(), request.headers()).map_err(|problem| {
+    let is_for_here = api.hosts.borrow().check(request.uri(), request.headers());
+    is_for_here.map_err(|problem| {
         ApiError::new(StatusCode::MISDIRECTED_REQUEST, "misdirected", problem)
             .with_hint("http.hosts lists the names under which the server is asked besides localhost and its address")
     })?;

@@ -14,7 +14,7 @@ use super::error::CliError;
 use super::output::{colours, paint, print_json, table};
 
 /// Options that override the configuration file and the environment.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Overrides {
     /// Configuration file; `rivulet.toml` in the present folder by default
     #[arg(long, env = "RIVULET_CONFIG", value_name = "FILE")]
@@ -51,7 +51,11 @@ impl Overrides {
         check(config::read(&self.sources()?)?)
     }
 
-    fn sources(&self) -> Result<Sources, CliError> {
+    /// Where the configuration is read from.
+    ///
+    /// # Errors
+    /// A `--set` without a value.
+    pub(super) fn sources(&self) -> Result<Sources, CliError> {
         let mut flags = Vec::new();
         for (key, flag, value) in [
             ("data_dir", "--data-dir", &self.data_dir),
@@ -118,7 +122,7 @@ fn check(values: Values) -> Result<Loaded, CliError> {
 /// Arguments of `rivulet config`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArguments {
-    /// List every key with its environment variable instead
+    /// List every key with its environment variable instead, and whether a running server reads it again on SIGHUP
     #[arg(long)]
     keys: bool,
     #[command(flatten)]
@@ -130,9 +134,10 @@ pub(super) fn run(global: Global, arguments: &ConfigArguments) -> Result<(), Cli
     if arguments.keys {
         let rows = KEYS.iter().map(|key| {
             let [variable, _] = environment_names(key.name);
-            [key.name.into(), variable, key.default.unwrap_or("-").into(), key.meaning()]
+            let reloads = if key.reloads() { "yes" } else { "-" };
+            [key.name.into(), variable, key.default.unwrap_or("-").into(), reloads.into(), key.meaning()]
         });
-        writeln!(out, "{}", table(["key", "environment variable", "default", "meaning"], &[], rows))?;
+        writeln!(out, "{}", table(["key", "environment variable", "default", "reloads", "meaning"], &[], rows))?;
         return Ok(());
     }
     // Shown even if the values do not make a configuration: that is when people look.
@@ -142,12 +147,16 @@ pub(super) fn run(global: Global, arguments: &ConfigArguments) -> Result<(), Cli
 }
 
 fn print(global: Global, settings: &[Setting], out: &mut impl Write) -> Result<(), CliError> {
+    let reloads = |setting: &Setting| KEYS.iter().any(|key| key.name == setting.key && key.reloads());
     if global.json {
         let settings: Map<_, _> = settings
             .iter()
             .map(|setting| {
                 let value = setting.value.as_ref().map(config::Value::to_json);
-                (setting.key.to_owned(), json!({"value": value, "origin": setting.origin.to_string()}))
+                (
+                    setting.key.to_owned(),
+                    json!({"value": value, "origin": setting.origin.to_string(), "reloads": reloads(setting)}),
+                )
             })
             .collect();
         return print_json(out, &settings);
@@ -155,9 +164,12 @@ fn print(global: Global, settings: &[Setting], out: &mut impl Write) -> Result<(
     // What is printed is a configuration file, except for what is hidden.
     let lines: Vec<(String, String)> = settings
         .iter()
-        .map(|setting| match &setting.value {
-            Some(value) => (format!("{} = {value}", setting.key), setting.origin.to_string()),
-            None => (format!("# {}", setting.key), "not set".into()),
+        .map(|setting| {
+            let reloads = if reloads(setting) { ", read again on SIGHUP" } else { "" };
+            match &setting.value {
+                Some(value) => (format!("{} = {value}", setting.key), format!("{}{reloads}", setting.origin)),
+                None => (format!("# {}", setting.key), format!("not set{reloads}")),
+            }
         })
         .collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);

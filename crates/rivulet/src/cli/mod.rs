@@ -16,6 +16,7 @@ mod doctor;
 pub mod error;
 mod output;
 mod query;
+mod reload;
 mod run;
 pub mod serve;
 mod sql;

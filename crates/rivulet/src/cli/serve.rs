@@ -7,20 +7,26 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rivulet_connectors::descriptors;
 use tokio::net::TcpListener;
 use tokio::runtime;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::api;
-use crate::config::{Config, HttpConfig};
+use crate::config::{Config, HttpConfig, Loaded};
 use crate::engine::{Extensions, note_crashes};
 use crate::service::Service;
 
 use super::Start;
 use super::config::Overrides;
 use super::error::CliError;
+use super::reload::Reloading;
 
 /// Threads that answer HTTP requests. Few: the work is done by the engine's own threads.
 const HTTP_THREADS: usize = 2;
@@ -43,13 +49,19 @@ pub struct ServeArguments {
 }
 
 pub(super) fn run(arguments: &ServeArguments, start: Start) -> Result<(), CliError> {
-    let mut config = arguments.overrides.load()?.config;
+    let Loaded { mut config, settings, warnings: _ } = arguments.overrides.load()?;
     config.accepts_empty_checkpoints = arguments.accept_empty_checkpoints;
-    serve(config, Extensions::default(), start)
+    let reloading = Reloading::new(arguments.overrides.sources()?, settings);
+    serve(config, Extensions::default(), start, Some(reloading))
 }
 
-/// Serves with this configuration until it is told to stop.
-pub(super) fn serve(mut config: Config, extensions: Extensions, start: Start) -> Result<(), CliError> {
+/// Serves with this configuration until it is told to stop. SIGHUP has it read its configuration again, if it can.
+pub(super) fn serve(
+    mut config: Config,
+    extensions: Extensions,
+    start: Start,
+    reloading: Option<Reloading>,
+) -> Result<(), CliError> {
     start_logging(&config);
     share_open_files(&mut config);
     let http = HttpRuntime::new()?;
@@ -58,8 +70,15 @@ pub(super) fn serve(mut config: Config, extensions: Extensions, start: Start) ->
     let address = listener.local_addr().map_err(failed)?;
     // Whoever watches the process is answered while queries get back their state, which may take a while.
     let started = Arc::new(OnceLock::new());
-    let stop = stop_when_told(started.clone(), (config.stop_delay, config.stop_limit));
-    let serving = http.begin(listener, started.clone(), &config.http, stop);
+    let followed = Arc::new(Followed::of(&config));
+    let reload = reloading.map(|reloading| {
+        let (started, followed) = (started.clone(), followed.clone());
+        Arc::new(move || reloading.reload(started.get().map(|service: &Arc<dyn Service>| &**service), &followed))
+            as Reload
+    });
+    let http_configs = followed.http.subscribe();
+    let stop = stop_when_told(started.clone(), followed, reload);
+    let serving = http.begin(listener, started.clone(), http_configs, stop);
     // Where there is no folder yet, no query can end the start.
     if config.data_dir.is_dir() {
         note_crashes(&config.data_dir);
@@ -86,7 +105,7 @@ fn say(text: &str) {
 /// Lets the process open as many files as the system allows it, and shares them out: what is reserved, at most half, is
 /// for checkpoints, the log and queries; of the rest, clients of MQTT may take half, and clients of the REST API and of
 /// HTTP sources a quarter each, so that no crowd keeps the others out.
-fn share_open_files(config: &mut Config) {
+pub(super) fn share_open_files(config: &mut Config) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     // A system that does not allow what it said leaves the limit as it was.
@@ -106,14 +125,41 @@ fn share_open_files(config: &mut Config) {
     }
 }
 
+/// What of the configuration is looked at here while the server runs.
+pub(super) struct Followed {
+    /// How long a server that stops says first that it is not ready, and how long the rest may take, if not as long as
+    /// it takes.
+    stop_times: Mutex<(Duration, Option<Duration>)>,
+    /// What the REST API keeps to.
+    http: watch::Sender<HttpConfig>,
+}
+
+impl Followed {
+    fn of(config: &Config) -> Self {
+        let stop_times = Mutex::new((config.stop_delay, config.stop_limit));
+        Self { stop_times, http: watch::Sender::new(config.http.clone()) }
+    }
+
+    /// Takes over another configuration.
+    pub(super) fn change(&self, config: &Config) {
+        *self.stop_times.lock() = (config.stop_delay, config.stop_limit);
+        self.http.send_replace(config.http.clone());
+    }
+}
+
+/// Has the server read its configuration again.
+type Reload = Arc<dyn Fn() + Send + Sync>;
+
 /// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given
-/// `limit` for the rest. One that is still starting has nothing to finish and nothing to save: it ends at once.
-async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, (delay, limit): (Duration, Option<Duration>)) {
-    stop_signal().await;
+/// a limit for the rest. One that is still starting has nothing to finish and nothing to save: it ends at once.
+async fn stop_when_told(started: Arc<OnceLock<Arc<dyn Service>>>, followed: Arc<Followed>, reload: Option<Reload>) {
+    first_signal(reload).await;
+    end_at_second_signal();
     let Some(service) = started.get() else {
         say("Rivulet was stopped before it was ready");
         std::process::exit(0);
     };
+    let (delay, limit) = *followed.stop_times.lock();
     service.announce_stop();
     if !delay.is_zero() {
         say(&format!("Rivulet stops in {} s, and says until then that it is not ready", delay.as_secs()));
@@ -140,16 +186,34 @@ fn end_after(limit: Duration) {
     watching.map_or_else(|error| tracing::warn!(%error, "stopping may take as long as it takes"), drop);
 }
 
+/// What changes the level of the log, once there is a log.
+static LOG_LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
 /// Logs to standard error as configured. Only the first call in a process has an effect.
 pub fn start_logging(config: &Config) {
     // The level was checked when the configuration was read.
     let level = LevelFilter::from_str(&config.log_level).unwrap_or(LevelFilter::INFO);
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    let (level, handle) = reload::Layer::new(level);
     // A line that cannot be written, as to a closed terminal, is lost; to complain of it there would panic.
-    let builder = builder.log_internal_errors(false);
-    let builder = builder.with_ansi(super::output::colours(&io::stderr()));
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let lines = lines.with_ansi(super::output::colours(&io::stderr()));
+    let log = tracing_subscriber::registry().with(level);
+    let started = if config.log_json { log.with(lines.json()).try_init() } else { log.with(lines).try_init() };
     // An error means that somebody logs already.
-    let _ = if config.log_json { builder.json().try_init() } else { builder.try_init() };
+    if started.is_ok() {
+        let _ = LOG_LEVEL.set(handle);
+    }
+}
+
+/// What is logged now.
+pub(super) fn log_level() -> LevelFilter {
+    LOG_LEVEL.get().and_then(reload::Handle::clone_current).unwrap_or(LevelFilter::OFF)
+}
+
+/// Changes what is logged.
+pub(super) fn change_log_level(level: LevelFilter) {
+    // Where nobody logs, there is nothing to change.
+    let _ = LOG_LEVEL.get().map(|handle| handle.reload(level));
 }
 
 /// The threads of the REST API.
@@ -204,11 +268,10 @@ impl HttpRuntime {
         &self,
         listener: TcpListener,
         service: Arc<OnceLock<Arc<dyn Service>>>,
-        config: &HttpConfig,
+        configs: watch::Receiver<HttpConfig>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<io::Result<()>> {
-        let config = config.clone();
-        self.runtime.spawn(async move { api::serve_once_started(listener, service, &config, stop).await })
+        self.runtime.spawn(api::serve_once_started(listener, service, configs, stop))
     }
 
     /// Waits for the end of what [`HttpRuntime::begin`] began.
@@ -233,7 +296,11 @@ pub(super) fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), CliError> {
 /// Completes when the user (Ctrl-C), the system (SIGTERM) or the end of the terminal (SIGHUP) asks the server to stop.
 /// A second Ctrl-C or SIGTERM ends it at once; a terminal that is closed may send SIGHUP twice.
 pub async fn stop_signal() {
-    first_signal().await;
+    first_signal(None).await;
+    end_at_second_signal();
+}
+
+fn end_at_second_signal() {
     thread::Builder::new()
         .name("second-signal".into())
         .spawn(|| {
@@ -245,18 +312,40 @@ pub async fn stop_signal() {
         .map_or_else(|error| tracing::warn!(%error, "a second signal will not end the server at once"), drop);
 }
 
-async fn first_signal() {
+/// Completes at Ctrl-C, at SIGTERM, and at SIGHUP; but if the process can read its configuration again, SIGHUP means
+/// that, unless it comes because the terminal is closed.
+async fn first_signal(reload: Option<Reload>) {
     #[cfg(unix)]
-    if !ignores_hangup()
-        && let Ok(mut hangup) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
     {
-        tokio::select! {
-            () = next_signal() => {}
-            _ = hangup.recv() => {}
+        let (outlives_terminal, had_terminal) = (ignores_hangup(), has_terminal());
+        if (reload.is_some() || !outlives_terminal)
+            && let Ok(mut hangup) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+        {
+            let ended = async {
+                while hangup.recv().await.is_some() {
+                    let Some(reload) = reload.clone() else { return };
+                    if had_terminal && !has_terminal() && !outlives_terminal {
+                        return;
+                    }
+                    // A defect is logged where it is; the server goes on.
+                    let _ = tokio::task::spawn_blocking(move || reload()).await;
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = next_signal() => {}
+                () = ended => {}
+            }
+            return;
         }
-        return;
     }
     next_signal().await;
+}
+
+/// Whether a terminal controls the process. The kernel takes it away before it says that it is closed.
+#[cfg(unix)]
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// Whether the process was started to outlive its terminal, as `nohup` does: then it does.

@@ -31,6 +31,11 @@ impl Key {
         let policies = Policy::ALL.map(|policy| format!("{} ({})", policy.name, policy.help));
         format!("{}: {}", self.help, policies.join(", "))
     }
+
+    /// Whether a running server takes a new value when it is told to read its configuration again, by SIGHUP.
+    pub fn reloads(&self) -> bool {
+        RELOADED.contains(&self.name)
+    }
 }
 
 /// What values a key takes.
@@ -149,6 +154,35 @@ pub const KEYS: &[Key] = &[
     Key { name: "stop.limit_s", kind: Kind::Count(0, 3_600), default: Some("60"), help: "how long stopping may take behind that; then the process ends as if it were killed, which loses nothing that was acknowledged by inputs with durability log; 0 for no limit" },
     Key { name: "log.level", kind: Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), default: Some("info"), help: "what is logged" },
     Key { name: "log.format", kind: Kind::Choice(&["text", "json"]), default: Some("text"), help: "how it is logged" },
+];
+
+/// The keys whose values a running server can change: see [`Key::reloads`].
+const RELOADED: &[&str] = &[
+    "http.hosts",
+    "http.connections_max",
+    "http.head_timeout_s",
+    "http.body_timeout_s",
+    "mqtt.embedded.username",
+    "mqtt.embedded.password",
+    "mqtt.embedded.password_file",
+    "mqtt.embedded.tls.certificate_file",
+    "mqtt.embedded.tls.key_file",
+    "mqtt.embedded.connections_max",
+    "mqtt.embedded.sessions_max",
+    "mqtt.embedded.session_expiry_s_max",
+    "mqtt.embedded.session_queue_messages_max",
+    "mqtt.embedded.session_queue_bytes_max",
+    "mqtt.embedded.subscriptions_max",
+    "mqtt.embedded.session_subscriptions_max",
+    "mqtt.embedded.retained_messages_max",
+    "mqtt.embedded.retained_bytes_max",
+    "mqtt.embedded.memory_bytes_max",
+    "mqtt.embedded.address_share_percent",
+    "memory.bytes_max",
+    "table.bytes_max",
+    "stop.delay_s",
+    "stop.limit_s",
+    "log.level",
 ];
 
 /// What to do about keys and values that made the server work as those do that it is compared with.
@@ -403,6 +437,12 @@ mod tests {
             environment_names("mqtt.broker.ca_file"),
             ["RIVULET_MQTT_BROKER_CA_FILE", "RIVULET_MQTT__BROKER__CA_FILE"]
         );
+    }
+
+    #[test]
+    fn every_key_that_reloads_is_one() {
+        let known = |name: &&str| KEYS.iter().any(|key| key.name == *name);
+        assert_eq!(RELOADED.iter().find(|name| !known(name)), None);
     }
 
     #[test]

@@ -423,9 +423,9 @@ fn configuration() {
     for expected in [
         "data_dir = \"rivulet-data\" # default",
         "http.address = \"127.0.0.1:9999\" # RIVULET_HTTP_ADDRESS",
-        "log.level = \"warn\" # rivulet.toml:3:1",
+        "log.level = \"warn\" # rivulet.toml:3:1, read again on SIGHUP",
         "workers = 3 # --workers",
-        "mqtt.embedded.password = \"(hidden)\" # --set",
+        "mqtt.embedded.password = \"(hidden)\" # --set, read again on SIGHUP",
         "# mqtt.broker.url # not set",
         "inbox.bytes_max = \"16 MiB\" # default",
     ] {
@@ -437,7 +437,7 @@ fn configuration() {
     let (code, again, stderr) = run(&["config", "--json"]);
     assert_eq!(code, 0, "{stderr}");
     let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
-    assert_eq!(again["workers"]["value"], 3);
+    assert_eq!((&again["workers"]["value"], &again["workers"]["reloads"]), (&3.into(), &false.into()));
 
     let (code, stdout, stderr) = run(&["config", "--set", "log.level=loud"]);
     assert_eq!((code, stdout.as_str()), (1, ""));

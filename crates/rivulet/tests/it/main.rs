@@ -44,6 +44,7 @@ mod kill_sessions;
 mod parts;
 mod patterns;
 mod reference;
+mod reload;
 mod replace;
 mod replace_query;
 mod restart_loop;

@@ -58,6 +58,8 @@ fn the_reference_of_the_configuration_is_current() {
         "{HEAD}# Configuration\n\n\
          The configuration is a file, `rivulet.toml`. Environment variables override the file, and flags override both. \
          `rivulet config` prints the values in force and where each comes from.\n\n\
+         A server that gets SIGHUP (`systemctl reload rivulet`) reads its configuration again. Keys that are marked \
+         `(reloads)` change at once, the others after a restart.\n\n\
          The environment variable of a key is `RIVULET_` and its name in capitals, with `_` or `__` in place of each dot: \
          `http.address` is `RIVULET_HTTP_ADDRESS`. On the command line any key is `--set KEY=VALUE`.\n\n\
          The examples are the defaults. A key without a default is a comment.\n"
@@ -79,7 +81,8 @@ fn the_reference_of_the_configuration_is_current() {
             text.push('\n');
         }
         let unset = if key.default.is_none() { "# " } else { "" };
-        for line in wrapped(&format!("- {}", key.meaning().replace('\n', " "))).lines() {
+        let reloads = if key.reloads() { " (reloads)" } else { "" };
+        for line in wrapped(&format!("- {}{reloads}", key.meaning().replace('\n', " "))).lines() {
             let _ = writeln!(text, "# {}", line[2..].trim_end());
         }
         let _ = writeln!(text, "{unset}{name} = {}", example(key));

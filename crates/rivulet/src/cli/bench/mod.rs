@@ -212,7 +212,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;
             let extensions = arguments.model.apply(&mut config)?;
-            serve::serve(config, extensions, start)
+            serve::serve(config, extensions, start, None)
         }
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {

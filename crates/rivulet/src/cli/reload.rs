@@ -1,0 +1,66 @@
+//! SIGHUP: the server reads its configuration again.
+//!
+//! What must hold: a configuration that is wrong changes nothing, and each key that changed is named, with whether it
+//! counts from now on or after a restart.
+
+use parking_lot::Mutex;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::config::{self, KEYS, Loaded, Setting, Sources};
+use crate::service::Service;
+
+use super::serve::{Followed, change_log_level, log_level, share_open_files};
+
+/// The configuration of a running server.
+pub(super) struct Reloading {
+    sources: Sources,
+    /// What is in force, in the order of [`KEYS`].
+    settings: Mutex<Vec<Setting>>,
+}
+
+impl Reloading {
+    /// Of a server that was started with these settings.
+    pub(super) fn new(sources: Sources, settings: Vec<Setting>) -> Self {
+        Self { sources, settings: Mutex::new(settings) }
+    }
+
+    /// Reads the configuration again, and has the server take over what it can.
+    pub(super) fn reload(&self, service: Option<&dyn Service>, followed: &Followed) {
+        let Some(service) = service else {
+            tracing::warn!("the configuration was not read again, because the server is still starting");
+            return;
+        };
+        let mut settings = self.settings.lock();
+        let Loaded { mut config, settings: read, warnings } = match config::load(&self.sources) {
+            Ok(loaded) => loaded,
+            Err(error) => return say_unchanged(&error.to_string(), &error.hint()),
+        };
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        share_open_files(&mut config);
+        if let Err(error) = service.take_over(&config) {
+            return say_unchanged(&error.message, error.hint.as_deref().unwrap_or_default());
+        }
+        followed.change(&config);
+        let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
+        // What changed is said at the level that says more.
+        change_log_level(level.max(log_level()));
+        tracing::info!("the configuration was read again");
+        for ((old, new), key) in settings.iter_mut().zip(read).zip(KEYS) {
+            if old.value == new.value {
+                continue;
+            }
+            if !key.reloads() {
+                tracing::warn!("{} has changed, and counts after a restart only", key.name);
+                continue;
+            }
+            let value = new.value.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string);
+            tracing::info!("{} is now {value}", key.name);
+            *old = new;
+        }
+        change_log_level(level);
+    }
+}
+
+fn say_unchanged(problem: &str, hint: &str) {
+    tracing::error!("the configuration stays as it was: {problem}\nhint: {hint}");
+}
