@@ -9,6 +9,7 @@ mod app_test;
 mod backup;
 mod bench;
 mod checkpoint;
+mod complete;
 mod completions;
 mod config;
 mod demo;

@@ -5,14 +5,15 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rivulet_sql::Statement;
-use rustyline::DefaultEditor;
-use rustyline::config::Configurer;
 use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{CompletionType, Editor};
 
 use crate::api::types::{SqlAnswer, StatementResult};
 use crate::counted::counted;
 use crate::http_client::{Client, WatchEvent};
 
+use super::complete::Completion;
 use super::error::CliError;
 use super::output::{cell, print_json, result_table};
 use super::{Connection, Global};
@@ -152,12 +153,16 @@ Statements end with a semicolon and may take several lines.
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
   SELECT ... FROM source;  shows rows as they come, until Ctrl-C
   CHECKPOINT;  SHOW CHECKPOINTS;
+Tab completes keywords, functions and names that the server has.
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";
 
 /// Reads statements from the terminal until the user leaves.
 fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
-    let mut editor = DefaultEditor::new().map_err(|error| CliError::new(format!("no prompt: {error}")))?;
-    editor.set_max_history_size(HISTORY_LINES_MAX).map_err(|error| CliError::new(format!("no history: {error}")))?;
+    let config = rustyline::Config::builder().completion_type(CompletionType::List);
+    let config = config.max_history_size(HISTORY_LINES_MAX).map(|config| config.build());
+    let editor = config.and_then(Editor::<Completion, DefaultHistory>::with_config);
+    let mut editor = editor.map_err(|error| CliError::new(format!("no prompt: {error}")))?;
+    editor.set_helper(Some(Completion::new(client.clone())));
     let history = history_file();
     if let Some(history) = &history {
         // The first time there is none.
@@ -166,6 +171,10 @@ fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
     eprintln!("Rivulet {} at {}; \\help for help, \\q to leave", env!("CARGO_PKG_VERSION"), client.server());
     let mut typed = String::new();
     loop {
+        if let Some(completion) = editor.helper_mut() {
+            completion.earlier_lines.clone_from(&typed);
+            completion.earlier_lines.push('\n');
+        }
         match editor.readline(if typed.is_empty() { "rivulet> " } else { "    ...> " }) {
             Ok(line) => {
                 if typed.is_empty() {

@@ -106,8 +106,8 @@ impl ClientError {
     }
 }
 
-/// A client of one server.
-#[derive(Debug)]
+/// A client of one server. Clones share its connections.
+#[derive(Clone, Debug)]
 pub struct Client {
     /// Without a slash at the end.
     server: String,

@@ -43,6 +43,7 @@ mod kill_mqtt;
 mod kill_sessions;
 mod parts;
 mod patterns;
+mod prompt;
 mod reference;
 mod reload;
 mod replace;
