@@ -1,5 +1,6 @@
 //! Project chores: `cargo xtask <chore>`. The one way to run them; there is no second script language.
 
+mod dist;
 mod fuzz;
 mod numa;
 mod summary;
@@ -34,6 +35,8 @@ cargo xtask <chore>
   bench     the canonical benchmark: many small queries, one step
   sim       simulations of the whole engine: SEED, or --seeds N [--from SEED]; every failure has a seed
   fuzz      fuzzers for every place where bytes come from outside: [TARGET]... [--seconds N] [--json], or TARGET --input FILE
+  dist      the release archive, the Debian package, the image of a container, and checksums, in target/dist;
+            [--program FILE] is packed instead of the program that is built
   numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
   oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench(rest),
         ["sim", rest @ ..] => sim(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["dist", rest @ ..] => dist::run(rest),
         ["numa"] => numa(),
         ["oracle"] => oracle(),
         _ => {
