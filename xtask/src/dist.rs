@@ -10,6 +10,7 @@ mod image;
 mod manual;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -20,13 +21,14 @@ use std::time::{Duration, SystemTime};
 
 use crate::{cargo, root, which};
 
-const USAGE: &str = "hint: cargo xtask dist [--program FILE]";
+const USAGE: &str = "hint: cargo xtask dist [--try] [--program FILE]";
 
 pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
-    let mut program = None;
+    let (mut tries, mut program) = (false, None);
     let mut arguments = arguments.iter();
     while let Some(&argument) = arguments.next() {
         match argument {
+            "--try" => tries = true,
             "--program" => {
                 let file = arguments.next().ok_or_else(|| format!("--program needs a file\n{USAGE}"))?;
                 program = Some(PathBuf::from(file));
@@ -36,8 +38,12 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     }
     let program = program.map_or_else(build, Ok)?;
     let release = Release::new(&program, &root().join("target/dist"))?;
-    release.make()?;
-    image::build(&release)
+    let package = release.make()?;
+    if tries {
+        trial::of_archive(&release)?;
+        package.as_deref().map_or(Ok(()), trial::of_package)?;
+    }
+    image::build(&release, tries)
 }
 
 /// The program, built as everybody builds it.

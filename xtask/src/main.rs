@@ -35,8 +35,8 @@ cargo xtask <chore>
   bench     the canonical benchmark: many small queries, one step
   sim       simulations of the whole engine: SEED, or --seeds N [--from SEED]; every failure has a seed
   fuzz      fuzzers for every place where bytes come from outside: [TARGET]... [--seconds N] [--json], or TARGET --input FILE
-  dist      the release archive, the Debian package, the image of a container, and checksums, in target/dist;
-            [--program FILE] is packed instead of the program that is built
+  dist      the release archive, the Debian package, the image of a container, and checksums, in target/dist: [--try]
+            installs and uses them; [--program FILE] is packed instead of the program that is built
   numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
   oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";

@@ -2,13 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Release, said};
+use super::{Release, said, text_said};
 use crate::which;
 
 const BUILDERS: [&str; 3] = ["podman", "docker", "buildah"];
 
-/// Builds the image.
-pub(super) fn build(release: &Release) -> Result<(), String> {
+/// Builds the image, and runs the demo in it if it is to be tried.
+pub(super) fn build(release: &Release, tries: bool) -> Result<(), String> {
     let Some(builder) = BUILDERS.into_iter().find(|builder| works(builder)) else {
         eprintln!(
             "NOT TRIED: the Containerfile, because none of {} is there and answers\n\
@@ -22,7 +22,13 @@ pub(super) fn build(release: &Release) -> Result<(), String> {
     let mut build = Command::new(builder);
     build.arg("build").arg("--build-arg").arg(format!("RELEASE={}", release.name()));
     build.args(["--tag", &image, "--file", "Containerfile", "."]).current_dir(&release.out);
-    said(&mut build).map(drop)
+    said(&mut build)?;
+    if !tries || builder == "buildah" {
+        return Ok(());
+    }
+    let demo = ["run", "--rm", &image, "demo", "--queries", "1000", "--duration", "3s", "--json"];
+    let report = text_said(Command::new(builder).args(demo))?;
+    super::trial::check_demo(&report)
 }
 
 /// Whether the builder is installed, and what it needs runs.
