@@ -173,7 +173,9 @@ impl DenseUpdates<'_> {
                         }
                     };
                 }
-                column!(SumFloat, SumInteger, SumUndone, MinFloat, MaxFloat, MinInteger, MaxInteger);
+                column!(
+                    SumFloat, SumInteger, SumUndone, MinFloat, MaxFloat, MinInteger, MaxInteger, BitAnd, BitOr, BitXor
+                );
             }
         }
     }

@@ -27,6 +27,12 @@ pub(crate) enum FixedKind {
     MinInteger,
     /// the greatest value
     MaxInteger,
+    /// the bits that all values have
+    BitAnd,
+    /// the bits that any value has
+    BitOr,
+    /// the bits that an odd number of values has
+    BitXor,
     /// mean, centred sum of squares
     Variance,
     /// mean of x, mean of y, centred sums of x x, y y and x y
@@ -41,6 +47,7 @@ impl FixedKind {
     pub(crate) fn words(self) -> usize {
         match self {
             Self::SumFloat | Self::MinFloat | Self::MaxFloat | Self::MinInteger | Self::MaxInteger => 1,
+            Self::BitAnd | Self::BitOr | Self::BitXor => 1,
             Self::SumInteger | Self::Variance | Self::First | Self::Last => 2,
             Self::Regression | Self::SumUndone => 5,
         }
@@ -58,7 +65,9 @@ impl FixedKind {
             Self::MaxFloat => state[0] = f64::NEG_INFINITY.to_bits(),
             Self::MinInteger | Self::First => state[0] = i64::MAX as u64,
             Self::MaxInteger | Self::Last => state[0] = i64::MIN as u64,
+            Self::BitAnd => state[0] = u64::MAX,
             Self::SumFloat | Self::SumInteger | Self::SumUndone | Self::Variance | Self::Regression => {}
+            Self::BitOr | Self::BitXor => {}
         }
     }
 
@@ -92,6 +101,9 @@ impl FixedKind {
             Self::MaxFloat => others.for_each(|(_, other)| keep_greatest(state, float(other[0]))),
             Self::MinInteger => others.for_each(|(_, other)| state[0] = (state[0] as i64).min(other[0] as i64) as u64),
             Self::MaxInteger => others.for_each(|(_, other)| state[0] = (state[0] as i64).max(other[0] as i64) as u64),
+            Self::BitAnd => others.for_each(|(_, other)| state[0] &= other[0]),
+            Self::BitOr => others.for_each(|(_, other)| state[0] |= other[0]),
+            Self::BitXor => others.for_each(|(_, other)| state[0] ^= other[0]),
             Self::Variance => others.for_each(|(entry, other)| {
                 let n = count_of(entry);
                 merge_variance(state, counted(n), other, n);
@@ -123,6 +135,9 @@ pub(crate) enum FixedValues<'a> {
     MaxFloat(&'a [f64]),
     MinInteger(&'a [i64]),
     MaxInteger(&'a [i64]),
+    BitAnd(&'a [i64]),
+    BitOr(&'a [i64]),
+    BitXor(&'a [i64]),
     Variance(&'a [f64]),
     /// x, then y.
     Regression(&'a [f64], &'a [f64]),
@@ -144,6 +159,9 @@ impl FixedValues<'_> {
             Self::MaxFloat(values) => keep_greatest(state, canonical_float(values[row])),
             Self::MinInteger(values) => state[0] = (state[0] as i64).min(values[row]) as u64,
             Self::MaxInteger(values) => state[0] = (state[0] as i64).max(values[row]) as u64,
+            Self::BitAnd(values) => state[0] &= values[row] as u64,
+            Self::BitOr(values) => state[0] |= values[row] as u64,
+            Self::BitXor(values) => state[0] ^= values[row] as u64,
             Self::Variance(values) => update_variance(state, count, values[row]),
             Self::Regression(x, y) => update_regression(state, count, x[row], y[row]),
             Self::FirstFloat(values) => keep_first(state, time_us, values[row].to_bits()),
@@ -176,6 +194,7 @@ impl FixedValues<'_> {
     pub(crate) fn words(&self) -> usize {
         match self {
             Self::SumFloat(_) | Self::MinFloat(_) | Self::MaxFloat(_) | Self::MinInteger(_) | Self::MaxInteger(_) => 1,
+            Self::BitAnd(_) | Self::BitOr(_) | Self::BitXor(_) => 1,
             Self::SumUndone(_) | Self::Regression(..) => 5,
             _ => 2,
         }
@@ -477,6 +496,21 @@ mod tests {
         assert_eq!(float(least.1[0]), f64::INFINITY);
         let greatest = state_of(FixedValues::MaxFloat(&[f64::NEG_INFINITY]), FixedKind::MaxFloat, 0..1);
         assert_eq!(float(greatest.1[0]), f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn bits_are_merged_as_they_are_counted() {
+        let values = [0b1110, 0b0111, 0b1010, -2, 0b1110];
+        let of = |kind: FixedKind| match kind {
+            FixedKind::BitAnd => FixedValues::BitAnd(&values),
+            FixedKind::BitOr => FixedValues::BitOr(&values),
+            _ => FixedValues::BitXor(&values),
+        };
+        let kinds = [(FixedKind::BitAnd, 0b0010), (FixedKind::BitOr, -1), (FixedKind::BitXor, 0b0111 ^ 0b1010 ^ -2)];
+        for (kind, expected) in kinds {
+            let parts = [state_of(of(kind), kind, 0..2), state_of(of(kind), kind, 2..5)];
+            assert_eq!(merged(kind, &parts).1, [expected as i64 as u64], "{kind:?}");
+        }
     }
 
     #[test]

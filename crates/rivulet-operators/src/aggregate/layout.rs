@@ -215,6 +215,9 @@ impl Layout {
                 FixedKind::MaxFloat => FixedValues::MaxFloat(floats(0)),
                 FixedKind::MinInteger => FixedValues::MinInteger(integers()),
                 FixedKind::MaxInteger => FixedValues::MaxInteger(integers()),
+                FixedKind::BitAnd => FixedValues::BitAnd(integers()),
+                FixedKind::BitOr => FixedValues::BitOr(integers()),
+                FixedKind::BitXor => FixedValues::BitXor(integers()),
                 FixedKind::Variance => FixedValues::Variance(floats(0)),
                 // SQL writes (y, x).
                 FixedKind::Regression => FixedValues::Regression(floats(1), floats(0)),

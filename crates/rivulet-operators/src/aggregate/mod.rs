@@ -39,6 +39,10 @@ pub enum AggregateFunction {
     Sum,
     /// `avg(x)`: DOUBLE.
     Avg,
+    /// `sum(DISTINCT x)`: the sum of the different values.
+    SumDistinct,
+    /// `avg(DISTINCT x)`: the mean of the different values.
+    AvgDistinct,
     /// `min(x)`; NaN is the greatest number.
     Min,
     /// `max(x)`; NaN is the greatest number.
@@ -75,16 +79,24 @@ pub enum AggregateFunction {
     BoolAnd,
     /// `bool_or(x)`.
     BoolOr,
+    /// `bit_and(x)`: of integers.
+    BitAnd,
+    /// `bit_or(x)`: of integers.
+    BitOr,
+    /// `bit_xor(x)`: of integers.
+    BitXor,
 }
 
 impl AggregateFunction {
     /// Every function.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 28] = [
         Self::Count,
         Self::CountDistinct,
         Self::ApproxDistinct,
         Self::Sum,
         Self::Avg,
+        Self::SumDistinct,
+        Self::AvgDistinct,
         Self::Min,
         Self::Max,
         Self::StddevSamp,
@@ -103,10 +115,44 @@ impl AggregateFunction {
         Self::LastValue,
         Self::BoolAnd,
         Self::BoolOr,
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
     ];
 
+    /// The function over the different values alone, where the parser says DISTINCT; `None` if there is none.
+    pub fn over_distinct(self) -> Option<Self> {
+        match self {
+            Self::Count => Some(Self::CountDistinct),
+            Self::Sum => Some(Self::SumDistinct),
+            Self::Avg => Some(Self::AvgDistinct),
+            // Of these, all values and the different ones give the same.
+            Self::Min
+            | Self::Max
+            | Self::BoolAnd
+            | Self::BoolOr
+            | Self::BitAnd
+            | Self::BitOr
+            | Self::ApproxDistinct => Some(self),
+            _ => None,
+        }
+    }
+
+    /// Whether the function is that over the different values, which is called by the name of another.
+    pub fn is_over_distinct(self) -> bool {
+        matches!(self, Self::CountDistinct | Self::SumDistinct | Self::AvgDistinct)
+    }
+
+    /// A call of the function with such arguments, as SQL has it.
+    pub fn call(self, arguments: &str) -> String {
+        match self.name().split_once(' ') {
+            Some((name, _)) => format!("{name}(DISTINCT {arguments})"),
+            None => format!("{self}({arguments})"),
+        }
+    }
+
     /// The function of this SQL name, in any case. `count(DISTINCT x)` has no name of its own: take
-    /// [`AggregateFunction::CountDistinct`] where the parser says DISTINCT.
+    /// [`AggregateFunction::over_distinct`] where the parser says DISTINCT.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "count" => Self::Count,
@@ -131,6 +177,9 @@ impl AggregateFunction {
             "last_value" => Self::LastValue,
             "bool_and" => Self::BoolAnd,
             "bool_or" => Self::BoolOr,
+            "bit_and" => Self::BitAnd,
+            "bit_or" => Self::BitOr,
+            "bit_xor" => Self::BitXor,
             _ => return None,
         })
     }
@@ -143,6 +192,8 @@ impl AggregateFunction {
             Self::ApproxDistinct => "approx_distinct",
             Self::Sum => "sum",
             Self::Avg => "avg",
+            Self::SumDistinct => "sum distinct",
+            Self::AvgDistinct => "avg distinct",
             Self::Min => "min",
             Self::Max => "max",
             Self::StddevSamp => "stddev_samp",
@@ -161,6 +212,9 @@ impl AggregateFunction {
             Self::LastValue => "last_value",
             Self::BoolAnd => "bool_and",
             Self::BoolOr => "bool_or",
+            Self::BitAnd => "bit_and",
+            Self::BitOr => "bit_or",
+            Self::BitXor => "bit_xor",
         }
     }
 
@@ -198,7 +252,7 @@ impl AggregateFunction {
                 check(|_| true, "count numbers, text, booleans or times")?;
                 DataType::UInt64
             }
-            Self::Sum => {
+            Self::Sum | Self::SumDistinct => {
                 check(number, "cast the argument to DOUBLE or BIGINT")?;
                 match Storage::of(&arguments[0]) {
                     Some(Storage::Integer) => DataType::Int64,
@@ -208,6 +262,10 @@ impl AggregateFunction {
             Self::Min | Self::Max | Self::FirstValue | Self::LastValue => {
                 check(|_| true, "cast the argument to DOUBLE, BIGINT, TEXT, BOOLEAN or TIMESTAMP")?;
                 arguments[0].clone()
+            }
+            Self::BitAnd | Self::BitOr | Self::BitXor => {
+                check(|storage| storage == Storage::Integer, "cast the argument to BIGINT")?;
+                DataType::Int64
             }
             Self::BoolAnd | Self::BoolOr => {
                 check(|storage| storage == Storage::Boolean, "write a condition, for example value > 3")?;
@@ -275,7 +333,7 @@ mod tests {
 
     #[test]
     fn every_function_is_found_by_its_name() {
-        for function in AggregateFunction::ALL.into_iter().filter(|f| *f != AggregateFunction::CountDistinct) {
+        for function in AggregateFunction::ALL.into_iter().filter(|one| !one.is_over_distinct()) {
             assert_eq!(AggregateFunction::from_name(function.name()), Some(function));
             assert_eq!(AggregateFunction::from_name(&function.name().to_uppercase()), Some(function));
         }

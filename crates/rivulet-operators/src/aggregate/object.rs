@@ -13,6 +13,7 @@ use rivulet_dataflow::canonical_float;
 
 use super::Storage;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
+use crate::window::output::SUM_OVERFLOW;
 
 /// The most values that one pane remembers for a median, percentile or exact distinct count.
 pub(crate) const VALUES_PER_PANE_MAX: usize = 1 << 20;
@@ -24,6 +25,14 @@ pub(crate) enum ObjectKind {
     Percentile,
     DistinctWords,
     DistinctTexts,
+    /// The sum of distinct numbers.
+    DistinctSum {
+        is_float: bool,
+    },
+    /// Their mean.
+    DistinctMean {
+        is_float: bool,
+    },
     Approximate,
     MinText,
     MaxText,
@@ -140,7 +149,9 @@ impl ObjectKind {
         match self {
             Self::Median => Object::Numbers { values: Vec::new(), fraction: 0.5, full: false },
             Self::Percentile => Object::Numbers { values: Vec::new(), fraction: f64::NAN, full: false },
-            Self::DistinctWords => Object::Words { values: HashSet::default(), full: false },
+            Self::DistinctWords | Self::DistinctSum { .. } | Self::DistinctMean { .. } => {
+                Object::Words { values: HashSet::default(), full: false }
+            }
             Self::DistinctTexts => Object::Texts { values: HashSet::default(), full: false },
             Self::Approximate => Object::Sketch(HyperLogLog::default()),
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Object::Text(None),
@@ -150,7 +161,14 @@ impl ObjectKind {
     /// The form of the results.
     pub(crate) fn result_storage(self) -> Storage {
         match self {
-            Self::Median | Self::Percentile => Storage::Float,
+            Self::Median | Self::Percentile | Self::DistinctMean { .. } => Storage::Float,
+            Self::DistinctSum { is_float } => {
+                if is_float {
+                    Storage::Float
+                } else {
+                    Storage::Integer
+                }
+            }
             Self::DistinctWords | Self::DistinctTexts | Self::Approximate => Storage::Integer,
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Storage::Text,
         }
@@ -235,6 +253,22 @@ impl ObjectKind {
                 rest.for_each(|values| all.extend(values.iter().copied()));
                 Finished::Integer(all.len() as i64)
             }
+            Self::DistinctSum { is_float } | Self::DistinctMean { is_float } => {
+                let mut all: Vec<u64> = Vec::new();
+                panes.for_each(|object| {
+                    if let Object::Words { values, .. } = object {
+                        all.extend(values.iter().copied());
+                    }
+                });
+                // In order, so that sums of equal values are equal to the last digit.
+                all.sort_unstable();
+                all.dedup();
+                let is_mean = matches!(self, Self::DistinctMean { .. });
+                match is_float {
+                    true => sum_of_floats(all.into_iter().map(f64::from_bits), is_mean),
+                    false => sum_of_integers(all.into_iter().map(|word| word as i64), is_mean),
+                }
+            }
             Self::DistinctTexts => {
                 let mut all: HashSet<&str, RandomState> = HashSet::default();
                 panes.for_each(|object| {
@@ -265,6 +299,26 @@ impl ObjectKind {
                 best.map_or(Finished::Null, |(_, text)| Finished::Text(text.clone()))
             }
         }
+    }
+}
+
+/// The sum of numbers, or their mean; null of none.
+pub(crate) fn sum_of_floats(numbers: impl Iterator<Item = f64>, is_mean: bool) -> Finished {
+    let (count, sum) = numbers.fold((0_u64, 0.0), |(count, sum), number| (count + 1, sum + number));
+    match count {
+        0 => Finished::Null,
+        _ => Finished::Float(canonical_float(if is_mean { sum / count as f64 } else { sum })),
+    }
+}
+
+/// The same of integers.
+pub(crate) fn sum_of_integers(numbers: impl Iterator<Item = i64>, is_mean: bool) -> Finished {
+    let (count, sum) = numbers.fold((0_u64, 0_i128), |(count, sum), number| (count + 1, sum + i128::from(number)));
+    match (count, is_mean, i64::try_from(sum)) {
+        (0, ..) => Finished::Null,
+        (_, true, _) => Finished::Float(sum as f64 / count as f64),
+        (_, false, Ok(sum)) => Finished::Integer(sum),
+        (_, false, Err(_)) => Finished::Failed(SUM_OVERFLOW),
     }
 }
 
@@ -408,11 +462,13 @@ pub(crate) const OBJECT_BYTES: usize = size_of::<Object>();
 mod tests {
     use super::*;
 
-    const KINDS: [ObjectKind; 9] = [
+    const KINDS: [ObjectKind; 11] = [
         ObjectKind::Median,
         ObjectKind::Percentile,
         ObjectKind::DistinctWords,
         ObjectKind::DistinctTexts,
+        ObjectKind::DistinctSum { is_float: true },
+        ObjectKind::DistinctMean { is_float: true },
         ObjectKind::Approximate,
         ObjectKind::MinText,
         ObjectKind::MaxText,
@@ -426,6 +482,7 @@ mod tests {
         let texts: StringArray = (0..100).map(|n| Some(format!("t{}", n * 7 % 31))).collect();
         let values = match kind {
             ObjectKind::Median | ObjectKind::DistinctWords | ObjectKind::Approximate => ObjectValues::Floats(&floats),
+            ObjectKind::DistinctSum { .. } | ObjectKind::DistinctMean { .. } => ObjectValues::Floats(&floats),
             ObjectKind::Percentile => ObjectValues::Fractions(&floats, &fractions),
             _ => ObjectValues::Texts(&texts),
         };
@@ -474,6 +531,26 @@ mod tests {
         assert_eq!(percentile(&mut [10.0, 20.0, 30.0, 40.0, 50.0], 0.25), 20.0);
         assert_eq!(percentile(&mut [50.0, 10.0], 0.9), 46.0);
         assert_eq!(percentile(&mut [7.0], 1.0), 7.0);
+    }
+
+    #[test]
+    fn different_values_are_summed_once() {
+        let integers = [5, -2, 5, i64::MAX, 5];
+        let finish = |kind: ObjectKind, rows: std::ops::Range<usize>| {
+            let mut object = kind.empty();
+            let update = ObjectUpdate { kind, values: ObjectValues::Integers(&integers), valid: None };
+            rows.for_each(|row| update.update(&mut object, row, 0));
+            kind.finish([&object].into_iter())
+        };
+        let (sum, mean) = (ObjectKind::DistinctSum { is_float: false }, ObjectKind::DistinctMean { is_float: false });
+        assert_eq!(finish(sum, 0..3), Finished::Integer(3));
+        assert_eq!(finish(mean, 0..3), Finished::Float(1.5));
+        assert_eq!(finish(sum, 0..0), Finished::Null);
+        assert_eq!(finish(sum, 2..5), Finished::Failed(SUM_OVERFLOW));
+        assert_eq!(
+            object(ObjectKind::DistinctSum { is_float: true }, 0..100),
+            object(ObjectKind::DistinctWords, 0..100)
+        );
     }
 
     #[test]

@@ -332,7 +332,12 @@ fn keeps_type(function: AggregateFunction) -> bool {
             | F::LastValue
             | F::BoolAnd
             | F::BoolOr
+            | F::BitAnd
+            | F::BitOr
+            | F::BitXor
             | F::CountDistinct
+            | F::SumDistinct
+            | F::AvgDistinct
             | F::ApproxDistinct
     )
 }
@@ -345,6 +350,8 @@ fn object_kind(function: AggregateFunction, storage: Storage) -> Option<ObjectKi
         F::PercentileCont => ObjectKind::Percentile,
         F::CountDistinct if is_text => ObjectKind::DistinctTexts,
         F::CountDistinct => ObjectKind::DistinctWords,
+        F::SumDistinct => ObjectKind::DistinctSum { is_float: storage == Storage::Float },
+        F::AvgDistinct => ObjectKind::DistinctMean { is_float: storage == Storage::Float },
         F::ApproxDistinct => ObjectKind::Approximate,
         F::Min if is_text => ObjectKind::MinText,
         F::Max if is_text => ObjectKind::MaxText,
@@ -368,6 +375,9 @@ fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
         F::Max | F::BoolOr => FixedKind::MaxInteger,
         F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => FixedKind::Variance,
         F::CovarSamp | F::CovarPop | F::Corr | F::RegrSlope | F::RegrIntercept | F::RegrR2 => FixedKind::Regression,
+        F::BitAnd => FixedKind::BitAnd,
+        F::BitOr => FixedKind::BitOr,
+        F::BitXor => FixedKind::BitXor,
         F::FirstValue => FixedKind::First,
         F::LastValue => FixedKind::Last,
         _ => unreachable!("{function} has no state of fixed size"),

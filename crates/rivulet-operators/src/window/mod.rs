@@ -224,7 +224,7 @@ impl OperatorFactory for WindowAggregate {
         for aggregate in &plan.aggregates {
             let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
             let mut text = match (aggregate.function, arguments.is_empty()) {
-                (crate::AggregateFunction::CountDistinct, _) => format!("count(DISTINCT {})", arguments.join(", ")),
+                (function, _) if function.is_over_distinct() => function.call(&arguments.join(", ")),
                 (function, true) => format!("{function}(*)"),
                 (function, false) => format!("{function}({})", arguments.join(", ")),
             };

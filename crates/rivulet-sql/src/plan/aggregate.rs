@@ -63,7 +63,7 @@ impl<'a> Aggregates<'a> {
             return Err(SqlError::new(position, format!("{} needs arguments", aggregate.name())));
         };
         let function = match list.duplicate_treatment {
-            Some(ast::DuplicateTreatment::Distinct) => AggregateFunction::CountDistinct,
+            Some(ast::DuplicateTreatment::Distinct) => aggregate.over_distinct().unwrap_or(aggregate),
             _ => aggregate,
         };
         let mut arguments: Vec<&ast::Expr> = call.within_group.iter().map(|order| &order.expr).collect();

@@ -17,14 +17,11 @@ pub(super) const WINDOWS: [&str; 4] = ["tumble", "hop", "session", "count_window
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
 
 /// Aggregates that SQL users know from elsewhere and that are not in the language (yet).
-const OTHER_AGGREGATES: [&str; 20] = [
+const OTHER_AGGREGATES: [&str; 17] = [
     "any_value",
     "approx_median",
     "approx_percentile_cont",
     "array_agg",
-    "bit_and",
-    "bit_or",
-    "bit_xor",
     "every",
     "group_concat",
     "grouping",

@@ -31,7 +31,7 @@ use super::time_to_live::{span_text, state_text};
 use super::{TIME, check_columns, check_time};
 use crate::expression::sql;
 use crate::window::{WINDOW_END, WINDOW_START, check_panes};
-use crate::{AggregateFunction, AggregateSpec, PlanError};
+use crate::{AggregateSpec, PlanError};
 
 /// What a window aggregation over keys does.
 #[derive(Clone, Debug)]
@@ -298,7 +298,7 @@ pub(crate) fn by_text(input: &Schema, keys: &[usize]) -> Option<String> {
 pub(crate) fn aggregate_text(aggregate: &AggregateSpec) -> String {
     let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
     let mut text = match (aggregate.function, arguments.is_empty()) {
-        (AggregateFunction::CountDistinct, _) => format!("count(DISTINCT {})", arguments.join(", ")),
+        (function, _) if function.is_over_distinct() => function.call(&arguments.join(", ")),
         (function, true) => format!("{function}(*)"),
         (function, false) => format!("{function}({})", arguments.join(", ")),
     };

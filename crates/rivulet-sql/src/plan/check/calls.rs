@@ -1,6 +1,7 @@
 //! Calls of functions: which there are, and where aggregates and history functions may stand.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
+use rivulet_operators::AggregateFunction;
 
 use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
@@ -186,12 +187,14 @@ impl Scope<'_> {
             if place != Place::AggregateArgument {
                 return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
             }
-            // Of these, every value and the distinct values give the same.
-            let indifferent = matches!(name.text.as_str(), "min" | "max" | "bool_and" | "bool_or");
-            if indifferent {
-                arguments.duplicate_treatment = None;
-            } else if name.text != "count" {
-                return Err(not_yet(position, &format!("DISTINCT in {name}")).hint("count(DISTINCT ...) is"));
+            let function = AggregateFunction::from_name(&name.text);
+            match function.and_then(AggregateFunction::over_distinct) {
+                Some(same) if Some(same) == function => arguments.duplicate_treatment = None,
+                Some(_) => {}
+                None => {
+                    let hint = "count(DISTINCT ...), sum(DISTINCT ...) and avg(DISTINCT ...) are";
+                    return Err(not_yet(position, &format!("DISTINCT in {name}")).hint(hint));
+                }
             }
         }
         if let Some(clause) = arguments.clauses.first() {

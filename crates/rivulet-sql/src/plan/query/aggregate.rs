@@ -384,11 +384,14 @@ impl Lowering {
     ) -> Result<AggregateSpec, SqlError> {
         use AggregateFunction as F;
         let position = args.first().map(place_of).unwrap_or_default().or(self.position());
-        let function = match (function, distinct) {
-            (function, false) => function,
-            (F::Count, true) => F::CountDistinct,
-            (F::Min | F::Max | F::BoolAnd | F::BoolOr | F::ApproxDistinct, true) => function,
-            (function, true) => return Err(not_yet(position, &format!("DISTINCT in {function}"))),
+        let function = match (function, distinct.then(|| function.over_distinct())) {
+            (function, None) => function,
+            (_, Some(Some(function))) => function,
+            (function, Some(None)) => {
+                return Err(not_yet(position, &format!("DISTINCT in {function}")).hint(format!(
+                    "take the different values first: SELECT {function}(x) FROM (SELECT DISTINCT x FROM t)"
+                )));
+            }
         };
         // The count of a constant is that of rows.
         let counts_rows = function == F::Count
@@ -400,7 +403,7 @@ impl Lowering {
         let filter = filter.map(|filter| self.physical(filter, schema, stream)).transpose()?;
         let texts: Vec<String> = arguments.iter().map(sql).collect();
         let name = match (function, texts.is_empty()) {
-            (F::CountDistinct, _) => format!("count(DISTINCT {})", texts.join(", ")),
+            (function, _) if function.is_over_distinct() => function.call(&texts.join(", ")),
             (_, true) => format!("{function}(*)"),
             (_, false) => format!("{function}({})", texts.join(", ")),
         };
