@@ -138,6 +138,20 @@ impl AggregateFunction {
         }
     }
 
+    /// Whether its result is known when rows are taken back.
+    pub fn takes_back(self) -> bool {
+        !matches!(
+            self,
+            Self::ApproxDistinct
+                | Self::CovarSamp
+                | Self::CovarPop
+                | Self::Corr
+                | Self::RegrSlope
+                | Self::RegrIntercept
+                | Self::RegrR2
+        )
+    }
+
     /// Whether the function is that over the different values, which is called by the name of another.
     pub fn is_over_distinct(self) -> bool {
         matches!(self, Self::CountDistinct | Self::SumDistinct | Self::AvgDistinct)

@@ -336,8 +336,13 @@ fn median(values: &mut [f64]) -> f64 {
         return *upper;
     }
     let lower = below.iter().copied().max_by(order).expect("an even number of values has two middle ones");
+    middle_of(lower, *upper)
+}
+
+/// The mean of two numbers.
+pub(crate) fn middle_of(lower: f64, upper: f64) -> f64 {
     // Halved first where the sum would leave the range.
-    if (lower + *upper).is_finite() { (lower + *upper) / 2.0 } else { lower / 2.0 + *upper / 2.0 }
+    if (lower + upper).is_finite() { (lower + upper) / 2.0 } else { lower / 2.0 + upper / 2.0 }
 }
 
 /// The percentile of at least one value, linearly interpolated between the two nearest ranks.

@@ -421,8 +421,12 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 1: a session over rows that may be taken back would fall apart",
         ),
         (
-            "SELECT median(n) AS m FROM (SELECT count(*) AS n, max(date_time) AS t FROM bid GROUP BY auction) AS a GROUP BY tumble(t, INTERVAL '1 s')",
-            "error at line 1, column 1: aggregate: median cannot take back a row",
+            "SELECT corr(n, n) AS m FROM (SELECT count(*) AS n, max(date_time) AS t FROM bid GROUP BY auction) AS a GROUP BY tumble(t, INTERVAL '1 s')",
+            "error at line 1, column 13: corr cannot take back a row, and rows of this input may be taken back",
+        ),
+        (
+            "SELECT approx_distinct(n) AS m FROM (SELECT count(*) AS n FROM bid GROUP BY auction) AS a",
+            "error at line 1, column 24: approx_distinct cannot take back a row, and rows of this input may be taken back\nhint: write count(DISTINCT x)",
         ),
         (
             "SELECT count(*) AS n FROM (SELECT auction, min(date_time) AS t FROM bid GROUP BY auction) AS a GROUP BY tumble(t, INTERVAL '1 s')",

@@ -12,14 +12,17 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
+use datafusion_common::ScalarValue;
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Literal;
 use rivulet_dataflow::canonical_float;
 
 use super::distinct::place;
 use super::{Place, valid_of};
 use crate::aggregate::Storage;
-use crate::aggregate::object::Finished;
-use crate::{AggregateFunction, AggregateSpec};
+use crate::aggregate::fixed::finish_moments;
+use crate::aggregate::object::{Finished, middle_of, sum_of_floats, sum_of_integers};
+use crate::{AggregateFunction, AggregateSpec, PlanError};
 
 /// Counted values: an argument and a filter, and whether values are ordered by the event time of their rows first.
 #[derive(Debug)]
@@ -37,8 +40,12 @@ impl CountedPlan {
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
         aggregate: &AggregateSpec,
         argument_type: &DataType,
-    ) -> Place {
+    ) -> Result<Place, PlanError> {
         let function = aggregate.function;
+        let fraction = match function {
+            AggregateFunction::PercentileCont => fraction_of(aggregate)?,
+            _ => 0.5,
+        };
         let argument = place(expressions, &aggregate.arguments[0]);
         let filter = aggregate.filter.as_ref().map(|filter| place(expressions, filter));
         let is_timed = matches!(function, AggregateFunction::FirstValue | AggregateFunction::LastValue);
@@ -48,7 +55,7 @@ impl CountedPlan {
             plans.push(Self { argument, filter, storage, is_timed });
             plans.len() - 1
         });
-        Place::Counted { values, function }
+        Ok(Place::Counted { values, function, fraction })
     }
 
     /// The values of a batch's rows.
@@ -77,7 +84,13 @@ impl CountedPlan {
     }
 
     pub(super) fn result_storage(&self, function: AggregateFunction) -> Storage {
-        if function == AggregateFunction::CountDistinct { Storage::Integer } else { self.storage }
+        use AggregateFunction as F;
+        match function {
+            F::CountDistinct => Storage::Integer,
+            F::AvgDistinct | F::Median | F::PercentileCont => Storage::Float,
+            F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => Storage::Float,
+            _ => self.storage,
+        }
     }
 
     /// Reads what [`Counted::encode`] wrote.
@@ -162,12 +175,38 @@ impl Counted {
         }
     }
 
-    /// The result of a function over these values.
-    pub(super) fn result(&self, function: AggregateFunction) -> Finished {
+    /// The values that are there, in order, and how often each is.
+    fn present(&self) -> impl DoubleEndedIterator<Item = (&Value, i64)> + Clone {
+        self.values.iter().filter(|(_, count)| **count > 0).map(|(key, count)| (&key.1, *count))
+    }
+
+    /// The result of a function over these values; `fraction` is that of a percentile. What is not at one of their ends
+    /// is found by a walk over all of them, once for each result.
+    pub(super) fn result(&self, function: AggregateFunction, fraction: f64) -> Finished {
         use AggregateFunction as F;
-        let mut present = self.values.iter().filter(|(_, count)| **count > 0).map(|(key, _)| &key.1);
+        let mut present = self.present().map(|(value, _)| value);
+        let numbers = self.present().map(|(value, count)| (self.number(value), count));
+        let integers = self.present().map(|(value, count)| (value.word(), count));
         let value = match function {
             F::CountDistinct => return Finished::Integer((self.values.len() - self.missing) as i64),
+            F::SumDistinct | F::AvgDistinct => {
+                let is_mean = function == F::AvgDistinct;
+                return match self.is_float {
+                    true => sum_of_floats(numbers.map(|(number, _)| number), is_mean),
+                    false => sum_of_integers(integers.map(|(word, _)| word), is_mean),
+                };
+            }
+            F::Median => return percentile(numbers, 0.5, |lower, upper, _| middle_of(lower, upper)),
+            F::PercentileCont => {
+                return percentile(numbers, fraction, |lower, upper, weight| lower + (upper - lower) * weight);
+            }
+            F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => return moments(numbers, function),
+            F::BitAnd => return bits(integers, |bits, (word, _)| bits & word),
+            F::BitOr => return bits(integers, |bits, (word, _)| bits | word),
+            F::BitXor => {
+                let odd = integers.map(|(word, count)| (if count % 2 == 0 { 0 } else { word }, count));
+                return bits(odd, |bits, (word, _)| bits ^ word);
+            }
             F::Min | F::BoolAnd | F::FirstValue => present.next(),
             _ => present.next_back(),
         };
@@ -176,6 +215,14 @@ impl Counted {
             Some(Value::Word(word)) if self.is_float => Finished::Float(f64::from_bits(flipped(*word) as u64)),
             Some(Value::Word(word)) => Finished::Integer(*word),
             Some(Value::Text(text)) => Finished::Text(text.clone()),
+        }
+    }
+
+    /// A value as a floating point number.
+    fn number(&self, value: &Value) -> f64 {
+        match self.is_float {
+            true => f64::from_bits(flipped(value.word()) as u64),
+            false => value.word() as f64,
         }
     }
 
@@ -201,6 +248,76 @@ impl Counted {
     }
 }
 
+impl Value {
+    fn word(&self) -> i64 {
+        match self {
+            Self::Word(word) => *word,
+            Self::Text(_) => 0,
+        }
+    }
+}
+
+/// The percentile of numbers in order, each so many times; between two ranks what is made of their numbers and of how
+/// far it is from the lower to the upper one.
+fn percentile(
+    numbers: impl Iterator<Item = (f64, i64)> + Clone,
+    fraction: f64,
+    between: impl Fn(f64, f64, f64) -> f64,
+) -> Finished {
+    let count: i64 = numbers.clone().map(|(_, times)| times).sum();
+    if count == 0 {
+        return Finished::Null;
+    }
+    let rank = fraction * (count - 1) as f64;
+    let at = |rank: i64| {
+        let mut passed = 0;
+        let found = numbers.clone().find(|(_, times)| {
+            passed += times;
+            passed > rank
+        });
+        found.map_or(f64::NAN, |(number, _)| number)
+    };
+    let (lower, weight) = (at(rank.floor() as i64), rank - rank.floor());
+    Finished::Float(canonical_float(match weight == 0.0 {
+        true => lower,
+        false => between(lower, at(rank.floor() as i64 + 1), weight),
+    }))
+}
+
+/// Mean and variance of numbers, each so many times, in two passes.
+fn moments(numbers: impl Iterator<Item = (f64, i64)> + Clone, function: AggregateFunction) -> Finished {
+    let count: i64 = numbers.clone().map(|(_, times)| times).sum();
+    let sum: f64 = numbers.clone().map(|(number, times)| number * times as f64).sum();
+    let mean = sum / count as f64;
+    let squares: f64 = numbers.map(|(number, times)| (number - mean) * (number - mean) * times as f64).sum();
+    match finish_moments(function, count as u64, mean, squares) {
+        Some(found) => Finished::Float(canonical_float(found)),
+        None => Finished::Null,
+    }
+}
+
+/// What an operation on bits makes of integers; null of none.
+fn bits(mut integers: impl Iterator<Item = (i64, i64)>, join: impl Fn(i64, (i64, i64)) -> i64) -> Finished {
+    match integers.next() {
+        Some((first, _)) => Finished::Integer(integers.fold(first, join)),
+        None => Finished::Null,
+    }
+}
+
+/// The fraction that a percentile asks for, which is a constant here.
+fn fraction_of(aggregate: &AggregateSpec) -> Result<f64, PlanError> {
+    let constant = aggregate.arguments.get(1).and_then(|fraction| fraction.downcast_ref::<Literal>());
+    let number = constant.and_then(|constant| match constant.value().cast_to(&DataType::Float64) {
+        Ok(ScalarValue::Float64(number)) => number,
+        _ => None,
+    });
+    number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| PlanError::Operator {
+        operator: "aggregate",
+        problem: "the fraction of percentile_cont is no constant between 0 and 1".into(),
+        hint: "write for example percentile_cont(value, 0.95)".into(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,20 +328,52 @@ mod tests {
         let values = CountedValues { values: Values::Words(floats.iter().map(ordered).collect()), valid: None };
         let mut counted = Counted { is_float: true, ..Counted::default() };
         (0..4).for_each(|row| counted.add(&values, row, 0, 1));
-        assert_eq!(counted.result(AggregateFunction::Min), Finished::Float(-7.0));
-        assert!(matches!(counted.result(AggregateFunction::Max), Finished::Float(max) if max.is_nan()));
+        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(-7.0));
+        assert!(matches!(counted.result(AggregateFunction::Max, 0.5), Finished::Float(max) if max.is_nan()));
         counted.add(&values, 1, 0, -1);
         counted.add(&values, 3, 0, -1);
-        assert_eq!(counted.result(AggregateFunction::Max), Finished::Float(2.5));
-        assert_eq!(counted.result(AggregateFunction::Min), Finished::Float(0.0));
-        assert_eq!(counted.result(AggregateFunction::CountDistinct), Finished::Integer(2));
+        assert_eq!(counted.result(AggregateFunction::Max, 0.5), Finished::Float(2.5));
+        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(0.0));
+        assert_eq!(counted.result(AggregateFunction::CountDistinct, 0.5), Finished::Integer(2));
         counted.add(&values, 3, 0, -1);
         assert_eq!(
-            counted.result(AggregateFunction::CountDistinct),
+            counted.result(AggregateFunction::CountDistinct, 0.5),
             Finished::Integer(2),
             "what is missing is not there"
         );
         counted.add(&values, 3, 0, 1);
-        assert_eq!(counted.result(AggregateFunction::Min), Finished::Float(0.0));
+        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(0.0));
+    }
+    /// What is walked over gives the same as what is computed of the values one by one.
+    #[test]
+    fn every_function_is_that_of_the_values_that_are_left() {
+        use AggregateFunction as F;
+        let taken = [3, -4, 3, 7, 12, 7, 3];
+        let values = CountedValues { values: Values::Words(taken.to_vec()), valid: None };
+        let mut counted = Counted::default();
+        let nothing = counted.result(F::Median, 0.5);
+        assert_eq!((nothing, counted.result(F::SumDistinct, 0.5)), (Finished::Null, Finished::Null));
+        assert_eq!((counted.result(F::VarPop, 0.5), counted.result(F::BitXor, 0.5)), (Finished::Null, Finished::Null));
+        (0..7).for_each(|row| counted.add(&values, row, 0, 1));
+        counted.add(&values, 4, 0, -1);
+        // Left: -4, 3, 3, 3, 7, 7.
+        for (function, fraction, expected) in [
+            (F::Median, 0.5, Finished::Float(3.0)),
+            (F::PercentileCont, 0.7, Finished::Float(5.0)),
+            (F::PercentileCont, 1.0, Finished::Float(7.0)),
+            (F::PercentileCont, 0.0, Finished::Float(-4.0)),
+            (F::SumDistinct, 0.5, Finished::Integer(6)),
+            (F::AvgDistinct, 0.5, Finished::Float(2.0)),
+            (F::BitAnd, 0.5, Finished::Integer(-4 & 3 & 7)),
+            (F::BitOr, 0.5, Finished::Integer(-4 | 3 | 7)),
+            (F::BitXor, 0.5, Finished::Integer(-4 ^ 3)),
+        ] {
+            assert_eq!(counted.result(function, fraction), expected, "{function}");
+        }
+        let left = [-4.0, 3.0, 3.0, 3.0, 7.0, 7.0];
+        let mean = left.iter().sum::<f64>() / 6.0;
+        let variance = left.iter().map(|one: &f64| (one - mean).powi(2)).sum::<f64>() / 5.0;
+        let Finished::Float(found) = counted.result(F::VarSamp, 0.5) else { panic!("a number") };
+        assert!((found - variance).abs() < 1e-12, "{found} {variance}");
     }
 }

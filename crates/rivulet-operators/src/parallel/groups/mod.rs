@@ -56,8 +56,16 @@ pub(crate) struct GroupPlan {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Layout(usize),
-    Distinct { set: usize, filter: usize },
-    Counted { values: usize, function: AggregateFunction },
+    Distinct {
+        set: usize,
+        filter: usize,
+    },
+    /// The fraction is that of a percentile.
+    Counted {
+        values: usize,
+        function: AggregateFunction,
+        fraction: f64,
+    },
 }
 
 impl GroupPlan {
@@ -87,18 +95,15 @@ impl GroupPlan {
                     in_layout.push(aggregate.clone());
                     Place::Layout(in_layout.len() - 1)
                 }
-                (
-                    Mode::Undoing,
-                    F::Min | F::Max | F::BoolAnd | F::BoolOr | F::CountDistinct | F::FirstValue | F::LastValue,
-                ) => CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, &arguments[0]),
-                (Mode::Undoing, function) => {
+                (Mode::Undoing, function) if !function.takes_back() => {
                     return Err(PlanError::Operator {
                         operator: "aggregate",
                         problem: format!("{function} cannot take back a row, and rows of this input may be taken back"),
-                        hint:
-                            "use count, sum, avg, min or max, or aggregate where rows are final, for example in windows"
-                                .into(),
+                        hint: "aggregate where rows are final, for example in windows".into(),
                     });
+                }
+                (Mode::Undoing, _) => {
+                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, &arguments[0])?
                 }
             };
             places.push((data_type, place));
@@ -193,9 +198,10 @@ impl GroupPlan {
                     }
                 }
                 Place::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
-                Place::Counted { values, function } => {
+                Place::Counted { values, function, fraction } => {
                     let plan = &self.counted[values];
-                    let groups = groups.iter().map(|&group| states.counted[values][group as usize].result(function));
+                    let of_group = |&group: &u32| states.counted[values][group as usize].result(function, fraction);
+                    let groups = groups.iter().map(of_group);
                     finished_column(plan.result_storage(function), groups, failed)
                 }
             };

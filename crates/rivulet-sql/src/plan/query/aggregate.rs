@@ -364,6 +364,16 @@ impl Lowering {
             return Err(not_yet(position, &format!("the aggregate {}", call.func.name())));
         };
         let AggregateFunctionParams { args, distinct, filter, order_by, null_treatment } = &call.params;
+        if stream.changes && !function.takes_back() {
+            let problem = format!("{function} cannot take back a row, and rows of this input may be taken back");
+            let hint = match function {
+                AggregateFunction::ApproxDistinct => {
+                    "write count(DISTINCT x), or aggregate where rows are final, for example in windows"
+                }
+                _ => "aggregate where rows are final, for example in windows",
+            };
+            return Err(refused(position, problem).hint(hint));
+        }
         self.aggregate_of(*function, args, *distinct, filter.as_deref(), schema, stream).and_then(|spec| {
             if !order_by.is_empty() || null_treatment.is_some() {
                 return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")));
