@@ -219,7 +219,7 @@ impl Check<'_> {
     }
 
     fn expression(&mut self, expression: &ast::Expr) -> Result<(), RelationalError> {
-        use ast::{BinaryOperator, CeilFloorKind, DateTimeField, Expr, UnaryOperator, Value};
+        use ast::{BinaryOperator, CeilFloorKind, Expr, UnaryOperator, Value};
         let (what, hint) = match expression {
             Expr::UnaryOp { op: UnaryOperator::Minus, expr: number } => match number.as_ref() {
                 Expr::Value(value) => {
@@ -263,16 +263,11 @@ impl Check<'_> {
                 self.at(text.as_ref());
                 return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
             }
-            Expr::AtTimeZone { .. } => {
-                ("AT TIME ZONE".to_owned(), Some("timestamps are in UTC; add an INTERVAL to shift them"))
-            }
             // The planner below takes the pattern for a regular expression.
             Expr::SimilarTo { .. } => ("SIMILAR TO".to_owned(), Some("use LIKE, or ~ with a regular expression")),
             Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => ("LIKE ANY".to_owned(), None),
-            Expr::Ceil { field, .. } | Expr::Floor { field, .. }
-                if !matches!(field, CeilFloorKind::DateTimeField(DateTimeField::NoDateTime)) =>
-            {
-                ("CEIL or FLOOR TO".to_owned(), Some("use date_trunc for times, and round for decimals"))
+            Expr::Ceil { field: CeilFloorKind::Scale(_), .. } | Expr::Floor { field: CeilFloorKind::Scale(_), .. } => {
+                ("CEIL or FLOOR to decimals".to_owned(), Some("use round(number, decimals)"))
             }
             Expr::Array(_) | Expr::InUnnest { .. } => ("an array".to_owned(), None),
             Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => {

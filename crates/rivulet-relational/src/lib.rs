@@ -15,6 +15,7 @@
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - [`expression`]: expressions by themselves ([`ExpressionPlanner`]): those of applications;
 //! - [`parts`]: the SELECTs of a query one by one, to say which expression of them is wrong;
+//! - [`times`]: units, zones and roundings of times, spelled out as calls;
 //! - `spelling`: casts with all the details of their types;
 //! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
@@ -42,6 +43,7 @@ mod comparisons;
 mod nothing;
 mod order;
 mod subqueries;
+pub mod times;
 mod unions;
 mod walk;
 pub mod error;

@@ -13,6 +13,7 @@ use datafusion_sql::sqlparser::ast::{
 };
 
 use crate::error::{Problem, RelationalError};
+use crate::times;
 
 /// What a cast to a type of SQL does.
 struct Conversion {
@@ -29,6 +30,7 @@ struct Conversion {
 /// # Errors
 /// A cast to a type that is not known, or with details that are not supported.
 pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
+    times::spell_out(expression)?;
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
             let error = RelationalError::new("this form of CAST is not supported yet");

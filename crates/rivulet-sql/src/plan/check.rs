@@ -67,6 +67,7 @@ pub(super) struct Scope<'a> {
 impl Scope<'_> {
     /// Checks `expression` and brings it into planned form. `fallback` is a place for errors whose own is not known.
     pub(super) fn check(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
+        rivulet_relational::times::spell_out_times(expression).map_err(|error| placed(error, fallback))?;
         rivulet_relational::check_expression(expression).map_err(|error| placed(error, fallback))?;
         self.names(expression, place, fallback)
     }

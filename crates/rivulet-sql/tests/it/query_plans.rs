@@ -318,8 +318,8 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 8: the operator '^' is not supported yet\nhint: use power(base, exponent)",
         ),
         (
-            "SELECT date_time AT TIME ZONE 'Europe/Berlin' AS local FROM bid",
-            "error at line 1, column 8: AT TIME ZONE is not supported yet\nhint: timestamps are in UTC; add an INTERVAL",
+            "SELECT date_time AT TIME ZONE 'Berlin' AS local FROM bid",
+            "error at line 1, column 8: 'Berlin' is no time zone; write for example 'Europe/Berlin' or '+01:00'",
         ),
         (
             "SELECT price FROM bid WHERE channel = 5",

@@ -39,7 +39,12 @@ const OWN: &[(&str, &str, &str, &str)] = &[
          the same.",
     ),
     ("dayofmonth", TIME, "dayofmonth(time)", "The day of the month."),
-    ("from_unixtime", TIME, "from_unixtime(seconds)", "The time so many seconds after the beginning of 1970."),
+    (
+        "from_unixtime",
+        TIME,
+        "from_unixtime(seconds [, format])",
+        "The time so many seconds after the beginning of 1970; with a format its text, as `date_format` has it.",
+    ),
     ("haversine_m", MATH, "haversine_m(lat1, lon1, lat2, lon2)", "The distance of two places on the globe in metres."),
     ("hour", TIME, "hour(time)", "The hour."),
     ("if", "Conditional Functions", "if(condition, one, other)", "`one` where the condition is true, else `other`."),
@@ -70,7 +75,26 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         "The time as text, in the words of PostgreSQL (`YYYY`, `MM`, `DD`, `HH24`, `HH12`, `AM`, `MI`, `SS`, `MS`, `US`, \
          `Mon`, `Dy`, `DDD`, text in double quotes) or in percent signs (`%Y-%m-%d`). Other words are refused.",
     ),
-    ("to_local_time", TIME, "to_local_time(time)", "The time itself: a `TIMESTAMP` has no time zone."),
+    (
+        "timestampadd",
+        TIME,
+        "timestampadd(unit, number, time)",
+        "The time so many units later. The unit is one of `microsecond`, `millisecond`, `second`, `minute`, `hour`, \
+         `day`, `week`, `month`, `quarter` and `year`. Of a month that is too short it is the last day.",
+    ),
+    (
+        "timestampdiff",
+        TIME,
+        "timestampdiff(unit, from, to)",
+        "How many whole units, those of `timestampadd`, lie between two times; below zero if `to` lies before `from`.",
+    ),
+    (
+        "to_local_time",
+        TIME,
+        "to_local_time(time [, zone])",
+        "The time on the clocks of a zone: a `TIMESTAMP` is in UTC. `time AT TIME ZONE zone` is the same. Without a \
+         zone it is the time itself. The zone is a constant.",
+    ),
     (
         "to_timestamp",
         TIME,

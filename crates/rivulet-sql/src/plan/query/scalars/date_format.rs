@@ -447,7 +447,7 @@ fn days_before(year: i64) -> i64 {
 
 /// Year, month and day of a day since 1970, in the calendar of today (Hinnant, "chrono-compatible low-level date
 /// algorithms").
-fn date_of(days: i64) -> (i64, i64, i64) {
+pub(super) fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);

@@ -5,6 +5,7 @@ mod hashes;
 mod regexp_extract;
 mod rounding;
 mod text;
+mod timestamps;
 
 use std::sync::Arc;
 
@@ -36,8 +37,19 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     all.extend([date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()]);
     all.extend([text::split_index(), text::count_char()]);
     all.extend(hashes::hashes());
+    all.extend(timestamps::timestamps());
+    all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
     all
+}
+
+/// Functions of DataFusion under the names that other engines have for them.
+fn other_names() -> [Arc<ScalarUDF>; 2] {
+    let named = |function: Arc<ScalarUDF>, name: &'static str| Arc::new((*function).clone().with_aliases([name]));
+    [
+        named(datafusion_functions::math::signum(), "sign"),
+        named(datafusion_functions::datetime::to_unixtime(), "unix_timestamp"),
+    ]
 }
 
 /// Another way to write an expression.

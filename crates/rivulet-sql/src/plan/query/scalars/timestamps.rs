@@ -1,0 +1,312 @@
+//! Arithmetic over times in whole units: `timestampdiff(unit, from, to)`, `timestampadd(unit, number, time)`; and the
+//! time of day elsewhere: `to_local_time(time, zone)`.
+//!
+//! A month is added as people count months: the 31st becomes the last day of a shorter one. The difference is the most
+//! units that, added to the first time, do not lead beyond the second.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, TimestampMicrosecondArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Int64Type, TimestampMicrosecondType};
+use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+};
+
+use super::date_format::date_of;
+use crate::value::TIMESTAMP;
+
+const DAY_US: i64 = 86_400_000_000;
+
+/// Times further away than this from 1970 are at no place on earth, about 250,000 years: the calendar below ends.
+const ZONED_US_MAX: i64 = 8_000_000_000_000_000_000;
+
+/// All of them, for the catalog.
+pub(super) fn timestamps() -> [Arc<ScalarUDF>; 3] {
+    let arithmetic = |which: Which, operands: [DataType; 2]| {
+        let [first, second] = operands;
+        let signature = Signature::exact(vec![DataType::Utf8, first, second], Volatility::Immutable);
+        Arc::new(ScalarUDF::from(Arithmetic { which, signature }))
+    };
+    let local = vec![TypeSignature::Exact(vec![TIMESTAMP]), TypeSignature::Exact(vec![TIMESTAMP, DataType::Utf8])];
+    [
+        arithmetic(Which::Difference, [TIMESTAMP, TIMESTAMP]),
+        arithmetic(Which::Sum, [DataType::Int64, TIMESTAMP]),
+        Arc::new(ScalarUDF::from(LocalTime { signature: Signature::one_of(local, Volatility::Immutable) })),
+    ]
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Of so many microseconds.
+    Fixed(i64),
+    /// Of so many months.
+    Months(i64),
+}
+
+/// The unit of a name, which was checked when the call was read.
+fn unit_named(name: &str) -> Option<Unit> {
+    Some(match name {
+        "microsecond" => Unit::Fixed(1),
+        "millisecond" => Unit::Fixed(1_000),
+        "second" => Unit::Fixed(1_000_000),
+        "minute" => Unit::Fixed(60_000_000),
+        "hour" => Unit::Fixed(3_600_000_000),
+        "day" => Unit::Fixed(DAY_US),
+        "week" => Unit::Fixed(7 * DAY_US),
+        "month" => Unit::Months(1),
+        "quarter" => Unit::Months(3),
+        "year" => Unit::Months(12),
+        _ => return None,
+    })
+}
+
+impl Unit {
+    /// The time so many units behind another; `None` if it is out of range.
+    fn added(self, number: i64, time_us: i64) -> Option<i64> {
+        match self {
+            Self::Fixed(us) => time_us.checked_add(number.checked_mul(us)?),
+            Self::Months(months) => months_later(time_us, number.checked_mul(months)?),
+        }
+    }
+
+    /// The most units that, added to `from`, do not lead beyond `to`; below zero if that lies before. `None` if the two
+    /// are too far apart.
+    fn between(self, from_us: i64, to_us: i64) -> Option<i64> {
+        match self {
+            Self::Fixed(us) => Some(to_us.checked_sub(from_us)? / us),
+            Self::Months(_) if from_us > to_us => self.between(to_us, from_us)?.checked_neg(),
+            Self::Months(months) => {
+                let month = |time_us: i64| {
+                    let (year, month, _) = date_of(time_us.div_euclid(DAY_US));
+                    year * 12 + month
+                };
+                let whole = month(to_us) - month(from_us);
+                let reached = months_later(from_us, whole).is_some_and(|reached| reached <= to_us);
+                Some((whole - i64::from(!reached)) / months)
+            }
+        }
+    }
+}
+
+/// The same day and time so many months later; the last day of a month that is too short.
+fn months_later(time_us: i64, months: i64) -> Option<i64> {
+    let (days, of_day) = (time_us.div_euclid(DAY_US), time_us.rem_euclid(DAY_US));
+    let (year, month, day) = date_of(days);
+    let month = (year * 12 + month - 1).checked_add(months)?;
+    let (year, month) = (month.div_euclid(12), month.rem_euclid(12) + 1);
+    // All that a TIMESTAMP holds lies within.
+    if year.abs() > 400_000 {
+        return None;
+    }
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let length = match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    days_of(year, month, day.min(length)).checked_mul(DAY_US)?.checked_add(of_day)
+}
+
+/// The day of a date, counted from 1970 (Hinnant, "chrono-compatible low-level date algorithms").
+fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    // Years begin with March, so that the day that may be missing is their last.
+    let year = year - i64::from(month <= 2);
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Which {
+    Difference,
+    Sum,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Arithmetic {
+    which: Which,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Arithmetic {
+    fn name(&self) -> &str {
+        match self.which {
+            Which::Difference => "timestampdiff",
+            Which::Sum => "timestampadd",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(match self.which {
+            Which::Difference => DataType::Int64,
+            Which::Sum => TIMESTAMP,
+        })
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [ColumnarValue::Scalar(unit), first, second] = arguments.args.as_slice() else {
+            return exec_err!("the unit of {} must be a constant", self.name());
+        };
+        let Some(unit) = unit.try_as_str().flatten().and_then(unit_named) else {
+            return exec_err!("{unit} is no unit of {}", self.name());
+        };
+        let is_constant = [first, second].iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
+        let rows = if is_constant { 1 } else { arguments.number_rows };
+        let (first, second) = (first.clone().into_array(rows)?, second.clone().into_array(rows)?);
+        let times = second.as_primitive::<TimestampMicrosecondType>();
+        let is_there = |row: usize| first.is_valid(row) && second.is_valid(row);
+        let result: ArrayRef = match self.which {
+            Which::Difference => {
+                let from = first.as_primitive::<TimestampMicrosecondType>();
+                let of_row = |row: usize| match unit.between(from.value(row), times.value(row)) {
+                    Some(number) => Ok(number),
+                    None => exec_err!("the two times are too far apart"),
+                };
+                let numbers = (0..rows).map(|row| is_there(row).then(|| of_row(row)).transpose());
+                Arc::new(numbers.collect::<Result<Int64Array>>()?)
+            }
+            Which::Sum => {
+                let numbers = first.as_primitive::<Int64Type>();
+                let of_row = |row: usize| match unit.added(numbers.value(row), times.value(row)) {
+                    Some(time_us) => Ok(time_us),
+                    None => exec_err!("the time that timestampadd gives is out of range"),
+                };
+                let found = (0..rows).map(|row| is_there(row).then(|| of_row(row)).transpose());
+                Arc::new(found.collect::<Result<TimestampMicrosecondArray>>()?)
+            }
+        };
+        Ok(match is_constant {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?),
+            false => ColumnarValue::Array(result),
+        })
+    }
+}
+
+/// The time on the clocks of a zone. Without a zone it is the time itself, for a TIMESTAMP has none.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LocalTime {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for LocalTime {
+    fn name(&self) -> &str {
+        "to_local_time"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(TIMESTAMP)
+    }
+
+    fn simplify(&self, mut arguments: Vec<Expr>, _context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        match arguments.as_slice() {
+            [_] => return Ok(ExprSimplifyResult::Simplified(arguments.remove(0))),
+            [_, Expr::Literal(zone, _)] => {
+                if let Some(zone) = zone.try_as_str().flatten()
+                    && local(&TimestampMicrosecondArray::from(vec![0]), zone).is_err()
+                {
+                    return plan_err!("'{zone}' is no time zone; write for example 'Europe/Berlin' or '+01:00'");
+                }
+            }
+            _ => return plan_err!("the zone of AT TIME ZONE and of to_local_time must be a constant"),
+        }
+        Ok(ExprSimplifyResult::Original(arguments))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let (time, zone) = match arguments.args.as_slice() {
+            [time] => return Ok(time.clone()),
+            [time, ColumnarValue::Scalar(zone)] => (time, zone),
+            _ => return exec_err!("the zone of to_local_time must be a constant"),
+        };
+        let is_constant = matches!(time, ColumnarValue::Scalar(_));
+        let times = time.clone().into_array(if is_constant { 1 } else { arguments.number_rows })?;
+        let times = times.as_primitive::<TimestampMicrosecondType>();
+        let found = match zone.try_as_str().flatten() {
+            Some(zone) => local(times, zone)?,
+            None => Arc::new(TimestampMicrosecondArray::from(vec![None; times.len()])),
+        };
+        Ok(match is_constant {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
+            false => ColumnarValue::Array(found),
+        })
+    }
+}
+
+/// Times in UTC as they are on the clocks of a zone.
+///
+/// # Errors
+/// There is no such zone, or a time is out of range.
+fn local(times: &TimestampMicrosecondArray, zone: &str) -> Result<ArrayRef> {
+    let is_far = |time_us: &i64| time_us.unsigned_abs() > ZONED_US_MAX.unsigned_abs();
+    if times.iter().flatten().any(|time_us| is_far(&time_us)) {
+        return exec_err!("the time is out of range for a time zone");
+    }
+    let zoned = times.clone().with_timezone(zone);
+    let field = |data_type: &DataType| Arc::new(Field::new("time", data_type.clone(), true));
+    let (given, given_type) = (times.len(), zoned.data_type().clone());
+    let found = datafusion_functions::datetime::to_local_time().invoke_with_args(ScalarFunctionArgs {
+        args: vec![ColumnarValue::Array(Arc::new(zoned))],
+        arg_fields: vec![field(&given_type)],
+        number_rows: given,
+        return_field: field(&TIMESTAMP),
+        config_options: Arc::default(),
+    })?;
+    Ok(cast(&found.into_array(given)?, &TIMESTAMP)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn months_end_where_they_end() {
+        let at = |year, month, day| days_of(year, month, day) * DAY_US + 5;
+        assert_eq!(days_of(1970, 1, 1), 0);
+        assert_eq!(Unit::Months(1).added(1, at(2026, 1, 31)), Some(at(2026, 2, 28)));
+        assert_eq!(Unit::Months(1).added(-11, at(2025, 1, 31)), Some(at(2024, 2, 29)));
+        assert_eq!(Unit::Months(12).added(1, at(2024, 2, 29)), Some(at(2025, 2, 28)));
+        assert_eq!(Unit::Months(1).between(at(2026, 1, 31), at(2026, 2, 28)), Some(1));
+        assert_eq!(Unit::Months(1).between(at(2026, 1, 31), at(2026, 2, 28) - 1), Some(0));
+        assert_eq!(Unit::Months(1).between(at(2026, 3, 1), at(2026, 1, 2)), Some(-1));
+        assert_eq!(Unit::Months(12).between(at(2024, 2, 29), at(2026, 2, 27)), Some(1));
+        assert_eq!(Unit::Fixed(DAY_US).between(at(2026, 3, 1), at(2026, 2, 28) + 1), Some(0));
+        assert_eq!(Unit::Months(1).added(i64::MAX, 0), None);
+        assert_eq!(Unit::Fixed(1).between(i64::MIN, i64::MAX), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_date_is_that_of_its_day(days in -100_000_000_i64..100_000_000) {
+            let (year, month, day) = date_of(days);
+            prop_assert_eq!(days_of(year, month, day), days);
+        }
+
+        /// As the difference is defined, and whatever the calendar does.
+        #[test]
+        fn a_difference_is_the_most_that_can_be_added(
+            from_us in -4_000_000_000_000_000_i64..4_000_000_000_000_000,
+            length_us in 0_i64..400_000_000_000_000,
+            unit in prop::sample::select(vec!["second", "hour", "day", "week", "month", "quarter", "year"]),
+        ) {
+            let unit = unit_named(unit).unwrap();
+            let number = unit.between(from_us, from_us + length_us).unwrap();
+            prop_assert!(unit.added(number, from_us).unwrap() <= from_us + length_us);
+            prop_assert!(unit.added(number + 1, from_us).unwrap() > from_us + length_us);
+            prop_assert_eq!(unit.between(from_us + length_us, from_us), Some(-number));
+        }
+    }
+}
