@@ -93,6 +93,9 @@ pub(crate) fn said(message: &str, known: Place, query: &ast::Query) -> Option<Re
         let message = format!("{names} names are given to {columns} columns");
         return at(named_columns(query), message, "name all columns behind AS, or none");
     }
+    if message.contains("OFFSET must be >=") {
+        return at(offset(query), "OFFSET takes a whole number, 0 or more".into(), "write for example OFFSET 10");
+    }
     if message.contains("must be >= 0, ") {
         return at(limit(query), "LIMIT takes a whole number, 0 or more".into(), "write for example LIMIT 10");
     }
@@ -236,6 +239,20 @@ fn limits(query: &ast::Query) -> Vec<Place> {
         }
         Node::Query(_) => found.push(None),
         _ => {}
+    });
+    found
+}
+
+/// The place of the number in the first OFFSET.
+pub(crate) fn offset(query: &ast::Query) -> Place {
+    let mut found = None;
+    see(query, &mut |node| {
+        if let Node::Query(ast::Query { limit_clause: Some(clause), .. }) = node
+            && let ast::LimitClause::LimitOffset { offset: Some(ast::Offset { value, .. }), .. }
+            | ast::LimitClause::OffsetCommaLimit { offset: value, .. } = clause
+        {
+            found = found.or_else(|| start(value));
+        }
     });
     found
 }

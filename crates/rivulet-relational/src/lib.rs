@@ -40,6 +40,7 @@ mod check;
 mod clauses;
 mod conditions;
 mod comparisons;
+mod limits;
 mod nothing;
 mod order;
 mod subqueries;

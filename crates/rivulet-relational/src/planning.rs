@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchemaRef, DataFusionError, Result};
+use datafusion_common::{Column, DFSchemaRef, DataFusionError, Result};
 use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::planner::ContextProvider;
-use datafusion_expr::{Expr, FetchType, LogicalPlan, SkipType, SubqueryAlias};
+use datafusion_expr::{Expr, FetchType, LogicalPlan, Projection, SkipType, Sort, SubqueryAlias, WindowUDF};
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
 use datafusion_optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
 use datafusion_optimizer::eliminate_cross_join::EliminateCrossJoin;
@@ -31,15 +31,16 @@ use datafusion_sql::sqlparser::ast;
 use crate::aliases::OtherNames;
 use crate::catalog::{Catalog, ViewSource};
 use crate::check::check;
-use crate::clauses::{inner_limit, limit, start};
+use crate::clauses::{inner_limit, limit, offset, start};
 use crate::comparisons;
 use crate::conditions::{ConstantsOnTheRight, PushDownConditions};
 use crate::error::{Problem, RelationalError};
 use crate::group_window;
+use crate::limits;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::spell_out;
-use crate::subqueries;
+use crate::subqueries::{self, Functions};
 use crate::unions;
 use crate::walk::{NodeMut, change_expression, change_query};
 
@@ -55,15 +56,19 @@ const STEPS_MAX: usize = 20_000;
 /// How many steps of a query may stand one over the other.
 const DEPTH_MAX: usize = 2_000;
 
-/// An optimized query, without ORDER BY and LIMIT at its top.
+/// An optimized query, without ORDER BY, LIMIT and OFFSET at its top.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The plan.
     pub plan: LogicalPlan,
     /// ORDER BY at the top, as places of columns.
     pub order: Vec<SortColumn>,
+    /// How many of the columns are selected; further ones, behind those, are there to be ordered by.
+    pub selected: usize,
     /// LIMIT at the top.
     pub limit: Option<usize>,
+    /// OFFSET at the top.
+    pub offset: usize,
 }
 
 /// A column of ORDER BY.
@@ -77,68 +82,98 @@ pub struct SortColumn {
     pub nulls_first: bool,
 }
 
-/// Plans a query over what is in the catalog.
-pub fn plan(query: &ast::Query, catalog: &Catalog) -> Result<Planned, RelationalError> {
-    let (mut plan, mut limit) = (translate(query, catalog)?, None);
-    let mut order = Vec::new();
+/// Plans a query over what is in the catalog. Rows that go to a sink go there as they come, so LIMIT with an order at
+/// the top is one as inside of a query.
+pub fn plan(query: &ast::Query, catalog: &Catalog, goes_to_sink: bool) -> Result<Planned, RelationalError> {
+    let (mut plan, mut limit, mut offset) = (translate(query, catalog)?, None, 0);
+    if goes_to_sink {
+        plan = limits::rewrite_top(plan, &row_number(catalog))?;
+    }
     if let LogicalPlan::Limit(top) = plan {
         let located = |error: DataFusionError| RelationalError::from(error).located(query);
-        limit = match (top.get_skip_type().map_err(located)?, top.get_fetch_type().map_err(located)?) {
-            (SkipType::Literal(0), FetchType::Literal(fetch)) => fetch,
-            (SkipType::Literal(0), _) => {
-                let error = RelationalError::new("LIMIT takes a whole number");
-                return Err(
-                    RelationalError { place: limit_place(query, false), ..error }.hint("write for example LIMIT 10")
-                );
-            }
-            _ => {
-                let error = RelationalError::new("OFFSET is not supported yet");
-                let hint = "leave it out: LIMIT keeps the first rows of the result";
-                return Err(RelationalError { place: limit_place(query, true), ..error }.hint(hint));
-            }
-        };
+        (limit, offset) =
+            match (top.get_skip_type().map_err(located)?, top.get_fetch_type().map_err(located)?) {
+                (SkipType::Literal(skip), FetchType::Literal(fetch)) => (fetch, skip),
+                (SkipType::Literal(_), _) => {
+                    let error = RelationalError::new("LIMIT takes a whole number");
+                    return Err(RelationalError { place: limit_place(query, false), ..error }
+                        .hint("write for example LIMIT 10"));
+                }
+                _ => {
+                    let error = RelationalError::new("OFFSET takes a whole number");
+                    return Err(RelationalError { place: limit_place(query, true), ..error }
+                        .hint("write for example OFFSET 10"));
+                }
+            };
         plan = Arc::unwrap_or_clone(top.input);
     }
-    // What is sorted by and not selected is taken away again above the sort.
+    let selected = plan.schema().fields().len();
+    // What is sorted by and not selected stands behind what is, and is taken away again above the sort.
+    let is_column = |(one, column): (&Expr, Column)| matches!(one, Expr::Column(one) if *one == column);
     if let LogicalPlan::Projection(top) = &plan
         && let LogicalPlan::Sort(sort) = top.input.as_ref()
+        && top.expr.iter().zip(sort.input.schema().columns()).all(is_column)
     {
-        let selected = top.schema.columns();
-        let keys = sort.expr.iter().flat_map(|key| key.expr.column_refs());
-        let missing = keys.into_iter().find(|key| !selected.contains(key));
-        let place = missing.and_then(|column| column.spans().first()).map(|span| (span.start.line, span.start.column));
-        let message = match missing {
-            Some(column) => format!("ORDER BY {}, which is not selected, is not supported yet", column.name),
-            None => "ORDER BY something that is not selected is not supported yet".to_owned(),
-        };
-        return Err(
-            RelationalError { place, ..RelationalError::new(message) }.hint("select what the result is ordered by")
-        );
+        plan = LogicalPlan::Sort(sort.clone());
     }
+    let mut order = Vec::new();
     if let LogicalPlan::Sort(sort) = plan {
-        for key in &sort.expr {
-            let Expr::Column(column) = &key.expr else {
-                return Err(RelationalError::new(format!("ORDER BY {} is not supported yet", key.expr))
-                    .hint("name the expression in the SELECT, and order by the name"));
-            };
-            let column = sort.input.schema().index_of_column(column)?;
-            order.push(SortColumn { column, descending: !key.asc, nulls_first: key.nulls_first });
-        }
-        plan = Arc::unwrap_or_clone(sort.input);
+        let (sorted, keys) = with_keys(sort)?;
+        (plan, order) = (sorted, keys);
     }
     let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
-    refuse_limit(&plan, inner_limit(query))?;
-    Ok(Planned { plan, order, limit })
+    refuse_limit(&plan, inner_limit(query), query)?;
+    Ok(Planned { plan, order, selected, limit, offset })
 }
 
-/// Fails if there is a LIMIT that is not at the top.
-fn refuse_limit(plan: &LogicalPlan, place: Option<(u64, u64)>) -> Result<(), RelationalError> {
-    if !plan.exists(|node| Ok(matches!(node, LogicalPlan::Limit(_))))? {
-        return Ok(());
+/// The rows that are sorted, and by which of their columns. A key that is none becomes one.
+fn with_keys(sort: Sort) -> Result<(LogicalPlan, Vec<SortColumn>), RelationalError> {
+    let schema = sort.input.schema().clone();
+    let mut columns: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
+    let mut order = Vec::with_capacity(sort.expr.len());
+    for key in sort.expr {
+        let column = match &key.expr {
+            Expr::Column(column) => schema.index_of_column(column)?,
+            computed => {
+                let mut name = computed.schema_name().to_string();
+                if columns.iter().any(|one| one.qualified_name().1 == name) {
+                    name = format!("$order_{}", order.len());
+                }
+                columns.push(computed.clone().alias(name));
+                columns.len() - 1
+            }
+        };
+        order.push(SortColumn { column, descending: !key.asc, nulls_first: key.nulls_first });
     }
-    let error = RelationalError::new("LIMIT inside of a query is not supported yet");
-    let hint = "rank rows with ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) and keep those up to n";
-    Err(RelationalError { place, ..error }.hint(hint))
+    if columns.len() == schema.fields().len() {
+        return Ok((Arc::unwrap_or_clone(sort.input), order));
+    }
+    Ok((LogicalPlan::Projection(Projection::try_new(columns, sort.input)?), order))
+}
+
+/// Fails if there is a LIMIT that is not at the top; `place` is that of its number.
+fn refuse_limit(plan: &LogicalPlan, place: Option<(u64, u64)>, query: &ast::Query) -> Result<(), RelationalError> {
+    let mut found = None;
+    plan.apply(|node| {
+        if let LogicalPlan::Limit(limit) = node {
+            found = Some(limit.fetch.is_some());
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let (what, hint) = match found {
+        None => return Ok(()),
+        Some(true) => (
+            "LIMIT inside of a query needs an ORDER BY, which says which rows there are",
+            "write for example ORDER BY ts DESC LIMIT 10",
+        ),
+        Some(false) => (
+            "OFFSET inside of a query needs a LIMIT: all other rows would have to be numbered",
+            "write for example ORDER BY ts DESC LIMIT 10 OFFSET 10",
+        ),
+    };
+    let place = if found == Some(false) { offset(query) } else { place };
+    Err(RelationalError { place, ..RelationalError::new(what) }.hint(hint))
 }
 
 /// Where the number of LIMIT stands, or that of OFFSET.
@@ -165,11 +200,11 @@ pub struct PlannedView {
 
 /// Plans a query that others read by a name.
 pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, RelationalError> {
-    let plan = translate(query, catalog)?;
+    let plan = limits::rewrite_top(translate(query, catalog)?, &row_number(catalog))?;
     match size(&plan, OPTIMIZED_VIEW_MAX) {
         Some(_) => {
             let plan = optimize(plan, catalog).map_err(|error| error.located(query))?;
-            refuse_limit(&plan, limit(query))?;
+            refuse_limit(&plan, limit(query), query)?;
             Ok(PlannedView { plan, is_optimized: true })
         }
         None => Ok(PlannedView { plan, is_optimized: false }),
@@ -225,14 +260,20 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     order::rewrite_query(&mut query);
     let statement = ast::Statement::Query(Box::new(query));
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement)?;
+    let aggregate = |name: &str| catalog.get_aggregate_meta(name).expect("the language has it");
+    let functions = Functions { count: aggregate("count"), max: aggregate("max"), row_number: row_number(catalog) };
     let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;
+    let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);
     }
-    let count = catalog.get_aggregate_meta("count").expect("the language has count");
-    Ok(subqueries::rewrite(with_views(plan)?, &count)?)
+    Ok(subqueries::rewrite(with_views(plan)?, &functions)?)
+}
+
+fn row_number(catalog: &Catalog) -> Arc<WindowUDF> {
+    catalog.get_window_meta("row_number").expect("the language has row_number")
 }
 
 /// Puts the plans of views in the place of their names.

@@ -96,11 +96,15 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
             .collect();
         writeln!(out, "  in the end ordered by {}", keys.join(", "))?;
     }
-    if let Some(limit) = plan.output.limit {
-        writeln!(out, "  in the end the first {limit}")?;
+    match (plan.output.limit, plan.output.offset) {
+        (Some(limit), 0) => writeln!(out, "  in the end the first {limit}")?,
+        (Some(limit), offset) => writeln!(out, "  in the end {limit} behind the first {offset}")?,
+        (None, 0) => {}
+        (None, offset) => writeln!(out, "  in the end those behind the first {offset}")?,
     }
-    let width = plan.output.schema.fields().iter().map(|field| field.name().chars().count()).max().unwrap_or(0);
-    for field in plan.output.schema.fields() {
+    let selected = plan.output.selected_schema();
+    let width = selected.fields().iter().map(|field| field.name().chars().count()).max().unwrap_or(0);
+    for field in selected.fields() {
         writeln!(out, "  {:<width$}  {}", field.name(), type_name(field.data_type()))?;
     }
     Ok(())

@@ -8,8 +8,10 @@
 //!   values ([`one_row`]), which the optimizer completes where nothing is found.
 //! - `EXISTS` and `IN` that stand elsewhere than under AND, and `NOT IN` where null may come, become counts of rows.
 //! - A value of the outer query that is compared with itself becomes a question for null.
+//! - The first row in an order becomes the greatest of one ([`first_row`](mod@first_row)).
 //! - Conditions that cannot be pulled up without a change of the answer are refused ([`reach`]).
 
+mod first_row;
 mod nulls;
 mod one_row;
 mod reach;
@@ -22,12 +24,14 @@ use datafusion_expr::expr::{AggregateFunction, Exists, InSubquery, SetComparison
 use datafusion_expr::utils::{COUNT_STAR_EXPANSION, conjunction, split_conjunction};
 use datafusion_expr::{
     AggregateUDF, BinaryExpr, Distinct, Expr, Filter, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
-    Subquery, lit, not, when,
+    Subquery, WindowUDF, lit, not, when,
 };
 
 use crate::error::RelationalError;
+use first_row::first_row;
 use nulls::{is_never_null, rejects_null};
-use one_row::{OneRow, limits, one_row};
+pub(crate) use one_row::limits;
+use one_row::{OneRow, one_row};
 use reach::{Root, check_reach};
 
 /// The name of a subquery whose values are compared. Nothing outside of that subquery sees the name.
@@ -45,12 +49,19 @@ pub(crate) fn has_any(plan: &LogicalPlan) -> Result<bool> {
     })
 }
 
-/// Rewrites the subqueries of a plan. `count` is the aggregate of that name.
-pub(crate) fn rewrite(plan: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<LogicalPlan> {
-    plan.transform_up_with_subqueries(|node| rewrite_node(node, count)).map(|transformed| transformed.data)
+/// What subqueries become calls of: the functions of these names.
+pub(crate) struct Functions {
+    pub(crate) count: Arc<AggregateUDF>,
+    pub(crate) max: Arc<AggregateUDF>,
+    pub(crate) row_number: Arc<WindowUDF>,
 }
 
-fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transformed<LogicalPlan>> {
+/// Rewrites the subqueries of a plan.
+pub(crate) fn rewrite(plan: LogicalPlan, functions: &Functions) -> Result<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| rewrite_node(node, functions)).map(|transformed| transformed.data)
+}
+
+fn rewrite_node(node: LogicalPlan, functions: &Functions) -> Result<Transformed<LogicalPlan>> {
     let node = match node {
         LogicalPlan::Filter(filter) => match without_self_equality(&filter.predicate) {
             Some(predicate) => LogicalPlan::Filter(Filter::try_new(predicate, filter.input)?),
@@ -60,7 +71,7 @@ fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transfor
     };
     match node {
         LogicalPlan::Filter(filter) if has_subquery(&filter.predicate) => {
-            rewrite_filter(&filter.predicate, filter.input.clone(), count)
+            rewrite_filter(&filter.predicate, filter.input.clone(), functions)
         }
         // What ON of an inner join says may as well be said of its rows.
         LogicalPlan::Join(mut join)
@@ -70,10 +81,10 @@ fn rewrite_node(node: LogicalPlan, count: &Arc<AggregateUDF>) -> Result<Transfor
             let (above, kept): (Vec<Expr>, Vec<Expr>) = conjuncts.partition(has_subquery);
             join.filter = conjunction(kept);
             let above = conjunction(above).unwrap_or_else(|| lit(true));
-            rewrite_filter(&above, Arc::new(LogicalPlan::Join(join)), count)
+            rewrite_filter(&above, Arc::new(LogicalPlan::Join(join)), functions)
         }
         LogicalPlan::Projection(projection) if projection.expr.iter().any(has_subquery) => {
-            let rewriter = Rewriter { count, outer: &projection.input, known: Vec::new() };
+            let rewriter = Rewriter { functions, outer: &projection.input, known: Vec::new() };
             let expressions = projection.expr.iter().map(|expression| {
                 let rewritten = rewriter.value(expression.clone())?;
                 // The column keeps its name.
@@ -131,10 +142,10 @@ fn named(input: LogicalPlan, name: &TableReference) -> Result<LogicalPlan> {
 fn rewrite_filter(
     predicate: &Expr,
     input: Arc<LogicalPlan>,
-    count: &Arc<AggregateUDF>,
+    functions: &Functions,
 ) -> Result<Transformed<LogicalPlan>> {
     let known = split_conjunction(predicate);
-    let rewriter = Rewriter { count, outer: &input, known: known.clone() };
+    let rewriter = Rewriter { functions, outer: &input, known: known.clone() };
     let mut conjuncts = Vec::with_capacity(known.len());
     for conjunct in known {
         rewriter.conjunct(conjunct, &mut conjuncts)?;
@@ -167,7 +178,7 @@ fn membership(expression: &Expr) -> Option<(&Expr, &Subquery, bool)> {
 
 /// Rewrites the subqueries of one step.
 struct Rewriter<'a> {
-    count: &'a Arc<AggregateUDF>,
+    functions: &'a Functions,
     /// The rows for which a subquery is asked.
     outer: &'a LogicalPlan,
     /// What is true of them besides, wherever the answer matters.
@@ -254,6 +265,12 @@ impl Rewriter<'_> {
                     let replaced = if negated { not(is_in) } else { is_in };
                     return Ok(Transformed::new(replaced, true, TreeNodeRecursion::Jump));
                 }
+                if let Expr::ScalarSubquery(Subquery { subquery: plan, .. }) = &node
+                    && let Some(first) = first_row(plan, &self.functions.max, &self.functions.row_number)?
+                {
+                    let first = self.checked(Expr::ScalarSubquery(subquery(first)))?;
+                    return Ok(Transformed::new(first, true, TreeNodeRecursion::Jump));
+                }
                 let replaced = match &node {
                     Expr::Exists(Exists { subquery, negated }) => {
                         let plan = &subquery.subquery;
@@ -312,7 +329,7 @@ impl Rewriter<'_> {
     /// Whether a subquery has rows; if negated, whether it has none.
     fn counted(&self, rows: LogicalPlan, negated: bool) -> Result<Expr> {
         let one = vec![lit(COUNT_STAR_EXPANSION)];
-        let count = AggregateFunction::new_udf(self.count.clone(), one, false, None, vec![], None);
+        let count = AggregateFunction::new_udf(self.functions.count.clone(), one, false, None, vec![], None);
         let counted = LogicalPlanBuilder::from(rows)
             .aggregate(Vec::<Expr>::new(), vec![Expr::AggregateFunction(count)])?
             .build()?;

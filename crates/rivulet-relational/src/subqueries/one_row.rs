@@ -101,7 +101,7 @@ impl OneRow {
 }
 
 /// How many rows LIMIT leaves out at the start, and how many it takes then; `None` where these are no plain numbers.
-pub(super) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
+pub(crate) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
     Ok(match (limit.get_skip_type()?, limit.get_fetch_type()?) {
         (SkipType::Literal(skip), FetchType::Literal(fetch)) => Some((skip, fetch)),
         _ => None,

@@ -215,7 +215,7 @@ impl<'a> Reach<'a> {
 }
 
 /// The column of the subquery that a condition says is equal to something of the outer query alone.
-fn equal_to_outer(conjunct: &Expr) -> Option<&Expr> {
+pub(super) fn equal_to_outer(conjunct: &Expr) -> Option<&Expr> {
     fn column(one: &Expr) -> Option<&Expr> {
         match one {
             Expr::Column(_) => Some(one),

@@ -81,6 +81,14 @@ fn scripts(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn the_first_rows_go_to_a_sink_as_they_change() {
+    let sink = "CREATE SINK top (price BIGINT) TO 'blackhole:'; ";
+    let plan = planned(&format!("{sink}SELECT price FROM bid ORDER BY price DESC LIMIT 3 INTO top"));
+    assert!(plan.output.changes && plan.output.order.is_empty() && plan.output.limit.is_none());
+    assert!(error(&format!("{sink}SELECT price FROM bid ORDER BY price INTO top")).contains("ORDER BY x LIMIT 10"));
+}
+
+#[test]
 fn the_queries_of_the_benchmark_can_be_planned() {
     let found = scripts(
         &Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is"))
@@ -440,7 +448,11 @@ fn what_is_wrong_is_said_where_it_stands() {
             "SELECT a.id FROM auction AS a JOIN person AS p ON a.seller > p.id",
             "error at line 1, column 51: a join without an equality would pair every row with every other",
         ),
-        ("SELECT price FROM bid LIMIT 5 OFFSET 2", "error at line 1, column 38: OFFSET is not supported yet"),
+        ("SELECT price FROM bid LIMIT 5 OFFSET price", "error at line 1, column 38: unknown column 'price'"),
+        (
+            "SELECT price FROM (SELECT price FROM bid LIMIT 5) AS b",
+            "error at line 1, column 48: LIMIT inside of a query needs an ORDER BY, which says which rows there are\nhint: write",
+        ),
         (
             "SELECT price FROM bid EXCEPT ALL SELECT seller FROM auction",
             "error at line 1, column 1: EXCEPT ALL is not supported yet",

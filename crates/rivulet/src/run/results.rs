@@ -147,9 +147,10 @@ impl FinalRows {
 
 /// Rows in the order and number that a query asks for.
 fn ordered(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
-    let limit = output.limit.unwrap_or(usize::MAX).min(batch.num_rows());
+    let all = output.limit.map_or(usize::MAX, |limit| limit.saturating_add(output.offset)).min(batch.num_rows());
+    let skipped = output.offset.min(all);
     if output.order.is_empty() || batch.num_rows() == 0 {
-        return Ok(batch.slice(0, limit));
+        return selected(&batch.slice(skipped, all - skipped), output);
     }
     // Rows that are equal in what is ordered by stay in the order of their values, so that LIMIT is the same each time.
     let of_order = output.order.iter().map(|key| {
@@ -161,5 +162,14 @@ fn ordered(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, A
         .chain(of_values)
         .map(|(values, options): (&ArrayRef, _)| SortColumn { values: values.clone(), options: Some(options) })
         .collect();
-    take_record_batch(batch, &lexsort_to_indices(&columns, Some(limit))?)
+    let first = lexsort_to_indices(&columns, Some(all))?;
+    selected(&take_record_batch(batch, &first.slice(skipped, all - skipped))?, output)
+}
+
+/// The columns that are selected, without those that rows are ordered by alone.
+fn selected(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
+    match output.selected == batch.num_columns() {
+        true => Ok(batch.clone()),
+        false => batch.project(&(0..output.selected).collect::<Vec<_>>()),
+    }
 }

@@ -327,7 +327,7 @@ fn what_is_wrong_has_its_place_and_a_hint() {
         (
             format!("{source} CREATE SINK out TO 'blackhole:';\nINSERT INTO out SELECT device FROM readings LIMIT 2"),
             "line 2, column 13",
-            "ROW_NUMBER",
+            "ORDER BY x LIMIT 10",
         ),
         ("SELEKT 1".into(), "line 1, column 1", "SELECT"),
     ];

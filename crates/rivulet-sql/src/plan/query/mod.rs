@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_dataflow::{Dataflow, NodeId};
@@ -98,8 +98,22 @@ pub struct PlannedOutput {
     pub key: Option<Vec<usize>>,
     /// ORDER BY at the top, for the final result of bounded input.
     pub order: Vec<SortKey>,
+    /// How many of the columns are selected; further ones, behind those, are there for ORDER BY alone.
+    pub selected: usize,
     /// LIMIT at the top, for the final result of bounded input.
     pub limit: Option<usize>,
+    /// OFFSET at the top, for the final result of bounded input.
+    pub offset: usize,
+}
+
+impl PlannedOutput {
+    /// The columns that are selected.
+    pub fn selected_schema(&self) -> SchemaRef {
+        match self.selected == self.schema.fields().len() {
+            true => self.schema.clone(),
+            false => Arc::new(Schema::new(self.schema.fields()[..self.selected].to_vec())),
+        }
+    }
 }
 
 /// A column of ORDER BY.
@@ -138,12 +152,12 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
     let catalog = catalog(scope);
-    let planned =
-        rivulet_relational::plan(query.query()?, &catalog).map_err(|error| failed(error, query, &catalog, scope))?;
+    let planned = rivulet_relational::plan(query.query()?, &catalog, sink.is_some())
+        .map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan));
     let stream = stream.map_err(|error| at_its_join(error, query))?;
-    let output = lowering.finish(stream, &planned.plan, sink, &planned.order, planned.limit)?;
+    let output = lowering.finish(stream, &planned, sink)?;
     let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
     let letters = match has_letters {
         true => letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?,

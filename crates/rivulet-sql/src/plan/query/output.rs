@@ -4,13 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
-use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, cast};
 use rivulet_dataflow::{EdgeKind, Work};
 use rivulet_operators::NamedExpression;
 use rivulet_operators::parallel::RequireValues;
-use rivulet_relational::SortColumn;
+use rivulet_relational::Planned;
 
 use super::error::refused;
 use super::lower::Lowering;
@@ -27,18 +26,24 @@ impl Lowering {
     pub(super) fn finish(
         &mut self,
         stream: Stream,
-        plan: &LogicalPlan,
+        planned: &Planned,
         sink: Option<(&Name, Arc<SinkDeclaration>)>,
-        order: &[SortColumn],
-        limit: Option<usize>,
     ) -> Result<PlannedOutput, SqlError> {
+        let Planned { plan, order, selected, limit, offset } = planned;
         let stream = self.builder.with_windows(stream)?;
         if let Some((name, _)) = &sink
-            && (!order.is_empty() || limit.is_some())
+            && (!order.is_empty() || limit.is_some() || *offset > 0)
         {
-            let said = if order.is_empty() { "LIMIT" } else { "ORDER BY" };
-            return Err(refused(name.position, format!("a sink takes rows as they come, and '{name}' cannot take {said}"))
-                .hint("leave it out, or number the rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY x) AS n FROM ...) WHERE n <= 10"));
+            let said = match order.is_empty() {
+                true if limit.is_none() => "OFFSET",
+                true => "LIMIT",
+                false => "ORDER BY",
+            };
+            return Err(refused(
+                name.position,
+                format!("a sink takes rows as they come, and '{name}' cannot take {said}"),
+            )
+            .hint("leave it out, or keep the first rows as they change: ORDER BY x LIMIT 10"));
         }
         let fields = plan.schema().fields();
         let wanted = match &sink {
@@ -134,7 +139,9 @@ impl Lowering {
             changes: stream.changes,
             key,
             order: order.collect(),
-            limit,
+            selected: *selected,
+            limit: *limit,
+            offset: *offset,
         })
     }
 

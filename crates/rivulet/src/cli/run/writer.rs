@@ -50,6 +50,8 @@ pub(super) struct Writer {
     /// The rows that are there in the end, where only those are wanted.
     final_rows: Option<FinalRows>,
     lines: Lines,
+    /// Rows that were left out for OFFSET.
+    skipped: usize,
     /// Rows that were written.
     written: usize,
 }
@@ -75,8 +77,8 @@ impl Writer {
             false => None,
         };
         let marks = changes && output.changes;
-        let lines = Lines::new(schema, layout, marks, rows_max).map_err(CliError::new)?;
-        Ok(Self { output: output.clone(), final_rows, lines, written: 0 })
+        let lines = Lines::new(&output.selected_schema(), layout, marks, rows_max).map_err(CliError::new)?;
+        Ok(Self { output: output.clone(), final_rows, lines, skipped: 0, written: 0 })
     }
 }
 
@@ -99,8 +101,10 @@ impl Results for Writer {
         match &mut self.final_rows {
             Some(rows) => rows.add(batch).map_err(|error| error.to_string()),
             None => {
+                let skipped = batch.rows().min(self.output.offset - self.skipped);
+                self.skipped += skipped;
                 let left = self.output.limit.map_or(usize::MAX, |limit| limit - self.written.min(limit));
-                let batch = batch.slice(0, batch.rows().min(left));
+                let batch = batch.slice(skipped, (batch.rows() - skipped).min(left));
                 self.written += batch.rows();
                 self.lines.write(&batch)
             }

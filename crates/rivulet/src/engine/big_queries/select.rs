@@ -54,14 +54,18 @@ struct LiveRows {
     taps: Arc<Taps>,
     watched: Watched,
     changes: bool,
+    /// How many are to be left out still.
+    skip: usize,
     /// How many are wanted still.
     left: Option<usize>,
 }
 
 impl Results for LiveRows {
     fn write(&mut self, batch: &Batch) -> Result<(), String> {
-        let rows = batch.rows().min(self.left.unwrap_or(usize::MAX));
-        self.taps.send_rows(&self.watched, &batch.slice(0, rows), self.changes);
+        let skipped = batch.rows().min(self.skip);
+        self.skip -= skipped;
+        let rows = (batch.rows() - skipped).min(self.left.unwrap_or(usize::MAX));
+        self.taps.send_rows(&self.watched, &batch.slice(skipped, rows), self.changes);
         self.left = self.left.map(|left| left - rows);
         Ok(())
     }
@@ -131,8 +135,9 @@ impl BigQueries {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
         }
-        if plan.output.changes && plan.output.limit.is_some() {
-            let message = "LIMIT is of a result that is complete, and this one changes as rows come";
+        if plan.output.changes && (plan.output.limit.is_some() || plan.output.offset > 0) {
+            let said = if plan.output.limit.is_some() { "LIMIT" } else { "OFFSET" };
+            let message = format!("{said} is of a result that is complete, and this one changes as rows come");
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
         }
         self.memory.admit(1, 0)?;
@@ -147,6 +152,7 @@ impl BigQueries {
             taps: taps.clone(),
             watched: watched.clone(),
             changes: plan.output.changes,
+            skip: plan.output.offset,
             left: plan.output.limit,
         };
         let name = tenant.named(format!("select {number}"));
