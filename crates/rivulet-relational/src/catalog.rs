@@ -67,7 +67,7 @@ impl Catalog {
             relations: HashMap::new(),
             tables: HashSet::new(),
             scalars,
-            aggregates: aggregates.into_iter().collect(),
+            aggregates: aggregates.into_iter().chain([functions::grouping()]).collect(),
             windows: functions::over_functions().collect(),
             fold,
             options: Arc::new(options),

@@ -191,6 +191,20 @@ fn first(query: &ast::Query, clause: impl Fn(&ast::Select) -> Option<&ast::Expr>
     found
 }
 
+/// The place of the first expression of this kind.
+pub(crate) fn first_expression(query: &ast::Query, is_it: impl Fn(&ast::Expr) -> bool) -> Place {
+    let mut found = None;
+    see(query, &mut |node| {
+        if let Node::Expr(expression) = node
+            && found.is_none()
+            && is_it(expression)
+        {
+            found = start(expression);
+        }
+    });
+    found
+}
+
 /// The place of the first `*`, or of the first `name.*`.
 fn wildcard(query: &ast::Query, name: Option<&str>) -> Place {
     let mut found = None;

@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::{Result, not_impl_err};
-use datafusion_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion_expr::function::{AccumulatorArgs, PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion_expr::{
-    ColumnarValue, PartitionEvaluator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowUDF,
-    WindowUDFImpl,
+    Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, PartitionEvaluator, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility, WindowUDF, WindowUDFImpl,
 };
 
 use crate::catalog::TIMESTAMP;
@@ -40,6 +40,15 @@ pub(crate) const COUNT_WINDOW: &str = "count_window";
 pub fn proctime() -> Arc<ScalarUDF> {
     static FUNCTION: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| placeholder(PROCTIME));
     FUNCTION.clone()
+}
+
+/// `GROUPING(a, b)`: which of these keys of GROUP BY a set of keys does not have.
+pub const GROUPING: &str = "grouping";
+
+/// The aggregate of that name, which becomes a number in the plan.
+pub(crate) fn grouping() -> (String, Arc<AggregateUDF>) {
+    let signature = Signature::variadic_any(Volatility::Immutable);
+    (GROUPING.to_owned(), Arc::new(AggregateUDF::from(Grouping { signature })))
 }
 
 /// The functions that number rows.
@@ -113,6 +122,33 @@ impl ScalarUDFImpl for Placeholder {
 
     fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         not_impl_err!("{} has no value by itself", self.name)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Grouping {
+    signature: Signature,
+}
+
+impl AggregateUDFImpl for Grouping {
+    fn name(&self) -> &str {
+        GROUPING
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int64)
+    }
+
+    fn is_nullable(&self) -> bool {
+        false
+    }
+
+    fn accumulator(&self, _arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        not_impl_err!("{GROUPING} is not evaluated here")
     }
 }
 

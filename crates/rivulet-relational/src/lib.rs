@@ -17,6 +17,8 @@
 //! - [`parts`]: the SELECTs of a query one by one, to say which expression of them is wrong;
 //! - [`times`]: units, zones and roundings of times, spelled out as calls;
 //! - `spelling`: casts with all the details of their types;
+//! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside of a query; `whole_partitions`: aggregates
+//!   `OVER ()`;
 //! - `order`: ORDER BY by places; `subqueries`: what the optimizer is to make joins of; `nothing`: conditions that
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
 //!   conditions go down;
@@ -40,6 +42,7 @@ mod check;
 mod clauses;
 mod conditions;
 mod comparisons;
+mod grouping_sets;
 mod limits;
 mod nothing;
 mod order;

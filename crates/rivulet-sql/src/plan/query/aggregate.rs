@@ -35,9 +35,6 @@ impl Lowering {
     pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Stream, SqlError> {
         let schema = aggregate.input.schema();
         let all = || aggregate.group_expr.iter().chain(&aggregate.aggr_expr);
-        if let Some(sets) = aggregate.group_expr.iter().find(|key| matches!(key, Expr::GroupingSet(_))) {
-            return Err(not_yet(place_of(sets).or(self.position()), "GROUPING SETS, CUBE or ROLLUP"));
-        }
         let mut stream = self.lower(&aggregate.input, &used_columns(all(), schema))?;
         let is_bound = |key: &Expr, stream: &Stream| {
             matches!(place_in(key, schema, stream), Some(Place::WindowStart | Place::WindowEnd))

@@ -1,7 +1,7 @@
 //! The functions that a query calls: those that are not there are refused by name, with what was probably meant.
 
 use rivulet_relational::calls::calls;
-use rivulet_relational::functions::{LAG, RANKINGS};
+use rivulet_relational::functions::{GROUPING, LAG, RANKINGS};
 
 use crate::plan::functions::{Found, REGISTRY};
 use crate::statement::BigQuery;
@@ -47,7 +47,11 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
             return Err(SqlError::new(position, format!("{name} needs OVER, which says among which rows"))
                 .hint(format!("write {example}")));
         }
-        let is_own = is_over || WINDOWS.contains(&name) || ARGUMENTS.contains(&name);
+        if name == GROUPING && (call.is_over || call.is_filtered || call.is_distinct) {
+            return Err(SqlError::new(position, "GROUPING takes keys of GROUP BY, and nothing else")
+                .hint("write for example GROUPING(a) behind GROUP BY ROLLUP (a, b)"));
+        }
+        let is_own = is_over || name == GROUPING || WINDOWS.contains(&name) || ARGUMENTS.contains(&name);
         if is_own {
             continue;
         }
