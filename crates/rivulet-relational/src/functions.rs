@@ -55,17 +55,19 @@ pub(crate) fn grouping() -> (String, Arc<AggregateUDF>) {
 pub const RANKINGS: [&str; 3] = ["row_number", "rank", "dense_rank"];
 /// `LAG(x, rows)`.
 pub const LAG: &str = "lag";
+/// `LEAD(x, rows)`.
+pub const LEAD: &str = "lead";
 
-/// The functions over other rows of a partition that are no aggregates: [`RANKINGS`] and [`LAG`].
+/// The functions over other rows of a partition that are no aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`].
 pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)> {
     let function = |name: &'static str| {
         let signature = match name {
-            LAG => Signature::variadic_any(Volatility::Immutable),
+            LAG | LEAD => Signature::variadic_any(Volatility::Immutable),
             _ => Signature::nullary(Volatility::Immutable),
         };
         (name.to_owned(), Arc::new(WindowUDF::from(OverPlaceholder { name, signature })))
     };
-    RANKINGS.into_iter().chain([LAG]).map(function)
+    RANKINGS.into_iter().chain([LAG, LEAD]).map(function)
 }
 
 /// All functions of this kind that a query may call.
@@ -173,7 +175,9 @@ impl WindowUDFImpl for OverPlaceholder {
 
     fn field(&self, arguments: WindowUDFFieldArgs) -> Result<FieldRef> {
         Ok(Arc::new(match arguments.input_fields().first() {
-            Some(value) if self.name == LAG => Field::new(arguments.name(), value.data_type().clone(), true),
+            Some(value) if [LAG, LEAD].contains(&self.name) => {
+                Field::new(arguments.name(), value.data_type().clone(), true)
+            }
             _ => Field::new(arguments.name(), DataType::Int64, false),
         }))
     }

@@ -49,7 +49,7 @@ pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
     ("uuid", "gives another result on every evaluation", "results are a function of the events"),
-    ("lead", "looks at rows that have not come yet", "lag looks back"),
+    ("lead", "looks at rows that have not come yet", "lag looks back; a big query has LEAD(x) OVER (ORDER BY ts)"),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];

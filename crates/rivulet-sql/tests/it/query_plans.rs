@@ -391,8 +391,16 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 37: RANK() without a bound would number rows without end",
         ),
         (
-            "SELECT LEAD(price) OVER (PARTITION BY auction ORDER BY date_time) AS next FROM bid",
-            "error at line 1, column 8: lead is not supported yet",
+            "SELECT NTILE(4) OVER (PARTITION BY auction ORDER BY date_time) AS quarter FROM bid",
+            "error at line 1, column 8: ntile is not supported yet",
+        ),
+        (
+            "SELECT LEAD(price) OVER (PARTITION BY auction ORDER BY price) AS more FROM bid",
+            "error at line 1, column 13: LEAD in another order than that of the event time is not supported yet\nhint: write LEAD(x)",
+        ),
+        (
+            "SELECT LEAD(price, 0) OVER (PARTITION BY auction ORDER BY date_time) AS next FROM bid",
+            "error at line 1, column 13: LEAD looks 1 to 100 rows ahead",
         ),
         (
             "SELECT LAG(price) OVER (PARTITION BY auction ORDER BY price) AS less FROM bid",

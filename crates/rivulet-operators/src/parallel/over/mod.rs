@@ -104,6 +104,8 @@ pub(crate) struct OverPlan {
     output: SchemaRef,
     /// By how much the time of a row is at least ahead of the watermark, microseconds.
     ahead_us: i64,
+    /// Values of later rows, for which rows wait.
+    leads: Vec<Lag>,
 }
 
 impl OverPlan {
@@ -119,6 +121,11 @@ impl OverPlan {
     /// Whether rows leave the frame.
     fn is_bounded(&self) -> bool {
         !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
+    }
+
+    /// For how many later rows a row waits; 0 where it does not.
+    fn later_rows(&self) -> u32 {
+        self.leads.iter().map(|lead| lead.rows).max().unwrap_or(0)
     }
 
     /// How long after its last row a partition is forgotten; a range of time that no row reaches any more is over by
@@ -210,7 +217,7 @@ impl KeyedOver {
         let output = Arc::new(Schema::new(fields));
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
-        let plan = OverPlan { spec, keys, groups, output, ahead_us: 0 };
+        let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new() };
         plan.store()?;
         plan.result_store()?;
         Ok(Self { plan: Arc::new(plan) })
@@ -224,6 +231,36 @@ impl KeyedOver {
             plan.ahead_us = ahead_us.max(0);
         }
         self
+    }
+
+    /// `LEAD(column, rows)`: with the values of later rows as further columns. A row comes out when the last of those
+    /// has its turn, and at the latest when its partition is forgotten or the input ends: then what has not come is
+    /// null.
+    ///
+    /// # Errors
+    /// Rows do not wait for the watermark; something else is computed of them; or the frame holds other rows than those
+    /// that wait.
+    pub fn with_leads(mut self, leads: Vec<Lag>) -> Result<Self, PlanError> {
+        let spec = &self.plan.spec;
+        check_columns(&spec.input, leads.iter().map(|lead| lead.column), "the value of a later row")?;
+        let most = leads.iter().map(|lead| lead.rows).max().unwrap_or(0);
+        let holds_them = matches!(spec.frame, OverFrame::Rows { preceding: Some(rows) } if rows + 1 == u64::from(most));
+        if !holds_them || !waits(spec) || !spec.aggregates.is_empty() || !spec.lags.is_empty() {
+            return Err(PlanError::Operator {
+                operator: "over",
+                problem: "values of later rows stand alone, over the rows that wait for them".into(),
+                hint: "order by the event time, ascending, with a frame of as many rows".into(),
+            });
+        }
+        let input = spec.input.clone();
+        let later = leads
+            .iter()
+            .map(|lead| Arc::new(Field::new(&lead.name, input.field(lead.column).data_type().clone(), true)));
+        let output = Arc::new(Schema::new(input.fields().iter().cloned().chain(later).collect::<Vec<_>>()));
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            (plan.leads, plan.output) = (leads, output);
+        }
+        Ok(self)
     }
 
     /// The columns that come out.
@@ -261,14 +298,20 @@ impl OperatorFactory for KeyedOver {
                 let mut shared: Vec<String> = by_text(&spec.input, &spec.partition).into_iter().collect();
                 shared.extend(order_text(&spec.input, &spec.order));
                 shared.push(match spec.frame {
+                    OverFrame::Rows { .. } if !self.plan.leads.is_empty() => {
+                        format!("rows wait for {} later ones", self.plan.later_rows())
+                    }
                     OverFrame::Rows { preceding: Some(rows) } => format!("rows {rows} preceding"),
                     OverFrame::Rows { preceding: None } => "rows unbounded preceding".into(),
                     OverFrame::Range { preceding_us: Some(us) } => format!("range {} preceding", span_text(us)),
                     OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
                 });
                 shared.extend(spec.aggregates.iter().map(aggregate_text));
-                let lag = |lag: &Lag| format!("lag({}, {})", spec.input.field(lag.column).name(), lag.rows);
-                shared.extend(spec.lags.iter().map(lag));
+                let other = |name: &str, other: &Lag| {
+                    format!("{name}({}, {})", spec.input.field(other.column).name(), other.rows)
+                };
+                shared.extend(spec.lags.iter().map(|lag| other("lag", lag)));
+                shared.extend(self.plan.leads.iter().map(|lead| other("lead", lead)));
                 shared.push(state_text(self.plan.ttl_us(), "the last row of a partition"));
                 shared
             },

@@ -155,20 +155,91 @@ impl WaitingOperator {
             }
         }
         self.sort(&mut due);
-        self.give(&due, context)?;
-        self.forget(watermark_us);
-        Ok(())
+        if self.plan.leads.is_empty() {
+            self.give(&due, context)?;
+        } else {
+            self.give_led(&due, context)?;
+        }
+        self.forget(watermark_us, context)?;
+        match is_end {
+            true => self.give_left((0..self.frames.len() as u32).collect(), context),
+            false => Ok(()),
+        }
     }
 
-    /// Forgets partitions that nothing has touched for long. None of their rows waits, because the watermark has passed
-    /// them all.
-    fn forget(&mut self, watermark_us: i64) {
-        for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
+    /// Forgets partitions that nothing has touched for long. None of their rows waits for its turn, because the
+    /// watermark has passed them all.
+    fn forget(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        self.give_left(expired.clone(), context)?;
+        for partition in expired {
             let frame = Frame::new(&self.plan.groups, self.plan.is_bounded());
             let forgotten = std::mem::replace(&mut self.frames[partition as usize], frame);
             forgotten.entries().for_each(|entry| self.store.remove(entry.row));
             self.index.remove(partition);
         }
+        Ok(())
+    }
+
+    /// Gives the rows for which the last of the later ones has come. `rows` are those that have their turn, sorted.
+    fn give_led(&mut self, rows: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        let mut nothing = plan.groups.states();
+        nothing.grow(&plan.groups, 1);
+        let most = plan.later_rows() as usize;
+        let mut led = Led::new(&plan);
+        let mut gone: Vec<u32> = Vec::new();
+        for &row in rows {
+            let time_us = self.time_of(row);
+            let frame = &mut self.frames[self.partition_of[row as usize] as usize];
+            frame.push(&plan.groups, row, time_us, &nothing, 0);
+            if let Some(complete) = frame.before(most) {
+                led.add(&plan, complete.row, |rows| frame.before(most - rows).map(|entry| entry.row));
+            }
+            while plan.leaves(frame, time_us) {
+                gone.extend(frame.pop(&plan.groups));
+            }
+        }
+        self.emit_led(&led, context)?;
+        gone.into_iter().for_each(|row| self.store.remove(row));
+        Ok(())
+    }
+
+    /// Gives the rows of partitions that wait for later ones, which do not come any more.
+    fn give_left(&mut self, partitions: Vec<u32>, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let plan = self.plan.clone();
+        if plan.leads.is_empty() {
+            return Ok(());
+        }
+        let mut led = Led::new(&plan);
+        for partition in partitions {
+            let empty = Frame::new(&plan.groups, plan.is_bounded());
+            let left = std::mem::replace(&mut self.frames[partition as usize], empty);
+            let rows: Vec<u32> = left.entries().map(|entry| entry.row).collect();
+            for (at, &row) in rows.iter().enumerate() {
+                led.add(&plan, row, |later| rows.get(at + later).copied());
+            }
+        }
+        self.emit_led(&led, context)?;
+        led.rows.into_iter().for_each(|row| self.store.remove(row));
+        Ok(())
+    }
+
+    fn emit_led(&self, led: &Led, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        for (chunk, rows) in led.rows.chunks(OUTPUT_ROWS).enumerate() {
+            let first = chunk * OUTPUT_ROWS;
+            let mut columns = self.store.columns(rows)?;
+            for (later, lead) in led.later.iter().zip(&self.plan.leads) {
+                columns.push(self.store.column(lead.column, &later[first..first + rows.len()])?);
+            }
+            context.emit(Batch::new(
+                vec![0; rows.len()].into(),
+                rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
+                rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
+                RecordBatch::try_new(self.plan.output.clone(), columns)?,
+            ));
+        }
+        Ok(())
     }
 
     fn sort(&self, rows: &mut [u32]) {
@@ -308,6 +379,26 @@ impl WaitingOperator {
         }
         (0..what.len()).for_each(|row| self.pass(self.watermark_us.max(saved.number(1, row))));
         Ok(())
+    }
+}
+
+/// Rows to come out, and by value of a later row the rows that have them; [`NONE`] where none came.
+struct Led {
+    rows: Vec<u32>,
+    later: Vec<Vec<u32>>,
+}
+
+impl Led {
+    fn new(plan: &OverPlan) -> Self {
+        Self { rows: Vec::new(), later: vec![Vec::new(); plan.leads.len()] }
+    }
+
+    /// Adds a row; `later` gives the row so many behind it.
+    fn add(&mut self, plan: &OverPlan, row: u32, later: impl Fn(usize) -> Option<u32>) {
+        self.rows.push(row);
+        for (rows, lead) in self.later.iter_mut().zip(&plan.leads) {
+            rows.push(later(lead.rows as usize).unwrap_or(NONE));
+        }
     }
 }
 

@@ -131,15 +131,17 @@ proptest! {
 
 proptest! {
     #[test]
-    fn values_of_earlier_rows_are_those_so_many_rows_before(
+    fn values_of_other_rows_are_those_so_many_rows_away(
         rows in changes_in_time(false, 70),
+        leads in any::<bool>(),
         reaches in prop::collection::vec((0..3usize, 1..4u32), 1..4),
         cuts in prop::collection::vec(1..20usize, 1..4),
         watermarks in prop::collection::vec(any::<bool>(), 1..4),
         cut in any::<prop::sample::Index>(),
     ) {
-        let lag = |&(column, rows): &(usize, u32)| Lag { name: format!("{column} {rows}"), column, rows };
-        let preceding = reaches.iter().map(|reach| u64::from(reach.1)).max();
+        let other = |&(column, rows): &(usize, u32)| Lag { name: format!("{column} {rows}"), column, rows };
+        let others: Vec<Lag> = reaches.iter().map(other).collect();
+        let preceding = reaches.iter().map(|reach| u64::from(reach.1)).max().map(|most| most - u64::from(leads));
         let order = vec![SortKey { column: 3, descending: false, nulls_first: false }];
         let factory = KeyedOver::new(KeyedOverSpec {
             input: input(),
@@ -147,11 +149,14 @@ proptest! {
             order,
             frame: OverFrame::Rows { preceding },
             aggregates: vec![],
-            lags: reaches.iter().map(lag).collect(),
+            lags: if leads { vec![] } else { others.clone() },
             input_retracts: false,
             state_ttl_us: None,
         });
-        let factory = factory.unwrap();
+        let mut factory = factory.unwrap();
+        if leads {
+            factory = factory.with_leads(others).unwrap();
+        }
         let mut partitions: BTreeMap<Option<i64>, Vec<&Row>> = BTreeMap::new();
         rows.iter().for_each(|row| partitions.entry(row.1.key).or_default().push(&row.1));
         let mut expected = Multiset::new();
@@ -161,12 +166,13 @@ proptest! {
                 let ts = arrow::array::TimestampMicrosecondArray::from(vec![row.ts]);
                 let ts = arrow::util::display::array_value_to_string(&ts, 0).unwrap();
                 let mut shown = vec![show(row.key), show(row.text), show(row.v), ts];
-                for &(column, back) in &reaches {
-                    let earlier = at.checked_sub(back as usize).map(|at| rows[at]);
+                for &(column, away) in &reaches {
+                    let at = if leads { Some(at + away as usize) } else { at.checked_sub(away as usize) };
+                    let other = at.and_then(|at| rows.get(at));
                     shown.push(match column {
-                        0 => show(earlier.and_then(|row| row.key)),
-                        1 => show(earlier.and_then(|row| row.text)),
-                        _ => show(earlier.and_then(|row| row.v)),
+                        0 => show(other.and_then(|row| row.key)),
+                        1 => show(other.and_then(|row| row.text)),
+                        _ => show(other.and_then(|row| row.v)),
                     });
                 }
                 *expected.entry(shown).or_insert(0) += 1;
@@ -195,6 +201,10 @@ fn values_of_rows_that_are_not_at_hand_are_refused() {
         let error = KeyedOver::new(spec).err().unwrap().to_string();
         assert!(error.contains("not at hand") && error.contains("hint:"), "{error}");
     }
+    // Rows wait for later ones, and nothing else is computed of them.
+    let lead = Lag { name: "lead".into(), column: 2, rows: 2 };
+    let error = over(true, OverFrame::Rows { preceding: Some(1) }, false).with_leads(vec![lead]).err().unwrap();
+    assert!(error.to_string().contains("stand alone"), "{error}");
 }
 
 #[test]

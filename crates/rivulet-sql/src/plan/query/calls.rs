@@ -1,7 +1,7 @@
 //! The functions that a query calls: those that are not there are refused by name, with what was probably meant.
 
 use rivulet_relational::calls::calls;
-use rivulet_relational::functions::{GROUPING, LAG, RANKINGS};
+use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
 use crate::plan::functions::{Found, REGISTRY};
 use crate::statement::BigQuery;
@@ -29,21 +29,17 @@ const WINDOWS: [&str; 14] = [
 const ARGUMENTS: [&str; 2] = ["descriptor", "partition_by"];
 
 /// Functions that rank or look at other rows, and are not there.
-const RANKS: [&str; 5] = ["percent_rank", "cume_dist", "ntile", "lead", "nth_value"];
+const RANKS: [&str; 4] = ["percent_rank", "cume_dist", "ntile", "nth_value"];
 
 /// Fails at the first call of a function that is not there.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
     for call in calls(query.query()?) {
         let position = Position::from(call.place).or(query.position);
         let name = call.name.as_str();
-        let is_over = RANKINGS.contains(&name) || name == LAG;
+        let is_over = RANKINGS.contains(&name) || [LAG, LEAD].contains(&name);
         if is_over && !call.is_over {
-            let example = if name == LAG {
-                "LAG(x) OVER (PARTITION BY key ORDER BY ts)"
-            } else {
-                "ROW_NUMBER() OVER (PARTITION BY key ORDER BY ts)"
-            };
-            let example = example.replace("ROW_NUMBER", &name.to_uppercase());
+            let argument = if RANKINGS.contains(&name) { "" } else { "x" };
+            let example = format!("{}({argument}) OVER (PARTITION BY key ORDER BY ts)", name.to_uppercase());
             return Err(SqlError::new(position, format!("{name} needs OVER, which says among which rows"))
                 .hint(format!("write {example}")));
         }
@@ -62,7 +58,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
         }
         if RANKS.contains(&name) {
             return Err(SqlError::new(position, format!("{name} is not supported yet"))
-                .hint("ROW_NUMBER(), RANK() and DENSE_RANK() are, with a condition on them; LAG(x, n); and aggregates OVER (... ROWS n PRECEDING)"));
+                .hint("ROW_NUMBER(), RANK() and DENSE_RANK() are, with a condition on them; LAG(x, n) and LEAD(x, n); and aggregates OVER (... ROWS n PRECEDING)"));
         }
         match REGISTRY.find(name) {
             Found::Scalar if call.is_over || call.is_filtered || call.is_distinct => {
@@ -94,7 +90,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                     ));
             }
             Found::Unknown => {
-                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG]);
+                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG, LEAD]);
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
                 return Err(error.did_you_mean(suggest::nearest(name, names)));
             }

@@ -10,7 +10,7 @@ use datafusion_expr::{
 };
 use rivulet_operators::AggregateFunction;
 use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, Ranking, SortKey, TopN, TopNSpec};
-use rivulet_relational::functions::LAG;
+use rivulet_relational::functions::{LAG, LEAD};
 
 use super::aggregates::PlannedAggregate;
 use super::columns::{place_in, unaliased, used_columns, whole_number};
@@ -132,7 +132,7 @@ impl Lowering {
         // One operator remembers rows for all values of earlier ones.
         let lag_rows = calls.iter().filter_map(|call| match call.function {
             OverFunction::Lag { rows } => Some(u64::from(rows)),
-            OverFunction::Aggregate(_) => None,
+            _ => None,
         });
         let preceding = lag_rows.max();
         for call in calls.iter_mut().filter(|call| matches!(call.function, OverFunction::Lag { .. })) {
@@ -152,6 +152,7 @@ impl Lowering {
         let mut lagged_places = lagged_places.into_iter();
         let lagged_places: Vec<Option<usize>> =
             calls.iter().map(|call| call.lagged().and_then(|_| lagged_places.next())).collect();
+        let is_lead = |call: &OverCall<'_>| matches!(call.function, OverFunction::Lead { .. });
 
         // A time that is the event time lets rows wait for their turn; any other order changes what was given.
         let leading = order.first().filter(|key| !key.descending).map(|key| key.column);
@@ -166,12 +167,16 @@ impl Lowering {
         let input_retracts = stream.changes || leading.is_none() || stream.time != leading;
         let has_lags = lagged_places.iter().any(Option::is_some);
         if has_lags && input_retracts {
+            let name = if calls.iter().any(is_lead) { "LEAD" } else { "LAG" };
             let what = match stream.changes {
-                true => "LAG over rows that may be taken back is not supported yet",
-                false => "LAG in another order than that of the event time is not supported yet",
+                true => "over rows that may be taken back",
+                false => "in another order than that of the event time",
             };
-            return Err(refused(position, what)
-                .hint("write LAG(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; over results of windows, order by window_end"));
+            let hint = format!(
+                "write {name}(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; \
+                 over results of windows, order by window_end"
+            );
+            return Err(refused(position, format!("{name} {what} is not supported yet")).hint(hint));
         }
         let ahead_us = leading.and_then(|time| stream.bound_of(time)).map_or(0, |bound| bound.max(0));
         if !input_retracts && ahead_us > 0 {
@@ -185,13 +190,14 @@ impl Lowering {
         let mut edge = Some(edge);
         let mut places: Vec<Option<usize>> = vec![None; calls.len()];
         let mut frames: Vec<OverFrame> = Vec::new();
-        calls.iter().for_each(|call| {
+        calls.iter().filter(|call| !is_lead(call)).for_each(|call| {
             if !frames.contains(&call.frame) {
                 frames.push(call.frame)
             }
         });
         for frame in frames {
-            let of_frame: Vec<usize> = (0..calls.len()).filter(|&call| calls[call].frame == frame).collect();
+            let is_of_frame = |call: &usize| calls[*call].frame == frame && !is_lead(&calls[*call]);
+            let of_frame: Vec<usize> = (0..calls.len()).filter(is_of_frame).collect();
             let (mut aggregates, mut lags, mut order_of_results) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
             for call in of_frame {
                 let WindowFunctionParams { args, distinct, filter, .. } = calls[call].params;
@@ -201,7 +207,7 @@ impl Lowering {
                         lags.push(Lag { name, column, rows });
                         order_of_results[1].push(call);
                     }
-                    (OverFunction::Lag { .. }, None) => {}
+                    (OverFunction::Lag { .. }, None) | (OverFunction::Lead { .. }, _) => {}
                     (OverFunction::Aggregate(function), _) => {
                         let filter = filter.as_deref();
                         aggregates.push(self.aggregate_of(function, args, *distinct, filter, schema, &stream)?);
@@ -232,6 +238,37 @@ impl Lowering {
             }
             stream =
                 Stream { node, schema: rows, changes: stream.changes || !waits, partition: divided.clone(), ..stream };
+        }
+        // Last of all, because rows come out when later ones have come.
+        let (mut leads, first) = (Vec::new(), stream.schema.fields().len());
+        for (at, call) in calls.iter().enumerate() {
+            if let (OverFunction::Lead { rows }, Some(column)) = (call.function, lagged_places[at]) {
+                let name = format!("lead({}, {rows})", stream.schema.field(column).name());
+                places[at] = Some(first + leads.len());
+                leads.push(Lag { name, column, rows });
+            }
+        }
+        if let Some(most) = leads.iter().map(|lead| lead.rows).max() {
+            let what = format!("{partition:?} {order:?} leads {leads:?}");
+            let spec = KeyedOverSpec {
+                input: stream.schema.clone(),
+                partition: partition.clone(),
+                order: order.clone(),
+                frame: OverFrame::Rows { preceding: Some(u64::from(most) - 1) },
+                aggregates: Vec::new(),
+                lags: Vec::new(),
+                input_retracts,
+                state_ttl_us: self.state_ttl_us(&stream, &partition),
+            };
+            let over = KeyedOver::new(spec).and_then(|over| over.with_leads(leads));
+            let over = over.map_err(|error| crate::plan::defect(error, position))?.with_rows_ahead(ahead_us);
+            let rows = over.output_schema().clone();
+            let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
+            let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
+            self.builder.changes.insert(node, false);
+            self.builder.divide(node, &partition, &divided);
+            let partition = divided.clone();
+            stream = Stream { node, schema: rows, partition, time: None, bounds: Vec::new(), window: None, ..stream };
         }
         if stream.changes {
             (stream.time, stream.bounds) = (None, Vec::new());
@@ -282,10 +319,14 @@ impl Lowering {
         let position = window_position(&call.params).or(self.position());
         let function = match &call.fun {
             WindowFunctionDefinition::AggregateUDF(function) => function.inner().downcast_ref::<PlannedAggregate>(),
-            WindowFunctionDefinition::WindowUDF(function) if function.name() == LAG => {
-                let rows = lag_rows(&call.params, position)?;
-                let frame = OverFrame::Rows { preceding: Some(rows.into()) };
-                return Ok(OverCall { function: OverFunction::Lag { rows }, params: &call.params, frame });
+            WindowFunctionDefinition::WindowUDF(function) if [LAG, LEAD].contains(&function.name()) => {
+                let rows = rows_away(function.name(), &call.params, position)?;
+                let (function, preceding) = match function.name() {
+                    LAG => (OverFunction::Lag { rows }, rows),
+                    _ => (OverFunction::Lead { rows }, rows - 1),
+                };
+                let frame = OverFrame::Rows { preceding: Some(preceding.into()) };
+                return Ok(OverCall { function, params: &call.params, frame });
             }
             WindowFunctionDefinition::WindowUDF(function) => return Err(unbounded(function.name(), position)),
         };
@@ -320,12 +361,16 @@ impl Lowering {
     }
 }
 
-/// What is computed over the rows before each row.
+/// What is computed over other rows for each row.
 #[derive(Clone, Copy)]
 enum OverFunction {
     Aggregate(AggregateFunction),
     /// The value so many rows before.
     Lag {
+        rows: u32,
+    },
+    /// The value so many rows behind.
+    Lead {
         rows: u32,
     },
 }
@@ -337,30 +382,34 @@ struct OverCall<'e> {
 }
 
 impl<'e> OverCall<'e> {
-    /// What is wanted of an earlier row.
+    /// What is wanted of another row.
     fn lagged(&self) -> Option<&'e Expr> {
-        self.params.args.first().filter(|_| matches!(self.function, OverFunction::Lag { .. }))
+        self.params.args.first().filter(|_| !matches!(self.function, OverFunction::Aggregate(_)))
     }
 }
 
-/// How many rows LAG may look back, as in applications.
-const LAG_ROWS_MAX: i64 = 100;
+/// How many rows LAG may look back, as in applications, and LEAD ahead.
+const ROWS_AWAY_MAX: i64 = 100;
 
-/// How many rows a call of LAG looks back.
-fn lag_rows(params: &WindowFunctionParams, position: Position) -> Result<u32, SqlError> {
+/// How many rows a call of LAG looks back, or one of LEAD ahead.
+fn rows_away(name: &str, params: &WindowFunctionParams, position: Position) -> Result<u32, SqlError> {
+    let name = name.to_uppercase();
     if params.null_treatment.is_some() || params.filter.is_some() || params.distinct {
-        return Err(not_yet(position, "IGNORE NULLS, FILTER or DISTINCT in LAG"));
+        return Err(not_yet(position, &format!("IGNORE NULLS, FILTER or DISTINCT in {name}")));
     }
     let rows = match params.args.as_slice() {
         [_] => Some(1),
         [_, rows] => whole_number(rows),
         _ => {
-            return Err(not_yet(position, "a default in LAG").hint("write COALESCE(LAG(x, 1) OVER (...), default)"));
+            return Err(not_yet(position, &format!("a default in {name}"))
+                .hint(format!("write COALESCE({name}(x, 1) OVER (...), default)")));
         }
     };
-    let rows = rows.filter(|rows| (1..=LAG_ROWS_MAX).contains(rows)).and_then(|rows| u32::try_from(rows).ok());
+    let rows = rows.filter(|rows| (1..=ROWS_AWAY_MAX).contains(rows)).and_then(|rows| u32::try_from(rows).ok());
     rows.ok_or_else(|| {
-        refused(position, format!("LAG looks 1 to {LAG_ROWS_MAX} rows back")).hint("write for example LAG(x, 3)")
+        let way = if name == "LAG" { "back" } else { "ahead" };
+        refused(position, format!("{name} looks 1 to {ROWS_AWAY_MAX} rows {way}"))
+            .hint(format!("write for example {name}(x, 3)"))
     })
 }
 

@@ -177,8 +177,9 @@ These are no functions of values. They have sections of their own:
 - In applications: `tumble`, `hop`, `session`, `count_window` in [GROUP BY](../sql/applications.md#group-by), and `lag`,
   `changed`, `hysteresis` over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`,
   `CLASSIFIER` and `MATCH_NUMBER` belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
-- In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG` and aggregates
-  [OVER](../sql/big-queries.md#over) rows, and `PROCTIME()`, the clock as the time of tumbling windows.
+- In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG`, `LEAD` and aggregates
+  [OVER](../sql/big-queries.md#over) rows, `GROUPING` of [sets of keys](../sql/big-queries.md#group-by), and
+  `PROCTIME()`, the clock as the time of tumbling windows.
 
 ### tumble
 
@@ -344,9 +345,7 @@ fn other_pages_have_what_is_no_function_of_values() {
     for name in WINDOWS.iter().chain(&HISTORY) {
         assert!(applications.contains(&format!("{name}(")), "{name} is not in applications.md");
     }
-    for name in
-        ["TUMBLE", "HOP", "CUMULATE", "SESSION", "count_window", "ROW_NUMBER", "RANK", "DENSE_RANK", "LAG", "PROCTIME"]
-    {
+    for name in "TUMBLE HOP CUMULATE SESSION count_window ROW_NUMBER RANK DENSE_RANK LAG LEAD PROCTIME".split(' ') {
         assert!(big_queries.contains(name), "{name} is not in big-queries.md");
     }
     assert_eq!(PATHS[0], Path::Application);
