@@ -50,6 +50,7 @@ mod subqueries;
 pub mod times;
 mod unions;
 mod walk;
+mod whole_partitions;
 pub mod error;
 
 pub use catalog::Catalog;

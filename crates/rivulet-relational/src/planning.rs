@@ -44,6 +44,7 @@ use crate::spelling::spell_out;
 use crate::subqueries::{self, Functions};
 use crate::unions;
 use crate::walk::{NodeMut, change_expression, change_query};
+use crate::whole_partitions;
 
 /// How often the rules are tried again while they find something.
 const PASSES_MAX: usize = 4;
@@ -268,6 +269,7 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let plan = grouping_sets::rewrite_plan(plan, &functions.count, &written)?;
     let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;
+    let plan = whole_partitions::rewrite_plan(plan)?;
     let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;
     if !subqueries::has_any(&plan)? {
