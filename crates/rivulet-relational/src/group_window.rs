@@ -126,6 +126,9 @@ fn rewrite_selects(body: &mut ast::SetExpr) {
 }
 
 fn rewrite_select(select: &mut ast::Select) {
+    if select.from.iter().any(reads_windows) {
+        spell_out_window_time(select);
+    }
     let ast::GroupByExpr::Expressions(keys, _) = &mut select.group_by else { return };
     let Some(place) = keys.iter().position(|key| window_call(key).is_some()) else { return };
     let Some((window, function)) = window_call(&keys[place]) else { return };
@@ -170,7 +173,88 @@ fn bound(function: &ast::Function, window: &str, which: &str) -> ast::Expr {
     ast::Expr::Function(function)
 }
 
-/// Puts the bounds in the place of the names `window_start` and `window_end`, except in subqueries.
+/// Whether rows of windows in FROM are read, as they are or joined.
+fn reads_windows(from: &ast::TableWithJoins) -> bool {
+    let is_window = |factor: &ast::TableFactor| match factor {
+        ast::TableFactor::Table { name, args: Some(_), .. } => {
+            WINDOWS.contains(&name.to_string().to_lowercase().as_str())
+        }
+        _ => false,
+    };
+    is_window(&from.relation) || from.joins.iter().any(|join| is_window(&join.relation))
+}
+
+/// The name of the last microsecond of a window. It is not a column, so `SELECT *` does not have it.
+const WINDOW_TIME: &str = "window_time";
+
+/// The last moment of a window: the event time of what comes out of it.
+fn last_of(end: ast::Expr) -> ast::Expr {
+    let value = Box::new(ast::Expr::Value(ast::Value::SingleQuotedString("1 microsecond".into()).into()));
+    let one = ast::Expr::Interval(ast::Interval {
+        value,
+        leading_field: None,
+        leading_precision: None,
+        last_field: None,
+        fractional_seconds_precision: None,
+    });
+    let (left, right) = (Box::new(end), Box::new(one));
+    ast::Expr::Nested(Box::new(ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Minus, right }))
+}
+
+/// The column `window_end` where `window_time` is named, with the input in front or without.
+fn end_of_window_time(expression: &ast::Expr) -> Option<(ast::Expr, ast::Ident)> {
+    let end = |name: &ast::Ident| ast::Ident { value: "window_end".into(), ..name.clone() };
+    match expression {
+        ast::Expr::Identifier(name) if name.value.eq_ignore_ascii_case(WINDOW_TIME) => {
+            Some((ast::Expr::Identifier(end(name)), name.clone()))
+        }
+        ast::Expr::CompoundIdentifier(names) => match names.as_slice() {
+            [input, name] if name.value.eq_ignore_ascii_case(WINDOW_TIME) => {
+                Some((ast::Expr::CompoundIdentifier(vec![input.clone(), end(name)]), name.clone()))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Puts what `window_time` is in the place of its name, except in subqueries. As a key it is the end of the window,
+/// which tells as much.
+fn spell_out_window_time(select: &mut ast::Select) {
+    if let ast::GroupByExpr::Expressions(keys, _) = &mut select.group_by {
+        for place in (0..keys.len()).rev() {
+            let Some((end, _)) = end_of_window_time(&keys[place]) else { continue };
+            match keys.iter().any(|key| key.to_string() == end.to_string()) {
+                true => drop(keys.remove(place)),
+                false => keys[place] = end,
+            }
+        }
+    }
+    let replace_in = |expression: &mut ast::Expr| {
+        change_expression(expression, &mut |node, depth| {
+            if let NodeMut::Expr(expression) = node
+                && depth == 0
+                && let Some((end, _)) = end_of_window_time(expression)
+            {
+                *expression = last_of(end);
+            }
+        });
+    };
+    for item in &mut select.projection {
+        match item {
+            ast::SelectItem::UnnamedExpr(expression) => match end_of_window_time(expression) {
+                Some((end, alias)) => *item = ast::SelectItem::ExprWithAlias { expr: last_of(end), alias },
+                None => replace_in(expression),
+            },
+            ast::SelectItem::ExprWithAlias { expr, .. } => replace_in(expr),
+            _ => {}
+        }
+    }
+    let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];
+    conditions.into_iter().flatten().for_each(replace_in);
+}
+
+/// Puts the bounds in the place of the names `window_start`, `window_end` and `window_time`, except in subqueries.
 struct Names {
     bounds: [ast::Expr; 2],
 }
@@ -178,12 +262,14 @@ struct Names {
 impl Names {
     fn bound_named(&self, expression: &ast::Expr) -> Option<(ast::Expr, ast::Ident)> {
         let ast::Expr::Identifier(name) = expression else { return None };
-        let place = match name.value.to_lowercase().as_str() {
-            "window_start" => 0,
-            "window_end" => 1,
+        let [start, end] = &self.bounds;
+        let bound = match name.value.to_lowercase().as_str() {
+            "window_start" => start.clone(),
+            "window_end" => end.clone(),
+            WINDOW_TIME => last_of(end.clone()),
             _ => return None,
         };
-        Some((self.bounds[place].clone(), name.clone()))
+        Some((bound, name.clone()))
     }
 
     fn replace_in(&self, expression: &mut ast::Expr) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use datafusion_common::DFSchema;
 use datafusion_common::tree_node::TreeNodeRecursion;
+use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::utils::split_conjunction;
-use datafusion_expr::{Expr, Filter, LogicalPlan, Projection, TableScan, Window};
+use datafusion_expr::{BinaryExpr, Expr, Filter, LogicalPlan, Operator, Projection, TableScan, Window};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::Work;
 use rivulet_operators::Table;
@@ -21,6 +21,7 @@ use super::columns::{is_of_bounds, over_bounds, place_in, unaliased, used_column
 use super::error::{defect, not_yet, place_of, refused};
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
+use crate::value::interval_us;
 use crate::{Position, SqlError};
 
 /// The longest name of a column that is computed.
@@ -208,7 +209,14 @@ impl Lowering {
             Ok(Place::Column(kept.len() + place))
         });
         let columns = columns.collect::<Result<Vec<_>, SqlError>>()?;
-        Ok(Stream { columns, ..projected })
+        let mut bounds = projected.bounds.clone();
+        for (place, expression) in projection.expr.iter().enumerate() {
+            if let (Place::Column(column), Some(bound)) = (columns[place], last_of_window(expression, schema, &stream))
+            {
+                bounds.push((column, bound));
+            }
+        }
+        Ok(Stream { columns, bounds, ..projected })
     }
 
     fn filter(&mut self, filter: &Filter, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
@@ -376,6 +384,19 @@ impl Lowering {
         };
         Ok((projected, found.into_iter().map(place).collect()))
     }
+}
+
+/// How far the last moment of a window, `window_end - INTERVAL '1 microsecond'`, can be behind the watermark, if that
+/// is what an expression is: not at all, as a rule, so it can be the event time of what comes out of the window.
+fn last_of_window(expression: &Expr, schema: &DFSchema, stream: &Stream) -> Option<i64> {
+    let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Minus, right }) = unaliased(expression) else { return None };
+    let Some(Place::Column(column)) = place_in(left, schema, stream) else { return None };
+    let (Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(length)), _), Some(window)) = (&**right, stream.window)
+    else {
+        return None;
+    };
+    let is_last = column == window.end && interval_us(*length) == Some(1);
+    stream.bound_of(column).filter(|_| is_last)?.checked_sub(1)
 }
 
 /// The columns of its relation that a scan gives, in order.
