@@ -18,7 +18,8 @@ fn check(before: &str, table: &[(&str, &str, &str)]) {
 #[test]
 fn the_hint_of_a_join_without_an_equality_looks_at_its_condition() {
     let no_equality = "a join without an equality would pair every row with every other";
-    let join = "join ON a.key = b.key, with further conditions behind AND";
+    let join = "join ON a.key = b.key, with further conditions behind AND; without an equality only rows of one time \
+                meet: b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'";
     let exists = "compare with the outer query: WHERE b.key = a.key, with further conditions behind AND";
     let sides = "each side of = must name columns of one input alone: a.key = b.key + 1 instead of a.key - b.key = 1";
     let or = "no equality holds for all alternatives of the OR: write a query for each, with UNION ALL between them, \

@@ -106,17 +106,19 @@ impl Lowering {
         }
         let [left, right]: [Stream; 2] = streams.try_into().expect("a join has two sides");
         let pairs: Vec<(usize, usize)> = keys[LEFT].iter().copied().zip(keys[RIGHT].iter().copied()).collect();
-        if pairs.is_empty() && !self.is_one_row(&right) && !self.is_one_row(&left) {
+        let sides = Sides { schemas, streams: [&left, &right] };
+        let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
+        pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
+        let forgetting = [LEFT, RIGHT].map(|side| forgetting(side, &constraints, sides.streams));
+        // Rows that each meet those of a span of time alone may all go together.
+        let is_limited = forgetting.iter().all(Option::is_some);
+        if pairs.is_empty() && !is_limited && !self.is_one_row(&right) && !self.is_one_row(&left) {
             if join.plans.iter().any(|plan| is_value(plan)) {
                 return Err(refused(position, "a subquery that stands for a value may give more than one row")
                     .hint("aggregate in it, for example SELECT max(...)"));
             }
             return Err(refused(position, NO_EQUALITY).hint(hint_of_equality(join.filter, schemas, is_half)));
         }
-        let sides = Sides { schemas, streams: [&left, &right] };
-        let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
-        pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
-        let forgetting = [LEFT, RIGHT].map(|side| forgetting(side, &constraints, sides.streams));
         let expiries = forgetting.map(|side| side.map(|side| side.expiry));
         let reach = [RIGHT, LEFT].map(|other| forgetting[other].map(|other| other.reach));
 
@@ -318,7 +320,10 @@ fn hint_of_equality(filter: Option<&Expr>, schemas: [&DFSchema; 2], is_half: boo
         }
         Some(_) => "an equality finds partners if it stands by itself, or joined to other conditions by AND",
         None if is_half => "compare with the outer query: WHERE b.key = a.key, with further conditions behind AND",
-        None => "join ON a.key = b.key, with further conditions behind AND",
+        None => {
+            "join ON a.key = b.key, with further conditions behind AND; without an equality only rows of one time \
+             meet: b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
+        }
     }
 }
 
