@@ -141,6 +141,15 @@ pub(crate) struct WindowPlan {
     /// The columns between the phases.
     pub(crate) partial: SchemaRef,
     pub(crate) output: SchemaRef,
+    /// By how much rows may come behind the watermark, microseconds.
+    behind_us: i64,
+}
+
+impl WindowPlan {
+    /// Up to when windows close at this watermark.
+    pub(crate) fn passed_us(&self, watermark_us: i64) -> i64 {
+        watermark_us.saturating_sub(self.behind_us)
+    }
 }
 
 impl KeyedWindow {
@@ -180,7 +189,7 @@ impl KeyedWindow {
             Phase::Final => KeyPlan::new(&partial, &(0..spec.keys.len()).collect::<Vec<_>>())?,
             _ => KeyPlan::new(&spec.input, &spec.keys)?,
         };
-        let window = Self { plan: Arc::new(WindowPlan { spec, groups, keys, partial, output }) };
+        let window = Self { plan: Arc::new(WindowPlan { spec, groups, keys, partial, output, behind_us: 0 }) };
         match window.plan.spec.phase == Phase::Whole || window.can_be_split() {
             true => Ok(window),
             false => Err(PlanError::Operator {
@@ -189,6 +198,16 @@ impl KeyedWindow {
                 hint: "ask KeyedWindow::can_be_split first".into(),
             }),
         }
+    }
+
+    /// Over rows that come with a time up to so many microseconds behind the watermark, as pairs of a join within a
+    /// span of time do: windows close so much later.
+    #[must_use]
+    pub fn with_rows_behind(mut self, behind_us: i64) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.behind_us = behind_us.max(0);
+        }
+        self
     }
 
     /// Whether the work can be split in phases: all states are words that merge, and windows are known from rows.

@@ -315,7 +315,7 @@ impl Operator for WindowOperator {
                 self.take_in(batch, context)
             }
             Element::Watermark(_) if self.is_by_clock() => self.close(context.now_us, context),
-            Element::Watermark(watermark_us) => self.close(watermark_us, context),
+            Element::Watermark(watermark_us) => self.close(self.plan.passed_us(watermark_us), context),
             Element::End => self.close(i64::MAX, context),
             // Several instances have a part of a key's state, and only one of them can restore it.
             Element::Barrier(_) | Element::Idle if self.plan.spec.phase == Phase::Partial => {

@@ -266,7 +266,7 @@ impl Operator for SessionOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
             Element::Batch(batch) => self.take_in(batch, context),
-            Element::Watermark(watermark_us) => self.close(watermark_us, context),
+            Element::Watermark(watermark_us) => self.close(self.plan.passed_us(watermark_us), context),
             Element::End => self.close(i64::MAX, context),
             Element::Barrier(_) | Element::Idle | Element::Control(_) => Ok(()),
         }

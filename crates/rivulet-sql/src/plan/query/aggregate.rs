@@ -123,7 +123,7 @@ impl Lowering {
             })
             .collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
-        let windows = self.keyed_window(aggregate, stream, pending.kind, &places, &bounds)?;
+        let windows = self.keyed_window(aggregate, stream, (pending.kind, pending.behind_us), &places, &bounds)?;
         // The window stands behind the keys.
         let start = windows.schema.fields().len() - aggregate.aggr_expr.len() - 2;
         self.builder.held(windows, &pending.held, [start, start + 1])
@@ -147,6 +147,8 @@ impl Lowering {
             .collect();
         let keys: Vec<&Expr> =
             aggregate.group_expr.iter().zip(&bounds).filter(|(_, bound)| bound.is_none()).map(|(key, _)| key).collect();
+        // Windows that were made behind the watermark end behind it.
+        let behind_us = stream.bound_of(window.end).map_or(0, |bound| 1_i64.saturating_sub(bound).max(0));
         let kept: BTreeSet<usize> = window.start.into_iter().chain([window.end]).collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &kept)?;
         let Some(Attached { start, end, .. }) = stream.window else {
@@ -155,7 +157,7 @@ impl Lowering {
         // An aggregate may read the start although no key names it: it does not tell windows apart then.
         let start = window.start.and(start).unwrap_or(end);
         let kind = KeyedWindowKind::Attached { start, end };
-        self.keyed_window(aggregate, stream, kind, &places, &bounds)
+        self.keyed_window(aggregate, stream, (kind, behind_us), &places, &bounds)
     }
 
     /// The rows with what an aggregate needs and no more, and the places of its keys.
@@ -181,7 +183,7 @@ impl Lowering {
         &mut self,
         aggregate: &Aggregate,
         stream: Stream,
-        kind: KeyedWindowKind,
+        (kind, behind_us): (KeyedWindowKind, i64),
         places: &[usize],
         bounds: &[Option<Key>],
     ) -> Result<Stream, SqlError> {
@@ -196,10 +198,16 @@ impl Lowering {
             input_retracts: stream.changes,
             state_ttl_us: self.state_ttl_us,
         };
-        let whole = KeyedWindow::new(spec.clone()).map_err(|error| self.builder.failed(error))?;
+        let part = |phase| {
+            let part = KeyedWindow::new(KeyedWindowSpec { phase, ..spec.clone() });
+            part.map(|part| part.with_rows_behind(behind_us)).map_err(|error| self.builder.failed(error))
+        };
+        let whole = part(Phase::Whole)?;
         let schema = whole.output_schema().clone();
-        let what =
-            |phase: Phase| format!("{:?} {kind:?} {keys:?} {:?} {}", phase, spec.aggregates, spec.input_retracts);
+        let behind = if behind_us > 0 { format!(" behind {behind_us}") } else { String::new() };
+        let what = |phase: Phase| {
+            format!("{:?} {kind:?} {keys:?} {:?} {}{behind}", phase, spec.aggregates, spec.input_retracts)
+        };
         let end = keys.len() + 1;
         // Windows that rows carry are in one place each; a window that is made of pieces needs all of them.
         let is_attached = matches!(kind, KeyedWindowKind::Attached { .. });
@@ -218,10 +226,7 @@ impl Lowering {
             && whole.can_be_split()
             && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap));
         let node = if is_reduced_first {
-            let part = |phase| KeyedWindow::new(KeyedWindowSpec { phase, ..spec.clone() });
-            let (partial, last) = (part(Phase::Partial), part(Phase::Final));
-            let partial = partial.map_err(|error| self.builder.failed(error))?;
-            let last = last.map_err(|error| self.builder.failed(error))?;
+            let (partial, last) = (part(Phase::Partial)?, part(Phase::Final)?);
             let partial_schema = partial.partial_schema();
             let inputs = [(stream.node, 0, EdgeKind::Forward)];
             let node = self.builder.operator("window", &what(Phase::Partial), partial, partial_schema, &inputs);
@@ -275,7 +280,7 @@ impl Lowering {
             schema,
             columns,
             time: None,
-            bounds: window_bounds(&kind, end - 1, end),
+            bounds: window_bounds(&kind, end - 1, end, behind_us).collect(),
             pending: None,
             window: by_event_time.then_some(Attached {
                 start: has_start.then_some(end - 1),

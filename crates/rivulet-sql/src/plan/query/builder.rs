@@ -203,7 +203,7 @@ impl Builder {
             other => *other,
         });
         let mut bounds = stream.bounds.clone();
-        bounds.extend(window_bounds(&pending.kind, start, end));
+        bounds.extend(window_bounds(&pending.kind, start, end, pending.behind_us));
         let windowed = Stream {
             node,
             schema,
@@ -268,14 +268,21 @@ pub(super) fn has_fixed_width(kind: &KeyedWindowKind) -> bool {
     )
 }
 
-/// How far behind the watermark the bounds of windows can be, when rows come by the last microsecond of their window.
-pub(super) fn window_bounds(kind: &KeyedWindowKind, start: usize, end: usize) -> Vec<(usize, i64)> {
-    match *kind {
+/// How far behind the watermark the bounds of windows can be, when rows come by the last microsecond of their window,
+/// or so much later.
+pub(super) fn window_bounds(
+    kind: &KeyedWindowKind,
+    start: usize,
+    end: usize,
+    behind_us: i64,
+) -> impl Iterator<Item = (usize, i64)> {
+    let bounds = match *kind {
         KeyedWindowKind::Tumble { width_us, .. }
         | KeyedWindowKind::Hop { width_us, .. }
         | KeyedWindowKind::Cumulate { width_us, .. } => vec![(end, 1), (start, 1_i64.saturating_sub(width_us))],
         KeyedWindowKind::Session { .. } => vec![(end, 1)],
         KeyedWindowKind::Attached { .. } => vec![(end, 1)],
         KeyedWindowKind::ProcessingTumble { .. } | KeyedWindowKind::Count { .. } => Vec::new(),
-    }
+    };
+    bounds.into_iter().map(move |(column, bound): (usize, i64)| (column, bound.saturating_sub(behind_us)))
 }

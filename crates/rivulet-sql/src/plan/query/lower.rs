@@ -280,6 +280,7 @@ impl Lowering {
         stream = self.builder.with_windows(stream)?;
         let position = windows.time.as_ref().map(place_of).unwrap_or_default().or(self.position());
         let place = windows.time.as_ref().map(|time| (time, place_in(time, schema, &stream)));
+        let mut behind_us = 0;
         let (kind, time) = match (place, windows.kind) {
             (None, kind) => (keyed(kind), None),
             (Some((_, Some(Place::Clock))), WindowKind::Tumble { width_us, offset_us: 0 }) => {
@@ -289,7 +290,14 @@ impl Lowering {
                 return Err(not_yet(position, "another window by the clock than TUMBLE without offset"));
             }
             (Some((written, Some(Place::Column(time)))), kind) => {
-                stream = self.with_time(stream, time, written)?;
+                match stream.bound_of(time).and_then(i64::checked_neg) {
+                    // It is the time of the windows alone: others go by the watermark.
+                    Some(behind) if behind > 0 => {
+                        behind_us = behind;
+                        stream = Stream { time: None, ..self.builder.with_event_time(stream, time)? };
+                    }
+                    _ => stream = self.with_time(stream, time, written)?,
+                }
                 (keyed(kind), Some(time))
             }
             _ => return Err(refused(position, "the time of a window is a column")),
@@ -305,7 +313,7 @@ impl Lowering {
             }
             None => None,
         };
-        stream.pending = Some(Pending { kind, time, partition, held: Vec::new() });
+        stream.pending = Some(Pending { kind, time, behind_us, partition, held: Vec::new() });
         stream.columns.extend([Place::WindowStart, Place::WindowEnd]);
         Ok(stream)
     }
@@ -319,9 +327,7 @@ impl Lowering {
         let name = stream.schema.field(time).name();
         match stream.bound_of(time) {
             Some(delta) if delta >= 0 => self.builder.with_event_time(stream, time),
-            Some(_) => Err(refused(position, format!("rows may come long after their '{name}', behind the watermark"))
-                .hint("make the windows before the join, or of the time of the later row")),
-            None => {
+            _ => {
                 let error = refused(position, format!("'{name}' is not the event time of its rows"));
                 Err(match stream.time {
                     Some(event_time) => error.hint(format!("their event time is '{}'", stream.schema.field(event_time).name())),

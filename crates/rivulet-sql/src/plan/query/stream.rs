@@ -59,6 +59,8 @@ pub(super) struct Pending {
     pub(super) kind: KeyedWindowKind,
     /// The column of the time; none by the clock.
     pub(super) time: Option<usize>,
+    /// By how much that may be behind the watermark when a row comes, microseconds.
+    pub(super) behind_us: i64,
     /// The columns that keep sessions apart; `None`: the keys of the aggregate.
     pub(super) partition: Option<Vec<usize>>,
     /// Conditions on the windows alone, over [`bounds_schema`]: they are for what the windows come to.
@@ -116,6 +118,7 @@ impl Stream {
             pending: self.pending.as_ref().map(|pending| Pending {
                 kind: pending.kind,
                 time: pending.time.and_then(new),
+                behind_us: pending.behind_us,
                 partition: pending.partition.as_deref().and_then(all),
                 held: pending.held.clone(),
             }),
