@@ -172,6 +172,10 @@ impl Generator {
         let by = if ranking == Ranking::RowNumber { names.len() } else { 1 + self.below(names.len().min(2)) };
         let order = names.iter().rev().take(by).map(|name| (name.clone(), self.percent(50))).collect();
         let limit = 1 + self.below(3) as i64;
+        if ranking == Ranking::RowNumber && partition.is_empty() && self.percent(50) {
+            let (query, offset) = (Box::new(query), self.below(3) as i64);
+            return (Item { alias, source: Source::First { query, order, limit, offset } }, columns);
+        }
         columns.push(Column { name: RANK.to_owned(), ty: Type::Int, nullable: false });
         (Item { alias, source: Source::Ranked { query: Box::new(query), ranking, partition, order, limit } }, columns)
     }
@@ -206,7 +210,25 @@ impl Generator {
     /// Equalities, bounds of times, and what else may be true.
     fn join_condition(&mut self, one: &InScope, other: &InScope) -> Expr {
         let mut conditions = Vec::new();
-        let equalities = if self.percent(85) { 1 } else { 2 };
+        let equalities = match self.below(100) {
+            0..8 => 0,
+            8..85 => 1,
+            _ => 2,
+        };
+        if equalities == 0 {
+            // Rows meet those of a span of time.
+            let time = |scope: &InScope| {
+                let column = |name: &String| Expr::Column { alias: name.clone(), name: "ts".into(), ty: Type::Time };
+                let has_time = |columns: &[Column]| columns.iter().any(|column| column.name == "ts");
+                scope.iter().find(|(_, columns)| has_time(columns)).map(|(alias, _)| column(alias))
+            };
+            if let (Some(one), Some(other)) = (time(one), time(other)) {
+                let shift = |one: &Expr, seconds: usize| Box::new(Expr::Shift(Box::new(one.clone()), seconds as i64));
+                let low = Box::new(Expr::Shift(Box::new(other.clone()), -(self.below(12) as i64)));
+                let high = shift(&other, self.below(12));
+                conditions.push(Expr::Between { low, high, value: Box::new(one), negated: false });
+            }
+        }
         for _ in 0..equalities {
             let ty = self.pick(&[Type::Int, Type::Int, Type::Int, Type::Text, Type::Time]);
             let pair = self.column_of(one, ty).zip(self.column_of(other, ty));
@@ -270,6 +292,9 @@ impl Generator {
         if subqueries > 0 && self.percent(15) {
             chosen.push(self.scalar(scope));
         }
+        if subqueries > 0 && self.percent(6) {
+            chosen.push(self.subquery(scope, 0));
+        }
         named(chosen)
     }
 
@@ -308,7 +333,12 @@ impl Generator {
             conditions.push(self.condition(scope, 2));
         }
         if self.percent(22) {
-            conditions.push(self.subquery(scope, depth.saturating_sub(1)));
+            let subquery = self.subquery(scope, depth.saturating_sub(1));
+            conditions.push(match self.below(6) {
+                0 => Expr::Or(Box::new(subquery), self.boxed(scope, Type::Bool, 1)),
+                1 => Expr::Not(Box::new(subquery)),
+                _ => subquery,
+            });
         }
         all(conditions)
     }
@@ -366,7 +396,7 @@ impl Generator {
         let aggregate = self.aggregate(&inner);
         let ty = aggregate.ty();
         let items = named(vec![aggregate]);
-        let group = Some(Group { keys: vec![], window: None });
+        let group = Some(Group { keys: vec![], window: None, sets: None });
         let from = From::Item(item);
         let query = select(Select { distinct: false, items, from, filter, group, having: None });
         Expr::Scalar(Box::new(query), ty)
@@ -374,6 +404,7 @@ impl Generator {
 
     /// An aggregate whose value is computed with.
     fn aggregate(&mut self, scope: &InScope) -> Expr {
+        let rare = self.pick(&[Aggregate::SumDistinct, Aggregate::BitAnd, Aggregate::BitOr, Aggregate::BitXor]);
         let function = self.pick(&[
             Aggregate::CountRows,
             Aggregate::Count,
@@ -382,9 +413,11 @@ impl Generator {
             Aggregate::Min,
             Aggregate::Max,
             Aggregate::Max,
+            rare,
         ]);
         let ty = match function {
-            Aggregate::Sum => Type::Int,
+            Aggregate::Sum | Aggregate::SumDistinct => Type::Int,
+            Aggregate::BitAnd | Aggregate::BitOr | Aggregate::BitXor => Type::Int,
             Aggregate::Count | Aggregate::CountDistinct => self.pick(&[Type::Int, Type::Text, Type::Bool]),
             _ => self.pick(&[Type::Int, Type::Text, Type::Time, Type::Time]),
         };
@@ -419,7 +452,17 @@ impl Generator {
         let wanted = self.pick(&[0, 1, 1, 1, 1, 2, 2]);
         let keys = self.keys(&scope, wanted);
         let filter = self.filter(&scope, depth);
-        self.aggregated(from, scope, filter, Group { keys, window: None })
+        let sets = (keys.len() > 1 || !keys.is_empty() && self.percent(20)).then(|| self.sets(keys.len()));
+        let sets = sets.filter(|_| self.percent(30));
+        self.aggregated(from, scope, filter, Group { keys, window: None, sets })
+    }
+
+    /// Sets of so many keys, as in ROLLUP or as they come.
+    fn sets(&mut self, keys: usize) -> Vec<Vec<usize>> {
+        match self.percent(40) {
+            true => (0..=keys).rev().map(|length| (0..length).collect()).collect(),
+            false => (0..1 + self.below(3)).map(|_| (0..keys).filter(|_| self.percent(60)).collect()).collect(),
+        }
     }
 
     fn aggregated(&mut self, from: From, scope: InScope, filter: Option<Expr>, group: Group) -> Query {
@@ -428,6 +471,9 @@ impl Generator {
             if self.percent(85) {
                 items.push(key.clone());
             }
+        }
+        if group.sets.is_some() {
+            items.extend(group.keys.first().map(|key| Expr::Grouping(Box::new(key.clone()))));
         }
         if group.window.is_some() {
             items.push(Expr::WindowEnd);
@@ -438,7 +484,8 @@ impl Generator {
         }
         if self.percent(10) {
             let argument = Some(Box::new(self.expr(&scope, Type::Int, 0)));
-            items.push(Expr::Aggregate { function: Aggregate::Mean, argument, filter: None });
+            let function = self.pick(&[Aggregate::Mean, Aggregate::MeanDistinct, Aggregate::Median]);
+            items.push(Expr::Aggregate { function, argument, filter: None });
         }
         // What is computed of aggregates and keys is computed as of columns.
         if self.percent(20) {
@@ -466,7 +513,7 @@ impl Generator {
         let filter = self.percent(40).then(|| self.condition(&scope, 1));
         let wanted = self.pick(&[0, 1, 1]);
         let keys = self.keys(&scope, wanted);
-        let keys = keys.into_iter().filter(|key| key.ty() != Type::Time).collect();
+        let keys: Vec<Expr> = keys.into_iter().filter(|key| key.ty() != Type::Time).collect();
         let kind = match self.below(4) {
             0 | 1 => WindowKind::Tumble(self.pick(&[5, 10, 60])),
             2 => self.pick(&[WindowKind::Hop(5, 10), WindowKind::Hop(10, 60), WindowKind::Hop(2, 6)]),
@@ -474,7 +521,8 @@ impl Generator {
         };
         let alias = self.below(scope.len());
         let time = Expr::Column { alias: scope[alias].0.clone(), name: "ts".into(), ty: Type::Time };
-        self.aggregated(from, scope, filter, Group { keys, window: Some((kind, time)) })
+        let sets = (!keys.is_empty() && self.percent(15)).then(|| self.sets(keys.len()));
+        self.aggregated(from, scope, filter, Group { keys, window: Some((kind, time)), sets })
     }
 
     /// Rows of a table, of a part of one, of two, or of two that are joined by time.
@@ -537,7 +585,7 @@ impl Generator {
         let end = end.map(|end| Expr::column(&alias, &end)).filter(|end| !keys.contains(end));
         keys.extend(end);
         let filter = self.percent(20).then(|| self.condition(&scope, 1));
-        self.aggregated(From::Item(item), scope, filter, Group { keys, window: None })
+        self.aggregated(From::Item(item), scope, filter, Group { keys, window: None, sets: None })
     }
 
     /// Something over the rows before each row.
@@ -564,6 +612,15 @@ impl Generator {
         };
         let is_not_null = scope[0].1.iter().all(|column| column.ty != Type::Time || !column.nullable);
         let has_mean = scope[0].1.iter().any(|column| column.ty == Type::Mean);
+        if !has_mean && self.percent(25) {
+            let mut whole = self.aggregate(&scope);
+            if let Expr::Aggregate { function, argument, .. } = whole {
+                whole = Expr::Over { function, argument, partition, order: vec![], frame: Frame::Whole };
+            }
+            items.push(whole);
+            let filter = self.percent(30).then(|| self.condition(&scope, 1));
+            return select(Select { distinct: false, items: named(items), from, filter, group: None, having: None });
+        }
         if has_mean || order.is_empty() || (is_range && !is_not_null) {
             return select(Select {
                 distinct: false,
@@ -584,11 +641,14 @@ impl Generator {
             items.push(match has_lag {
                 true => {
                     let argument = Box::new(self.expr(&scope, Type::Int, 0));
-                    Expr::Lag { argument, rows: 1 + self.below(3), partition, order }
+                    Expr::Lag { leads: self.percent(40), argument, rows: 1 + self.below(3), partition, order }
                 }
                 false => match self.aggregate(&scope) {
                     Expr::Aggregate { function: Aggregate::CountDistinct, argument, .. } => {
                         Expr::Over { function: Aggregate::Count, argument, partition, order, frame }
+                    }
+                    Expr::Aggregate { function: Aggregate::SumDistinct, argument, .. } => {
+                        Expr::Over { function: Aggregate::Sum, argument, partition, order, frame }
                     }
                     Expr::Aggregate { function, argument, .. } => {
                         Expr::Over { function, argument, partition, order, frame }

@@ -31,6 +31,8 @@ struct Scope<'a> {
     row: &'a [Rc<Vec<Value>>],
     /// The rows of the group, where there is one.
     group: Option<&'a [JoinedRow]>,
+    /// The keys of the group, and those that its set of keys does not have.
+    keys: [&'a [Expr]; 2],
     window: Option<(i64, i64)>,
     /// All rows of FROM that passed WHERE, for what is computed over others.
     all: &'a [JoinedRow],
@@ -93,12 +95,13 @@ impl Interpreter<'_> {
                 }
             }
             Some(group) => {
-                for (window, of_group) in self.groups(group, &joined, outer)? {
+                for (window, keys, of_group) in self.sets(group, &joined, outer)? {
                     let empty: JoinedRow =
                         joined.aliases.iter().map(|(_, names)| Rc::new(vec![Value::Null; names.len()])).collect();
                     let first = of_group.first().unwrap_or(&empty);
                     let group = Some(of_group.as_slice());
-                    let scope = Scope { window, group, ..scope(&joined.aliases, first, &[], outer) };
+                    let keys = [keys[0].as_slice(), keys[1].as_slice()];
+                    let scope = Scope { window, group, keys, ..scope(&joined.aliases, first, &[], outer) };
                     if let Some(having) = &select.having
                         && !self.is_true(having, &scope)?
                     {
@@ -113,6 +116,28 @@ impl Interpreter<'_> {
             distinct(&mut rows);
         }
         Ok(Relation { names, rows })
+    }
+
+    /// The groups of each set of keys: the window, the keys that there are and those that there are not, and the rows.
+    #[allow(clippy::type_complexity)]
+    fn sets(
+        &self,
+        group: &Group,
+        joined: &Joined,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Vec<(Option<(i64, i64)>, [Vec<Expr>; 2], Vec<JoinedRow>)>, String> {
+        let all = vec![(0..group.keys.len()).collect()];
+        let mut groups = Vec::new();
+        for set in group.sets.as_ref().unwrap_or(&all) {
+            let some = |is_there: bool| {
+                let such = group.keys.iter().enumerate().filter(|(at, _)| set.contains(at) == is_there);
+                such.map(|(_, key)| key.clone()).collect::<Vec<_>>()
+            };
+            let of_set = Group { keys: some(true), window: group.window.clone(), sets: None };
+            let of_set = self.groups(&of_set, joined, outer)?.into_iter();
+            groups.extend(of_set.map(|(window, rows)| (window, [some(true), some(false)], rows)));
+        }
+        Ok(groups)
     }
 
     #[allow(clippy::type_complexity)] // A list of groups: the window, and the rows.
@@ -220,6 +245,15 @@ impl Interpreter<'_> {
             Source::Ranked { query, ranking, partition, order, limit } => {
                 ranked(self.query(query, None)?, *ranking, partition, order, *limit)?
             }
+            Source::First { query, order, limit, offset } => {
+                let ranked = ranked(self.query(query, None)?, Ranking::RowNumber, &[], order, limit + offset)?;
+                let behind = |row: &Rc<Vec<Value>>| {
+                    let (rank, row) = row.split_last()?;
+                    (*rank > Value::Int(*offset)).then(|| Rc::new(row.to_vec()))
+                };
+                let rows = ranked.rows.iter().filter_map(behind).collect();
+                Relation { names: ranked.names[..ranked.names.len() - 1].to_vec(), rows }
+            }
         };
         let _ = outer;
         let rows = relation.rows.into_iter().map(|row| vec![row]).collect();
@@ -231,7 +265,17 @@ impl Interpreter<'_> {
     }
 
     fn value(&self, expr: &Expr, scope: &Scope<'_>) -> Evaluated {
+        if scope.group.is_some() {
+            let [there, absent] = scope.keys;
+            if absent.contains(expr) {
+                return Ok(Value::Null);
+            }
+            if there.contains(expr) && !absent.is_empty() {
+                return self.value(expr, &Scope { keys: [there, &[]], ..*scope });
+            }
+        }
         Ok(match expr {
+            Expr::Grouping(key) => Value::Int(i64::from(scope.keys[1].contains(key))),
             Expr::Column { alias, name, .. } => return column(alias, name, scope),
             Expr::Literal(value, _) => value.clone(),
             Expr::Compare(comparison, one, other) => {
@@ -354,6 +398,14 @@ impl Interpreter<'_> {
             }
             Expr::Over { function, argument, partition, order, frame } => {
                 let (before, at) = self.partition(partition, order, scope)?;
+                if *frame == Frame::Whole {
+                    let of_row = |row: &JoinedRow| match argument {
+                        Some(argument) => self.value(argument, &Scope { row, ..*scope }),
+                        None => Ok(Value::Int(1)),
+                    };
+                    let values = before.iter().map(|(_, row)| of_row(row)).collect::<Result<_, _>>()?;
+                    return aggregate(*function, values);
+                }
                 let first = match frame {
                     Frame::Rows(rows) => at.saturating_sub(*rows),
                     _ => 0,
@@ -377,10 +429,11 @@ impl Interpreter<'_> {
                 }
                 return aggregate(*function, values);
             }
-            Expr::Lag { argument, rows, partition, order } => {
+            Expr::Lag { leads, argument, rows, partition, order } => {
                 let (before, at) = self.partition(partition, order, scope)?;
-                match at.checked_sub(*rows) {
-                    Some(at) => return self.value(argument, &Scope { row: before[at].1, ..*scope }),
+                let other = if *leads { Some(at + rows) } else { at.checked_sub(*rows) };
+                match other.and_then(|at| before.get(at)) {
+                    Some((_, row)) => return self.value(argument, &Scope { row, ..*scope }),
                     None => Value::Null,
                 }
             }
@@ -425,7 +478,7 @@ fn scope<'a>(
     all: &'a [JoinedRow],
     outer: Option<&'a Scope<'a>>,
 ) -> Scope<'a> {
-    Scope { aliases, row, group: None, window: None, all, outer }
+    Scope { aliases, row, group: None, keys: [&[], &[]], window: None, all, outer }
 }
 
 fn column(alias: &str, name: &str, scope: &Scope<'_>) -> Evaluated {
@@ -552,6 +605,20 @@ fn is_in<'v>(value: &Value, list: impl Iterator<Item = &'v Value>) -> Value {
 fn aggregate(function: Aggregate, values: Vec<Value>) -> Evaluated {
     let rows = values.len();
     let mut values: Vec<Value> = values.into_iter().filter(|value| *value != Value::Null).collect();
+    if matches!(function, Aggregate::SumDistinct | Aggregate::MeanDistinct) {
+        values = values.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    }
+    if function == Aggregate::Median {
+        values.sort();
+    }
+    let number = |at: usize| match values.get(at) {
+        Some(Value::Int(value)) => Ok(*value),
+        _ => Err("a number of something else".to_owned()),
+    };
+    let bits = |join: fn(i64, i64) -> i64| -> Evaluated {
+        let all = (0..values.len()).map(&number).collect::<Result<Vec<_>, _>>()?;
+        Ok(all.into_iter().reduce(join).map_or(Value::Null, Value::Int))
+    };
     let sum = || {
         values.iter().try_fold(0_i64, |sum, value| match value {
             Value::Int(value) => sum.checked_add(*value).ok_or("too large"),
@@ -562,10 +629,17 @@ fn aggregate(function: Aggregate, values: Vec<Value>) -> Evaluated {
         Aggregate::CountRows => Value::Int(rows as i64),
         Aggregate::Count => Value::Int(values.len() as i64),
         Aggregate::CountDistinct => Value::Int(values.iter().collect::<BTreeSet<_>>().len() as i64),
-        Aggregate::Sum if values.is_empty() => Value::Null,
-        Aggregate::Sum => Value::Int(sum()?),
-        Aggregate::Mean if values.is_empty() => Value::Null,
-        Aggregate::Mean => Value::Mean(mean(sum()? as f64 / values.len() as f64)),
+        Aggregate::BitAnd => bits(|one, other| one & other)?,
+        Aggregate::BitOr => bits(|one, other| one | other)?,
+        Aggregate::BitXor => bits(|one, other| one ^ other)?,
+        Aggregate::Sum | Aggregate::SumDistinct | Aggregate::Median if values.is_empty() => Value::Null,
+        Aggregate::Median => {
+            let middle = [number((values.len() - 1) / 2)?, number(values.len() / 2)?];
+            Value::Mean(mean((middle[0] + middle[1]) as f64 / 2.0))
+        }
+        Aggregate::Sum | Aggregate::SumDistinct => Value::Int(sum()?),
+        Aggregate::Mean | Aggregate::MeanDistinct if values.is_empty() => Value::Null,
+        Aggregate::Mean | Aggregate::MeanDistinct => Value::Mean(mean(sum()? as f64 / values.len() as f64)),
         Aggregate::Min => values.into_iter().min().unwrap_or(Value::Null),
         Aggregate::Max => values.drain(..).max().unwrap_or(Value::Null),
     })

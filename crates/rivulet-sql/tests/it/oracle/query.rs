@@ -74,6 +74,18 @@ pub(crate) enum Aggregate {
     Min,
     Max,
     Mean,
+    SumDistinct,
+    MeanDistinct,
+    Median,
+    BitAnd,
+    BitOr,
+    BitXor,
+}
+
+impl Aggregate {
+    fn is_distinct(self) -> bool {
+        matches!(self, Self::CountDistinct | Self::SumDistinct | Self::MeanDistinct)
+    }
 }
 
 /// Over which rows before a row, itself among them, something is computed.
@@ -84,6 +96,8 @@ pub(crate) enum Frame {
     /// Seconds.
     Range(i64),
     AllRange,
+    /// All rows of the partition, in no order.
+    Whole,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -145,8 +159,9 @@ pub(crate) enum Expr {
         order: Vec<Expr>,
         frame: Frame,
     },
-    /// `LAG(x, rows)`.
+    /// `LAG(x, rows)`, or `LEAD(x, rows)`.
     Lag {
+        leads: bool,
         argument: Box<Expr>,
         rows: usize,
         partition: Vec<Expr>,
@@ -154,6 +169,8 @@ pub(crate) enum Expr {
     },
     WindowStart,
     WindowEnd,
+    /// `GROUPING(key)`: 1 where the set of keys does not have it.
+    Grouping(Box<Expr>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +195,13 @@ pub(crate) enum Source {
         partition: Vec<String>,
         order: Vec<(String, bool)>,
         limit: i64,
+    },
+    /// `ORDER BY ... LIMIT limit OFFSET offset` of a query.
+    First {
+        query: Box<Query>,
+        order: Vec<(String, bool)>,
+        limit: i64,
+        offset: i64,
     },
 }
 
@@ -215,6 +239,8 @@ pub(crate) enum WindowKind {
 pub(crate) struct Group {
     pub(crate) keys: Vec<Expr>,
     pub(crate) window: Option<(WindowKind, Expr)>,
+    /// `GROUPING SETS`, as places of keys.
+    pub(crate) sets: Option<Vec<Vec<usize>>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -254,14 +280,15 @@ impl Expr {
             Self::Case { whens, .. } => whens[0].1.ty(),
             Self::Coalesce(all) => all[0].ty(),
             Self::NullIf(one, _) => one.ty(),
-            Self::Arithmetic(..) => Type::Int,
+            Self::Arithmetic(..) | Self::Grouping(_) => Type::Int,
             Self::Shift(..) | Self::Minute(_) | Self::WindowStart | Self::WindowEnd => Type::Time,
             Self::Concat(..) | Self::Upper(_) => Type::Text,
             Self::Lag { argument, .. } => argument.ty(),
             Self::Aggregate { function, argument, .. } | Self::Over { function, argument, .. } => match function {
                 Aggregate::CountRows | Aggregate::Count | Aggregate::CountDistinct => Type::Int,
-                Aggregate::Mean => Type::Mean,
-                Aggregate::Sum => Type::Int,
+                Aggregate::Mean | Aggregate::MeanDistinct | Aggregate::Median => Type::Mean,
+                Aggregate::Sum | Aggregate::SumDistinct => Type::Int,
+                Aggregate::BitAnd | Aggregate::BitOr | Aggregate::BitXor => Type::Int,
                 Aggregate::Min | Aggregate::Max => argument.as_ref().map_or(Type::Int, |argument| argument.ty()),
             },
         }
@@ -275,6 +302,7 @@ impl Expr {
             | Self::Exists(..)
             | Self::Scalar(..)
             | Self::WindowStart
+            | Self::Grouping(_)
             | Self::WindowEnd => vec![],
             Self::Not(one)
             | Self::Is(one, ..)
@@ -418,13 +446,21 @@ impl Writer {
             self.put(" WHERE ");
             self.condition(filter);
         }
-        if let Some(Group { keys, window }) = &select.group
+        if let Some(Group { keys, window, sets }) = &select.group
             && !(keys.is_empty() && window.is_none())
         {
             self.put(" GROUP BY ");
-            for (at, key) in keys.iter().enumerate() {
-                self.put(if at > 0 { ", " } else { "" });
-                self.expr(key);
+            match sets {
+                None => self.list(keys),
+                Some(sets) => {
+                    self.put("GROUPING SETS (");
+                    for (at, set) in sets.iter().enumerate() {
+                        self.put(if at > 0 { ", (" } else { "(" });
+                        self.list(&set.iter().map(|key| keys[*key].clone()).collect::<Vec<_>>());
+                        self.put(")");
+                    }
+                    self.put(")");
+                }
             }
             if let Some((kind, time)) = window {
                 self.put(if keys.is_empty() { "" } else { ", " });
@@ -527,6 +563,18 @@ impl Writer {
                 self.query(query);
                 self.put(&format!(") AS ranked) AS first_rows WHERE {RANK} <= {limit})"));
             }
+            Source::First { query, order, limit, offset } => {
+                self.put("(SELECT * FROM (");
+                self.query(query);
+                self.put(") AS ordered ORDER BY ");
+                for (at, (name, descends)) in order.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    let direction = if *descends { " DESC" } else { "" };
+                    self.put(&format!("{comma}{name}{direction} NULLS LAST"));
+                }
+                let offset = if *offset > 0 { format!(" OFFSET {offset}") } else { String::new() };
+                self.put(&format!(" LIMIT {limit}{offset})"));
+            }
         }
         self.put(&format!(" AS {}", item.alias));
     }
@@ -553,6 +601,9 @@ impl Writer {
             self.list(partition);
             self.put(" ");
         }
+        if frame == Some(Frame::Whole) {
+            return self.put(")");
+        }
         self.put("ORDER BY ");
         for (at, one) in order.iter().enumerate() {
             self.put(if at > 0 { ", " } else { "" });
@@ -560,7 +611,7 @@ impl Writer {
             self.put(" NULLS LAST");
         }
         let rows = match frame {
-            None => String::new(),
+            None | Some(Frame::Whole) => String::new(),
             Some(Frame::Rows(rows)) => format!(" ROWS BETWEEN {rows} PRECEDING AND CURRENT ROW"),
             Some(Frame::AllRows) => " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW".into(),
             Some(Frame::Range(s)) => format!(" RANGE BETWEEN INTERVAL '{s} seconds' PRECEDING AND CURRENT ROW"),
@@ -573,12 +624,16 @@ impl Writer {
     fn aggregate(&mut self, function: Aggregate, argument: Option<&Expr>) {
         let name = match function {
             Aggregate::CountRows | Aggregate::Count | Aggregate::CountDistinct => "count",
-            Aggregate::Sum => "sum",
+            Aggregate::Sum | Aggregate::SumDistinct => "sum",
             Aggregate::Min => "min",
             Aggregate::Max => "max",
-            Aggregate::Mean => "avg",
+            Aggregate::Mean | Aggregate::MeanDistinct => "avg",
+            Aggregate::Median => "median",
+            Aggregate::BitAnd => "bit_and",
+            Aggregate::BitOr => "bit_or",
+            Aggregate::BitXor => "bit_xor",
         };
-        self.put(&format!("{name}({}", if function == Aggregate::CountDistinct { "DISTINCT " } else { "" }));
+        self.put(&format!("{name}({}", if function.is_distinct() { "DISTINCT " } else { "" }));
         match argument {
             Some(argument) => self.expr(argument),
             None => self.put("*"),
@@ -723,14 +778,19 @@ impl Writer {
                 self.aggregate(*function, argument.as_deref());
                 self.over(partition, order, Some(*frame));
             }
-            Expr::Lag { argument, rows, partition, order } => {
-                self.put("lag(");
+            Expr::Lag { leads, argument, rows, partition, order } => {
+                self.put(if *leads { "lead(" } else { "lag(" });
                 self.expr(argument);
                 self.put(&format!(", {rows})"));
                 self.over(partition, order, None);
             }
             Expr::WindowStart => self.put("window_start"),
             Expr::WindowEnd => self.put("window_end"),
+            Expr::Grouping(key) => {
+                self.put("grouping(");
+                self.expr(key);
+                self.put(")");
+            }
         }
     }
 }

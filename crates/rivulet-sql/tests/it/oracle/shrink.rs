@@ -1,7 +1,7 @@
 //! The least that still fails: queries with a part less, and tables with rows less, tried one after the other.
 
 use super::generate::Case;
-use super::query::{Expr, From, Item, Query, Select, Source, Type, Value};
+use super::query::{Expr, From, Group, Item, Query, Select, Source, Type, Value};
 
 /// So many smaller cases are tried.
 const TRIES_MAX: usize = 3_000;
@@ -75,7 +75,9 @@ fn smaller_queries(query: &Query) -> Vec<Query> {
 fn queries_of(from: &From) -> Vec<Query> {
     let of_item = |item: &Item| match &item.source {
         Source::Table { .. } => None,
-        Source::Query(query) | Source::Ranked { query, .. } => Some(query.as_ref().clone()),
+        Source::Query(query) | Source::Ranked { query, .. } | Source::First { query, .. } => {
+            Some(query.as_ref().clone())
+        }
     };
     match from {
         From::Item(item) => of_item(item).into_iter().collect(),
@@ -102,10 +104,19 @@ fn smaller_selects(select: &Select) -> Vec<Select> {
         }
     }
     if let Some(group) = &select.group {
+        let with = |group: Group| Select { group: Some(group), ..select.clone() };
         for at in 0..group.keys.len() {
-            let mut less = select.clone();
-            less.group.as_mut().expect("it is there").keys.remove(at);
-            found.push(less);
+            let mut less = Group { sets: None, ..group.clone() };
+            less.keys.remove(at);
+            found.push(with(less));
+        }
+        if let Some(sets) = &group.sets {
+            found.push(with(Group { sets: None, ..group.clone() }));
+            for at in (0..sets.len()).filter(|_| sets.len() > 1) {
+                let mut less = sets.clone();
+                less.remove(at);
+                found.push(with(Group { sets: Some(less), ..group.clone() }));
+            }
         }
     }
     found.extend(smaller_froms(&select.from).into_iter().map(|from| Select { from, ..select.clone() }));
@@ -154,6 +165,17 @@ fn smaller_items(item: &Item) -> Vec<Item> {
         Source::Query(query) => {
             let queries = smaller_queries(query).into_iter();
             queries.map(|query| made(Source::Query(Box::new(query)))).collect()
+        }
+        Source::First { query, order, limit, offset } => {
+            let mut found = vec![made(Source::Query(query.clone()))];
+            let first = |query: Query, offset: i64| {
+                made(Source::First { query: Box::new(query), order: order.clone(), limit: *limit, offset })
+            };
+            if *offset > 0 {
+                found.push(first(query.as_ref().clone(), 0));
+            }
+            found.extend(smaller_queries(query).into_iter().map(|query| first(query, *offset)));
+            found
         }
         Source::Ranked { query, ranking, partition, order, limit } => {
             let mut found = vec![made(Source::Query(query.clone()))];
