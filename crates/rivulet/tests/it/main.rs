@@ -58,6 +58,7 @@ mod nexmark;
 mod nexmark_files;
 mod numbers;
 mod sql_answers;
+mod sql_clauses;
 mod stop;
 mod seconds;
 mod subqueries;

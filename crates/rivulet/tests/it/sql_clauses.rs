@@ -1,0 +1,243 @@
+//! Clauses of big queries, each with its answer in order, at one instance and at several: what is ordered by, left out
+//! and limited; sets of keys; windows of windows; joins within a span of time; aggregates over whole partitions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::util::display::array_value_to_string;
+use parking_lot::Mutex;
+use rivulet::run::results::{FinalRows, Results};
+use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet_dataflow::Batch;
+
+use crate::sql_answers::{files, told};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The rows that are there in the end.
+#[derive(Clone)]
+struct Kept(Arc<Mutex<FinalRows>>);
+
+impl Results for Kept {
+    fn write(&mut self, batch: &Batch) -> Result<(), String> {
+        self.0.lock().add(batch).map_err(|error| error.to_string())
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What a script's last query says in the end, cells separated by `|`, null as nothing.
+fn in_the_end(script: &str, parallelism: usize) -> Vec<String> {
+    let mut options = RunOptions::new(parallelism);
+    options.limits.batch_rows = 2;
+    let runner = Runner::new(options).unwrap();
+    let mut script = Script::parse(script).unwrap_or_else(|error| panic!("{}", told(&error)));
+    let mut lines = Vec::new();
+    while let Some(step) = script.next_step().unwrap_or_else(|error| panic!("{}", told(&error))) {
+        let Step::Run(planned) = step else { panic!("only queries are run") };
+        let output = &planned.plan.output;
+        let kept = Kept(Arc::new(Mutex::new(FinalRows::new(output.schema.clone()).unwrap())));
+        let running = runner.start(&planned.plan, &planned.name, Some(Box::new(kept.clone()))).unwrap();
+        let report = running.wait(PATIENCE).expect("it ends").unwrap();
+        assert_eq!(report.flow.refused.iter().sum::<u64>(), 0);
+        let rows = kept.0.lock().rows(output).unwrap();
+        let cell = |column: usize, row: usize| array_value_to_string(rows.column(column), row).unwrap();
+        let line = |row: usize| (0..rows.num_columns()).map(|column| cell(column, row)).collect::<Vec<_>>().join("|");
+        lines = (0..rows.num_rows()).map(line).collect();
+    }
+    lines
+}
+
+/// Times are milliseconds since 1970.
+const ROWS: &str = "1000,x,5 2000,y,3 12000,x,9 13000,z,1 25000,y,5";
+
+fn check(cases: &[(&str, &[&str])]) {
+    let (_folder, sources) = files(&[("a", "ts TIMESTAMP EVENT TIME, k TEXT, v BIGINT", ROWS)]);
+    let mut wrong = Vec::new();
+    for (query, expected) in cases {
+        for parallelism in [1, 2, 3] {
+            let found = in_the_end(&format!("{sources} {query}"), parallelism);
+            if found != *expected {
+                wrong.push(format!("{query}\nat {parallelism}: {found:?}, not {expected:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_result_is_ordered_by_what_is_not_selected_and_begins_behind_an_offset() {
+    check(&[
+        ("SELECT k FROM a ORDER BY v DESC, ts", &["x", "x", "y", "y", "z"]),
+        ("SELECT k, v FROM a ORDER BY v % 5, k", &["x|5", "y|5", "z|1", "y|3", "x|9"]),
+        ("SELECT k, v FROM a ORDER BY v, k LIMIT 2 OFFSET 1", &["y|3", "x|5"]),
+        ("SELECT v FROM a ORDER BY v OFFSET 3", &["5", "9"]),
+        ("SELECT v FROM a ORDER BY v LIMIT 3 OFFSET 9", &[]),
+        ("SELECT k, sum(v) AS s FROM a GROUP BY k ORDER BY count(*) DESC, sum(v) DESC", &["x|14", "y|8", "z|1"]),
+        ("SELECT k, sum(v) AS s FROM a GROUP BY k ORDER BY abs(sum(v) - 9)", &["y|8", "x|14", "z|1"]),
+    ]);
+}
+
+#[test]
+fn a_limit_inside_of_a_query_keeps_its_first_rows() {
+    check(&[
+        (
+            "SELECT k, count(*) AS n FROM (SELECT * FROM a ORDER BY ts DESC LIMIT 3) GROUP BY k ORDER BY k",
+            &["x|1", "y|1", "z|1"],
+        ),
+        ("SELECT v FROM (SELECT v FROM a ORDER BY ts DESC LIMIT 2 OFFSET 1) ORDER BY v", &["1", "9"]),
+        ("SELECT k FROM a WHERE v = (SELECT v FROM a ORDER BY ts DESC LIMIT 1) ORDER BY ts", &["x", "y"]),
+        ("SELECT k FROM a WHERE v IN (SELECT v FROM a ORDER BY v LIMIT 2) ORDER BY k", &["y", "z"]),
+        (
+            "SELECT k, v, (SELECT b.v FROM a AS b WHERE b.k = a.k AND b.v > 1 ORDER BY b.ts DESC LIMIT 1) AS last FROM a
+             ORDER BY ts",
+            &["x|5|9", "y|3|5", "x|9|9", "z|1|", "y|5|5"],
+        ),
+        (
+            "SELECT k, (SELECT b.v FROM a AS b WHERE b.k = a.k ORDER BY b.ts LIMIT 1 OFFSET 1) AS second FROM a ORDER BY ts",
+            &["x|9", "y|5", "x|9", "z|", "y|5"],
+        ),
+        (
+            "SELECT v FROM (SELECT v FROM a ORDER BY v LIMIT 1) UNION ALL
+             SELECT v FROM (SELECT v FROM a ORDER BY v DESC LIMIT 1)",
+            &["1", "9"],
+        ),
+        ("CREATE VIEW w AS SELECT k, v FROM a ORDER BY v DESC LIMIT 2; SELECT sum(v) AS s FROM w", &["14"]),
+        ("SELECT count(*) AS n FROM (SELECT v FROM a ORDER BY v LIMIT 0)", &["0"]),
+    ]);
+}
+
+#[test]
+fn sets_of_keys_have_a_result_each() {
+    check(&[
+        (
+            "SELECT k, v > 4 AS big, count(*) AS n, GROUPING(k, v > 4) AS g FROM a GROUP BY CUBE (k, v > 4)
+             ORDER BY g, k, big",
+            &[
+                "x|true|2|0",
+                "y|false|1|0",
+                "y|true|1|0",
+                "z|false|1|0",
+                "x||2|1",
+                "y||2|1",
+                "z||1|1",
+                "|false|2|2",
+                "|true|3|2",
+                "||5|3",
+            ],
+        ),
+        (
+            "SELECT k, window_end, count(*) AS n FROM a GROUP BY ROLLUP (k), tumble(ts, INTERVAL '10 seconds')
+             ORDER BY window_end, k",
+            &[
+                "x|1970-01-01T00:00:10|1",
+                "y|1970-01-01T00:00:10|1",
+                "|1970-01-01T00:00:10|2",
+                "x|1970-01-01T00:00:20|1",
+                "z|1970-01-01T00:00:20|1",
+                "|1970-01-01T00:00:20|2",
+                "y|1970-01-01T00:00:30|1",
+                "|1970-01-01T00:00:30|1",
+            ],
+        ),
+        (
+            "SELECT window_end, k, max(v) AS m FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '20' SECOND))
+             GROUP BY GROUPING SETS ((window_start, window_end, k), (window_start, window_end))
+             HAVING GROUPING(k) = 1 OR k = 'x' ORDER BY window_end, k",
+            &["1970-01-01T00:00:20|x|9", "1970-01-01T00:00:20||9", "1970-01-01T00:00:40||5"],
+        ),
+        ("SELECT k FROM a GROUP BY ROLLUP (k) ORDER BY k", &["x", "y", "z", ""]),
+        ("SELECT count(*) AS n FROM a WHERE v > 100 GROUP BY GROUPING SETS ((k), (), ())", &["0", "0"]),
+        ("SELECT k, GROUPING(k) AS g FROM a GROUP BY k ORDER BY k", &["x|0", "y|0", "z|0"]),
+    ]);
+}
+
+#[test]
+fn the_last_moment_of_a_window_is_the_time_of_its_result() {
+    check(&[
+        (
+            "SELECT k, window_time FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND)) AS w
+             WHERE w.window_time < TIMESTAMP '1970-01-01 00:00:10' ORDER BY k",
+            &["x|1970-01-01T00:00:09.999999", "y|1970-01-01T00:00:09.999999"],
+        ),
+        (
+            "SELECT count(*) AS n, window_end FROM
+               (SELECT k, window_time AS t FROM a GROUP BY k, tumble(ts, INTERVAL '10 seconds'))
+             GROUP BY tumble(t, INTERVAL '20 seconds') ORDER BY window_end",
+            &["4|1970-01-01T00:00:20", "1|1970-01-01T00:00:40"],
+        ),
+        (
+            "SELECT window_end, sum(n) AS n FROM TABLE(TUMBLE(TABLE (
+               SELECT window_time AS t, count(*) AS n FROM TABLE(TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECOND))
+               GROUP BY window_start, window_end, window_time), DESCRIPTOR(t), INTERVAL '20' SECOND))
+             GROUP BY window_start, window_end ORDER BY window_end",
+            &["1970-01-01T00:00:20|4", "1970-01-01T00:00:40|1"],
+        ),
+    ]);
+}
+
+#[test]
+fn rows_of_a_span_of_time_meet_without_an_equality() {
+    let on = "b.ts > a.ts AND b.ts <= a.ts + INTERVAL '10 seconds'";
+    let query = |kind: &str| format!("SELECT a.v AS x, b.v AS y FROM a {kind} JOIN a AS b ON {on} ORDER BY 1, 2");
+    check(&[
+        (&query(""), &["3|9", "5|3", "9|1"]),
+        (&query("LEFT"), &["1|", "3|9", "5|3", "5|", "9|1"]),
+        (&query("FULL"), &["1|", "3|9", "5|3", "5|", "9|1", "|5", "|5"]),
+        (&format!("SELECT v FROM a WHERE NOT EXISTS (SELECT 1 FROM a AS b WHERE {on}) ORDER BY v"), &["1", "5"]),
+        (&format!("SELECT v FROM a WHERE EXISTS (SELECT 1 FROM a AS b WHERE {on}) ORDER BY v"), &["3", "5", "9"]),
+        (
+            &format!(
+                "SELECT count(*) AS n, window_end FROM (SELECT a.v, b.ts FROM a JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["1|1970-01-01T00:00:10", "2|1970-01-01T00:00:20"],
+        ),
+        // By the time of the earlier row, and windows of those windows.
+        (
+            &format!(
+                "SELECT count(*) AS n, window_end FROM (SELECT b.v, a.ts FROM a JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["2|1970-01-01T00:00:10", "1|1970-01-01T00:00:20"],
+        ),
+        (
+            &format!(
+                "SELECT count(*) AS n, window_end FROM (
+                   SELECT window_time AS t, v FROM (SELECT b.v, a.ts FROM a JOIN a AS b ON {on})
+                   GROUP BY v, tumble(ts, INTERVAL '10 seconds'))
+                 GROUP BY tumble(t, INTERVAL '20 seconds') ORDER BY window_end"
+            ),
+            &["3|1970-01-01T00:00:20"],
+        ),
+    ]);
+}
+
+#[test]
+fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partitions() {
+    let counts = "SELECT k, count(*) AS n FROM a GROUP BY k";
+    check(&[
+        ("SELECT sum(DISTINCT v) AS s, avg(DISTINCT v) AS m, median(v) AS d FROM a", &["18|4.5|5.0"]),
+        ("SELECT bit_and(v) AS x, bit_or(v) AS y, bit_xor(v) AS z FROM a", &["1|15|11"]),
+        (
+            &format!("SELECT median(n) AS m, percentile_cont(n, 0.25) AS p, sum(DISTINCT n) AS s FROM ({counts})"),
+            &["2.0|1.5|3"],
+        ),
+        ("SELECT v, sum(v) OVER () AS s FROM a ORDER BY v LIMIT 2", &["1|23", "3|23"]),
+        (
+            "SELECT k, v - min(v) OVER (PARTITION BY k) AS d, count(*) OVER (PARTITION BY k) AS n FROM a ORDER BY k, d",
+            &["x|0|2", "x|4|2", "y|0|2", "y|2|2", "z|0|1"],
+        ),
+        (&format!("SELECT k, n, max(n) OVER () AS m FROM ({counts}) ORDER BY k"), &["x|2|2", "y|2|2", "z|1|2"]),
+        (
+            "SELECT k, v, LEAD(v) OVER (ORDER BY ts) AS next, LEAD(v, 2) OVER (ORDER BY ts) AS other FROM a ORDER BY ts",
+            &["x|5|3|9", "y|3|9|1", "x|9|1|5", "z|1|5|", "y|5||"],
+        ),
+        (
+            "SELECT k, v, LEAD(v) OVER (PARTITION BY k ORDER BY ts) AS next FROM a ORDER BY ts",
+            &["x|5|9", "y|3|5", "x|9|", "z|1|", "y|5|"],
+        ),
+    ]);
+}
