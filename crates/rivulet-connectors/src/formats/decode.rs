@@ -55,7 +55,7 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     let outcome = outcome.and_then(|()| rows.end_event(before, events.topic(event)));
     if let Err(fault) = outcome {
         rows.truncate(before);
-        refusals.refuse_event(input, events.event(event), || fault.describe(payload, rows.schema()));
+        refusals.refuse_event(input, events.event(event), || fault.describe(payload, rows));
     }
     rows.rows() - before
 }

@@ -3,7 +3,8 @@
 //! A flood of broken events must cost no more than counting, so a [`Fault`] holds no text. What was found is read
 //! again from the payload at the fault's offset when the fault is described.
 
-use arrow::datatypes::Schema;
+use super::rows::Rows;
+use super::times::TimeFormat;
 
 /// What is wrong with a payload, where, and in which declared column if in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +95,13 @@ impl Fault {
         Self { at: self.at.saturating_add(bytes as u32), ..self }
     }
 
-    /// The fault in words, without a line break.
-    pub(crate) fn describe(self, payload: &[u8], schema: &Schema) -> String {
+    /// The fault in words, without a line break. `rows` are those that the payload was read into.
+    pub(crate) fn describe(self, payload: &[u8], rows: &Rows) -> String {
         let at = self.at as usize;
         let found = || found(payload, at);
-        let name = (self.column != NO_COLUMN).then(|| schema.field(usize::from(self.column)).name());
+        let column = (self.column != NO_COLUMN).then(|| rows.schema().field(usize::from(self.column)));
+        let name = column.map(|field| field.name());
+        let times = column.and_then(|_| rows.time_format(usize::from(self.column)));
         let what = match self.problem {
             Problem::Empty => return "the payload is empty".into(),
             Problem::Missing => return format!("field '{}' is missing", name.map_or("?", |name| name)),
@@ -114,7 +117,8 @@ impl Fault {
             Problem::ExpectedString => format!("expected a string, found {}", found()),
             Problem::ExpectedBoolean => format!("expected true or false, found {}", found()),
             Problem::ExpectedTimestamp => {
-                format!("expected a time (epoch milliseconds or ISO 8601), found {}", excerpt(payload, at))
+                let how = times.unwrap_or(&TimeFormat::default()).in_words();
+                format!("expected a time ({how}), found {}", excerpt(payload, at))
             }
             Problem::ExpectedObject => format!("expected an object, found {}", found()),
             Problem::ExpectedValue => format!("expected a value, found {}", found()),
@@ -127,7 +131,9 @@ impl Fault {
             Problem::MalformedNumber => format!("malformed number {}", excerpt(payload, at)),
             Problem::NumberRange => format!("number {} is out of range", excerpt(payload, at)),
             Problem::TimestampRange => {
-                format!("time {} is out of range (years 0001 to 9999)", excerpt(payload, at))
+                // Which unit a number is taken for is what is wrong most often.
+                let unit = times.and_then(TimeFormat::unit).map_or_else(String::new, |unit| format!(" as {unit}"));
+                format!("time {}{unit} is out of range (years 0001 to 9999)", excerpt(payload, at))
             }
             Problem::InvalidUtf8 => "the text is not valid UTF-8".into(),
             Problem::ControlCharacter => format!("{} must be escaped in a string", found()),
@@ -220,37 +226,43 @@ fn excerpt(payload: &[u8], at: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::{DataType, Field};
+    use std::sync::Arc;
+
+    use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;
+
+    fn rows(fields: Vec<Field>) -> Rows {
+        Rows::new(Arc::new(Schema::new(fields)), None)
+    }
 
     #[test]
     fn a_fault_is_small_and_reads_well() {
         assert!(size_of::<Result<(), Fault>>() <= 8);
-        let schema = Schema::new(vec![Field::new("value", DataType::Float64, true)]);
+        let rows = rows(vec![Field::new("value", DataType::Float64, true)]);
         let payload = br#"{"value":"hot"}"#;
         assert_eq!(
-            Fault::new(Problem::ExpectedNumber, 9).in_column(0).describe(payload, &schema),
+            Fault::new(Problem::ExpectedNumber, 9).in_column(0).describe(payload, &rows),
             "field 'value' at byte 9: expected a number, found a string"
         );
         assert_eq!(
-            Fault::new(Problem::ExpectedTimestamp, 9).in_column(0).describe(payload, &schema),
+            Fault::new(Problem::ExpectedTimestamp, 9).in_column(0).describe(payload, &rows),
             "field 'value' at byte 9: expected a time (epoch milliseconds or ISO 8601), found \"hot\""
         );
         assert_eq!(
-            Fault::new(Problem::ExpectedCommaOrBrace, 15).describe(payload, &schema),
+            Fault::new(Problem::ExpectedCommaOrBrace, 15).describe(payload, &rows),
             "at byte 15: expected ',' or '}', found the end"
         );
-        assert_eq!(Fault::new(Problem::Missing, 0).in_column(0).describe(payload, &schema), "field 'value' is missing");
+        assert_eq!(Fault::new(Problem::Missing, 0).in_column(0).describe(payload, &rows), "field 'value' is missing");
     }
 
     #[test]
     fn long_and_broken_tokens_are_shortened_not_trusted() {
-        let schema = Schema::empty();
+        let rows = rows(Vec::new());
         let digits = "9".repeat(1000);
-        let text = Fault::new(Problem::NumberRange, 0).describe(digits.as_bytes(), &schema);
+        let text = Fault::new(Problem::NumberRange, 0).describe(digits.as_bytes(), &rows);
         assert!(text.len() < 100 && text.contains("..."), "{text}");
-        assert!(Fault::new(Problem::MalformedNumber, 7).describe(b"\xff\xfe", &schema).contains("the end"));
-        assert!(Fault::new(Problem::MalformedNumber, 0).describe(b"\xff\xfe", &schema).contains('\u{fffd}'));
+        assert!(Fault::new(Problem::MalformedNumber, 7).describe(b"\xff\xfe", &rows).contains("the end"));
+        assert!(Fault::new(Problem::MalformedNumber, 0).describe(b"\xff\xfe", &rows).contains('\u{fffd}'));
     }
 }

@@ -279,6 +279,14 @@ impl Rows {
         self
     }
 
+    /// How the times of a column are written; `None` if it has none.
+    pub(super) fn time_format(&self, column: usize) -> Option<&TimeFormat> {
+        match &self.columns[column].values {
+            Values::Timestamp(values) => Some(&values.format),
+            _ => None,
+        }
+    }
+
     /// The same rows with columns that come from topics.
     pub(super) fn with_topic(self, topic: TopicColumns) -> Self {
         Self { topic: Some(topic), ..self }

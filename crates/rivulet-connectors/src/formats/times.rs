@@ -31,7 +31,14 @@ pub(crate) enum TimeFormat {
     /// Nanoseconds since 1970; what is finer than a microsecond is cut off.
     Nanoseconds,
     /// A text after a pattern of `strftime`.
-    Pattern(Arc<[Item<'static>]>),
+    Pattern(Arc<Pattern>),
+}
+
+/// A pattern as it is written, and its parts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    text: String,
+    items: Vec<Item<'static>>,
 }
 
 /// How the times of all columns are written.
@@ -69,7 +76,7 @@ impl TimeFormat {
                         hint: "write %z, which is an offset such as +0100; a time without one is UTC".into(),
                     });
                 }
-                let pattern = Self::Pattern(items.into());
+                let pattern = Self::Pattern(Arc::new(Pattern { text: value.to_owned(), items }));
                 // What is written has to be read as the same day, so the pattern has a whole date.
                 let mut text = Vec::new();
                 pattern.append(0, &mut text);
@@ -122,10 +129,10 @@ impl TimeFormat {
 
     /// The time of a text.
     pub(crate) fn text(&self, text: &[u8]) -> Result<i64, Problem> {
-        let Self::Pattern(items) = self else { return timestamp::parse_iso(text) };
+        let Self::Pattern(pattern) = self else { return timestamp::parse_iso(text) };
         let time_us = std::str::from_utf8(text).ok().and_then(|text| {
             let mut parsed = Parsed::new();
-            parse(&mut parsed, text.trim(), items.iter()).ok()?;
+            parse(&mut parsed, text.trim(), pattern.items.iter()).ok()?;
             match parsed.timestamp().is_some() || parsed.offset().is_some() {
                 true => parsed.to_datetime().ok().map(|time| time.timestamp_micros()),
                 // Without a zone it is UTC, and without a time midnight.
@@ -140,6 +147,24 @@ impl TimeFormat {
             }
         });
         time_us.ok_or(Problem::ExpectedTimestamp).and_then(timestamp::check_range)
+    }
+
+    /// What is expected of a payload.
+    pub(crate) fn in_words(&self) -> String {
+        match (self, self.unit()) {
+            (Self::Pattern(pattern), _) => format!("as '{}'", pattern.text),
+            (_, unit) => format!("{} or ISO 8601", unit.unwrap_or("epoch milliseconds")),
+        }
+    }
+
+    /// What numbers count, where that was said.
+    pub(crate) fn unit(&self) -> Option<&'static str> {
+        match self {
+            Self::Seconds => Some("epoch seconds"),
+            Self::Microseconds => Some("epoch microseconds"),
+            Self::Nanoseconds => Some("epoch nanoseconds"),
+            Self::Milliseconds | Self::Pattern(_) => None,
+        }
     }
 
     /// Whether a time is written as a number.
@@ -157,11 +182,11 @@ impl TimeFormat {
                 super::json::append_decimal(time_us, 0, out);
                 return out.extend_from_slice(if time_us == 0 { b"" } else { b"000" });
             }
-            Self::Pattern(items) => {
+            Self::Pattern(pattern) => {
                 // Times are within the years 1 to 9999, and the pattern was tried.
                 if let Some(time) = DateTime::from_timestamp_micros(time_us) {
                     let mut text = Text(out);
-                    let _ = write!(text, "{}", time.format_with_items(items.iter()));
+                    let _ = write!(text, "{}", time.format_with_items(pattern.items.iter()));
                 }
                 return;
             }
@@ -297,6 +322,30 @@ mod tests {
         assert_eq!(read(&csv, "\"1970-01-01, 02:00 +0200\",-1.5"), Ok([0, -1_500_000]));
         let refused = read(&csv, "yesterday,3").unwrap_err();
         assert!(refused.contains("'ts'") && refused.contains("yesterday"), "{refused}");
+    }
+
+    #[test]
+    fn a_time_that_does_not_fit_is_told_with_what_was_declared() {
+        for (option, payload, expected) in [
+            (None, r#"{"ts": "soon"}"#, "expected a time (epoch milliseconds or ISO 8601), found \"soon\""),
+            (Some("seconds"), r#"{"ts": "soon"}"#, "expected a time (epoch seconds or ISO 8601), found \"soon\""),
+            (Some("microseconds"), r#"{"ts": true}"#, "expected a time (epoch microseconds or ISO 8601), found true"),
+            (Some("nanoseconds"), r#"{"ts": [1]}"#, "expected a time (epoch nanoseconds or ISO 8601), found an array"),
+            (Some("%d.%m.%Y"), r#"{"ts": "2026-11-21"}"#, "expected a time (as '%d.%m.%Y'), found \"2026-11-21\""),
+            (Some("%d.%m.%Y"), r#"{"ts": 5}"#, "expected a time (as '%d.%m.%Y'), found 5"),
+            (
+                Some("seconds"),
+                r#"{"ts": 1700000000000}"#,
+                "time 1700000000000 as epoch seconds is out of range (years 0001 to 9999)",
+            ),
+            (None, r#"{"ts": 1e18}"#, "time 1e18 is out of range (years 0001 to 9999)"),
+        ] {
+            let options: Vec<_> = option.map(|option| ("timestamp", option)).into_iter().collect();
+            let refused = read(&input("JSON", &options), payload).unwrap_err();
+            assert_eq!(refused, format!("field 'ts' at byte 7: {expected}"), "{option:?}");
+        }
+        let refused = read(&input("CSV", &[("timestamp.radio.at", "seconds")]), "0,soon").unwrap_err();
+        assert_eq!(refused, "field 'radio.at' at byte 2: expected a time (epoch seconds or ISO 8601), found soon");
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl BlockDecoder {
             }
             records += 1;
         }
-        let fault = fault.map(|fault| fault.describe(block, self.rows.schema()));
+        let fault = fault.map(|fault| fault.describe(block, &self.rows));
         (self.rows.finish(), bytes.at(), records, fault)
     }
 }
