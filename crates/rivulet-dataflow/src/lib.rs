@@ -61,7 +61,7 @@ pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use snapshot::{CollectedState, PartitionState, Snapshot, StageSnapshot, StatePart, StateSink};
-pub use source::{Polled, Source, SourceError};
+pub use source::{Polled, Source, SourceError, carried};
 pub use state::{StateError, StateFrame, StateSelection};
 pub use state_by_key::StateByKey;
 pub use state_map::{FlowMap, StateMap};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::Refusals;
 
@@ -52,6 +53,21 @@ pub trait Source: Send {
     fn is_bounded(&self) -> bool {
         self.progress().is_some()
     }
+}
+
+/// The columns of rows as sources give them that are declared as `declared`.
+///
+/// Whole numbers and floating point numbers of fewer bits than 64 are widened to 64, which keeps each value, so that
+/// arithmetic over them does not overflow where that of 64 bits would not. All other types stay.
+pub fn carried(declared: &Schema) -> Schema {
+    let fields = declared.fields().iter().map(|field| match field.data_type() {
+        DataType::Int8 | DataType::Int16 | DataType::Int32 => {
+            Field::new(field.name(), DataType::Int64, field.is_nullable())
+        }
+        DataType::Float32 => Field::new(field.name(), DataType::Float64, field.is_nullable()),
+        _ => field.as_ref().clone(),
+    });
+    Schema::new_with_metadata(fields.collect::<Vec<_>>(), declared.metadata().clone())
 }
 
 /// What a source has.

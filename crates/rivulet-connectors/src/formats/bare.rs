@@ -27,6 +27,7 @@ pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem>
             }
         },
         Values::Text(values) => values.push_checked(text)?,
+        Values::Checked(values) => values.push_bare(trimmed)?,
     }
     Ok(())
 }

@@ -166,6 +166,7 @@ pub(crate) fn push_integer(column: &mut Column, value: i64) -> Result<(), Proble
         Values::Timestamp(_) => {
             return push_time(column, value.checked_mul(1000).ok_or(Problem::TimestampRange)?);
         }
+        Values::Checked(values) => return values.push_integer(value),
         Values::Boolean(_) => return Err(Problem::ExpectedBoolean),
         Values::Text(_) => return Err(Problem::ExpectedString),
     }
@@ -202,6 +203,7 @@ pub(crate) fn push_text(column: &mut Column, text: &[u8]) -> Result<(), Problem>
             values.push(timestamp::parse_iso(text)?);
             Ok(())
         }
+        Values::Checked(values) => values.push_text(text),
         _ => Err(Problem::BinaryWireType),
     }
 }

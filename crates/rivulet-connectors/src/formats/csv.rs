@@ -8,7 +8,8 @@ use rivulet_dataflow::Batch;
 use super::bare::push_bare;
 use super::cells::{Cell, Cells};
 use super::decode::PayloadParser;
-use super::encode::{EncodedRows, Encoder};
+use super::encode::{EncodedRows, Encoder, append_display};
+use super::exact::{append_date, append_scaled, append_time_of_day};
 use super::fault::{Fault, Problem};
 use super::json::{append_integer, append_json_float, append_json_timestamp};
 use super::number::{Number, not_finite_name, scan_short_integer};
@@ -149,7 +150,7 @@ struct Field {
 #[inline(always)]
 fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Result<bool, Problem> {
     let values = column.values();
-    if matches!(values, Values::Text(_) | Values::Boolean(_)) {
+    if matches!(values, Values::Text(_) | Values::Boolean(_) | Values::Checked(_)) {
         return Ok(false);
     }
     let is_whole = match values {
@@ -184,7 +185,7 @@ fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Resu
             None => number.to_f64(text)?,
         }),
         Values::Timestamp(values) => values.push_number(number, text)?,
-        Values::Text(_) | Values::Boolean(_) => return Ok(false),
+        Values::Text(_) | Values::Boolean(_) | Values::Checked(_) => return Ok(false),
     }
     Ok(true)
 }
@@ -290,6 +291,16 @@ impl Encoder for CsvEncoder {
                         self.times[index].append(time_us, &mut self.scratch);
                         self.text(std::str::from_utf8(&self.scratch).unwrap_or_default(), bytes);
                     }
+                    Cell::Date(days) => {
+                        self.scratch.clear();
+                        append_date(days, &self.times[index], &mut self.scratch);
+                        self.text(std::str::from_utf8(&self.scratch).unwrap_or_default(), bytes);
+                    }
+                    Cell::Time(of_day_ns) => {
+                        self.scratch.clear();
+                        append_time_of_day(of_day_ns, &mut self.scratch);
+                        self.text(std::str::from_utf8(&self.scratch).unwrap_or_default(), bytes);
+                    }
                     cell => self.bare(cell, bytes),
                 }
             }
@@ -309,7 +320,14 @@ pub(crate) fn append_bare(cell: Cell<'_>, out: &mut Vec<u8>) {
             Some(name) => out.extend_from_slice(name.as_bytes()),
             None => append_json_float(value, out),
         },
+        Cell::Float32(value) => match not_finite_name(f64::from(value)) {
+            Some(name) => out.extend_from_slice(name.as_bytes()),
+            None => append_display(out, format_args!("{value:?}")),
+        },
+        Cell::Decimal(digits, scale) => append_scaled(digits, scale, out),
         Cell::Text(text) => out.extend_from_slice(text.as_bytes()),
         Cell::Timestamp(time_us) => append_json_timestamp(time_us, out),
+        Cell::Date(days) => append_date(days, &TimeFormat::default(), out),
+        Cell::Time(of_day_ns) => append_time_of_day(of_day_ns, out),
     }
 }

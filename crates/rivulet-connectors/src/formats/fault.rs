@@ -3,6 +3,8 @@
 //! A flood of broken events must cost no more than counting, so a [`Fault`] holds no text. What was found is read
 //! again from the payload at the fault's offset when the fault is described.
 
+use arrow::datatypes::DataType;
+
 use super::rows::Rows;
 use super::times::TimeFormat;
 
@@ -31,6 +33,8 @@ pub(crate) enum Problem {
     ExpectedString,
     ExpectedBoolean,
     ExpectedTimestamp,
+    ExpectedDate,
+    ExpectedTime,
     ExpectedObject,
     ExpectedValue,
     ExpectedKey,
@@ -41,6 +45,9 @@ pub(crate) enum Problem {
     ExpectedRecord,
     MalformedNumber,
     NumberRange,
+    WholeRange,
+    DecimalRange,
+    DecimalDigits,
     TimestampRange,
     InvalidUtf8,
     ControlCharacter,
@@ -102,6 +109,7 @@ impl Fault {
         let column = (self.column != NO_COLUMN).then(|| rows.schema().field(usize::from(self.column)));
         let name = column.map(|field| field.name());
         let times = column.and_then(|_| rows.time_format(usize::from(self.column)));
+        let in_which = || column.map_or_else(String::new, |field| declared_as(field.data_type()));
         let what = match self.problem {
             Problem::Empty => return "the payload is empty".into(),
             Problem::Missing => return format!("field '{}' is missing", name.map_or("?", |name| name)),
@@ -120,6 +128,11 @@ impl Fault {
                 let how = times.unwrap_or(&TimeFormat::default()).in_words();
                 format!("expected a time ({how}), found {}", excerpt(payload, at))
             }
+            Problem::ExpectedDate => match times {
+                Some(format) => format!("expected a date ({}), found {}", format.in_words(), excerpt(payload, at)),
+                None => format!("expected a date (as 2026-11-21), found {}", excerpt(payload, at)),
+            },
+            Problem::ExpectedTime => format!("expected a time of day (as 08:30:00), found {}", excerpt(payload, at)),
             Problem::ExpectedObject => format!("expected an object, found {}", found()),
             Problem::ExpectedValue => format!("expected a value, found {}", found()),
             Problem::ExpectedKey => format!("expected a quoted key, found {}", found()),
@@ -130,6 +143,11 @@ impl Fault {
             Problem::ExpectedRecord => format!("expected an object in the array, found {}", found()),
             Problem::MalformedNumber => format!("malformed number {}", excerpt(payload, at)),
             Problem::NumberRange => format!("number {} is out of range", excerpt(payload, at)),
+            Problem::WholeRange => format!("number {} does not fit {}", excerpt(payload, at), in_which()),
+            Problem::DecimalRange => format!("number {} has too many digits for {}", excerpt(payload, at), in_which()),
+            Problem::DecimalDigits => {
+                format!("number {} has more digits behind the point than {}", excerpt(payload, at), in_which())
+            }
             Problem::TimestampRange => {
                 // Which unit a number is taken for is what is wrong most often.
                 let unit = times.and_then(TimeFormat::unit).map_or_else(String::new, |unit| format!(" as {unit}"));
@@ -176,6 +194,17 @@ impl Fault {
             Some(name) => format!("field '{name}' at byte {at}: {what}"),
             None => format!("at byte {at}: {what}"),
         }
+    }
+}
+
+/// A type with its length, as it is declared.
+fn declared_as(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Int8 => "TINYINT".into(),
+        DataType::Int16 => "SMALLINT".into(),
+        DataType::Int32 => "INT".into(),
+        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
+        other => other.to_string(),
     }
 }
 
@@ -228,7 +257,7 @@ fn excerpt(payload: &[u8], at: usize) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::datatypes::{Field, Schema};
 
     use super::*;
 

@@ -1,8 +1,9 @@
 //! Payload formats: bytes to rows and rows to bytes, driven by the declared columns.
 //!
 //! A format is named in the statement that declares an input or output; from then on everything is fixed by the
-//! format and the columns ([`Format::decoder`], [`Format::encoder`]). Columns have one of five types: `Boolean`,
-//! `Int64`, `Float64`, `Utf8` and `Timestamp(Microsecond, None)`.
+//! format and the columns ([`Format::decoder`], [`Format::encoder`]). Columns are declared with one of the types
+//! `Boolean`, `Int64`, `Float64`, `Utf8` and `Timestamp(Microsecond, None)`, or with one of those that are checked
+//! beyond their form ([`exact`]); rows have them as [`rivulet_dataflow::carried`] says.
 //!
 //! What must hold: bytes from outside never cause a panic; an event that does not fit is refused with a reason that
 //! says field, place, what was expected and what was found, and leaves the rows of all other events as they are; no
@@ -39,6 +40,7 @@ mod several;
 mod row_format;
 mod encode;
 mod rows;
+mod exact;
 pub(crate) mod topic;
 mod cells;
 mod bare;
@@ -87,6 +89,10 @@ pub enum Format {
     /// One bare value: a number, a boolean or text.
     Text,
 }
+
+/// What columns of formats may be.
+const DECLARE_HINT: &str =
+    "declare it TEXT, BIGINT, INT, SMALLINT, DOUBLE, REAL, DECIMAL, BOOLEAN, TIMESTAMP, DATE or TIME";
 
 /// How many columns a format reads or writes; column numbers are held in 16 bits with room to spare.
 const COLUMNS_MAX: usize = 4096;
@@ -212,7 +218,7 @@ impl Format {
                     format: *self,
                     column: field.name().clone(),
                     data_type: field.data_type().clone(),
-                    hint: "declare it TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
+                    hint: DECLARE_HINT.into(),
                 });
             }
         }
@@ -240,8 +246,7 @@ impl Format {
 
     /// An encoder of rows of `schema`, one payload for each row.
     ///
-    /// Fails if the columns do not suit the format. Types beyond the five of inputs are written as the nearest of
-    /// these.
+    /// Fails if the columns do not suit the format. Types beyond those of inputs are written as the nearest of these.
     pub fn encoder(&self, schema: SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
         self.encoder_of(schema, &Times::default())
     }

@@ -275,8 +275,19 @@ impl Number {
         self.to_f64(text).map_or(true, |value| value.abs() >= bound)
     }
 
-    #[inline(never)]
+    #[inline]
     fn to_scaled(self, text: &[u8], scale: i32, whole: bool) -> Result<i64, Problem> {
+        i64::try_from(self.to_scaled_wide(text, scale, whole)?).map_err(|_| Problem::NumberRange)
+    }
+
+    /// The number times `10^scale`. Fails if that is no whole number ([`Problem::ExpectedInteger`]), or has more than
+    /// 38 digits.
+    pub(crate) fn to_scaled_exactly(self, text: &[u8], scale: i32) -> Result<i128, Problem> {
+        self.to_scaled_wide(text, scale, true)
+    }
+
+    #[inline(never)]
+    fn to_scaled_wide(self, text: &[u8], scale: i32, whole: bool) -> Result<i128, Problem> {
         let (mut mantissa, mut exponent) = match self.digits <= Self::EXACT_DIGITS_MAX {
             true => (u128::from(self.mantissa), i64::from(self.exponent)),
             false => significant_digits(text, self.exponent),
@@ -306,7 +317,7 @@ impl Number {
                 .ok_or(Problem::NumberRange)?;
         }
         let magnitude = i128::try_from(mantissa).map_err(|_| Problem::NumberRange)?;
-        i64::try_from(if self.negative { -magnitude } else { magnitude }).map_err(|_| Problem::NumberRange)
+        Ok(if self.negative { -magnitude } else { magnitude })
     }
 }
 

@@ -11,7 +11,10 @@ use rivulet_dataflow::{Batch, Decoder, Events, Refusals};
 
 use super::raw::{RawEncoder, RawEncoding, RawParser};
 use super::rows::{Rows, is_supported};
-use super::{AvroFormat, COLUMNS_MAX, Encoder, Format, FormatError, ProtobufFormat, Times, boxed, canonical_name, csv};
+use super::{
+    AvroFormat, COLUMNS_MAX, DECLARE_HINT, Encoder, Format, FormatError, ProtobufFormat, Times, boxed, canonical_name,
+    csv,
+};
 use crate::files::Files;
 
 /// How rows are written, with everything that the format needs to know.
@@ -180,7 +183,7 @@ fn check_columns(format: &'static str, declared: &Schema, event_time_column: Opt
     };
     let fields = declared.fields();
     if let Some(column) = fields.iter().position(|field| !is_supported(field.data_type())) {
-        return Err(wrong(column, "declare it TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP"));
+        return Err(wrong(column, DECLARE_HINT));
     }
     match event_time_column {
         Some(column) if !matches!(declared.field(column).data_type(), DataType::Timestamp(..)) => {

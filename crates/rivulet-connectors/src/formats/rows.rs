@@ -14,8 +14,9 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
-use rivulet_dataflow::canonical_float;
+use rivulet_dataflow::{canonical_float, carried};
 
+use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
 use super::number::Number;
 use super::times::{TimeFormat, Times};
@@ -27,7 +28,9 @@ pub(crate) const ROWS_PER_EVENT_MAX: usize = 65_536;
 
 /// The rows of one batch under construction.
 pub(crate) struct Rows {
+    /// The columns as they are declared, and as batches have them.
     schema: SchemaRef,
+    carried: SchemaRef,
     columns: Vec<Column>,
     /// Finished rows.
     rows: usize,
@@ -64,6 +67,8 @@ pub(crate) enum Values {
     Timestamp(TimeValues),
     /// `Utf8`.
     Text(TextValues),
+    /// What is checked beyond its form.
+    Checked(CheckedValues),
 }
 
 /// Times, and how payloads write them.
@@ -161,6 +166,7 @@ impl Values {
             Self::Timestamp(times) => times.values.truncate(rows),
             Self::Float64(values) => values.truncate(rows),
             Self::Text(values) => values.truncate(rows),
+            Self::Checked(values) => values.truncate(rows),
         }
     }
 }
@@ -185,6 +191,7 @@ impl Column {
             Values::Timestamp(times) => times.push(0),
             Values::Float64(values) => values.push(0.0),
             Values::Text(values) => values.offsets.push(values.offsets[values.offsets.len() - 1]),
+            Values::Checked(values) => values.push_default(),
         }
         Ok(())
     }
@@ -206,6 +213,7 @@ impl Column {
             Values::Timestamp(times) => times.values.reserve_exact(rows),
             Values::Float64(values) => values.reserve_exact(rows),
             Values::Text(values) => *values = TextValues::with_capacity(rows, text_bytes),
+            Values::Checked(values) => values.reserve(rows),
         }
     }
 
@@ -239,6 +247,7 @@ impl Column {
                 // Checks once more that all of it is UTF-8 and every offset a boundary; that is one fast pass.
                 Arc::new(StringArray::new(offsets, Buffer::from_vec(bytes), nulls))
             }
+            Values::Checked(values) => values.finish(nulls),
         }
     }
 }
@@ -255,10 +264,13 @@ impl Rows {
                 values: match field.data_type() {
                     DataType::Boolean => Values::Boolean(Vec::new()),
                     DataType::Int64 => Values::Int64(Vec::new()),
-                    DataType::Float64 => Values::Float64(Vec::new()),
+                    DataType::Float64 | DataType::Float32 => Values::Float64(Vec::new()),
                     DataType::Utf8 => Values::Text(TextValues::with_capacity(0, 0)),
                     DataType::Timestamp(TimeUnit::Microsecond, None) => Values::Timestamp(TimeValues::default()),
-                    other => unreachable!("the format has refused columns of type {other}"),
+                    other => match CheckedValues::new(other) {
+                        Some(values) => Values::Checked(values),
+                        None => unreachable!("the format has refused columns of type {other}"),
+                    },
                 },
                 nulls: Vec::new(),
                 filled: 0,
@@ -266,23 +278,30 @@ impl Rows {
                 text_bytes_per_16_rows: 0,
             })
             .collect();
-        Self { schema, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
+        let carried = match *schema == carried(&schema) {
+            true => schema.clone(),
+            false => Arc::new(carried(&schema)),
+        };
+        Self { schema, carried, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
     }
 
     /// The same rows with times that are written otherwise.
     pub(super) fn with_times(mut self, times: &Times) -> Self {
         for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
-            if let Values::Timestamp(values) = &mut column.values {
-                values.format = times.of(field.name());
+            match &mut column.values {
+                Values::Timestamp(values) => values.format = times.of(field.name()),
+                Values::Checked(CheckedValues::Date { format, .. }) => *format = times.of_date(field.name()),
+                _ => {}
             }
         }
         self
     }
 
-    /// How the times of a column are written; `None` if it has none.
+    /// How the times of a column are written; `None` if it has none, or dates in ISO 8601.
     pub(super) fn time_format(&self, column: usize) -> Option<&TimeFormat> {
         match &self.columns[column].values {
             Values::Timestamp(values) => Some(&values.format),
+            Values::Checked(CheckedValues::Date { format, .. }) => format.as_ref(),
             _ => None,
         }
     }
@@ -292,7 +311,7 @@ impl Rows {
         Self { topic: Some(topic), ..self }
     }
 
-    /// The columns of payloads.
+    /// The columns of payloads, as they are declared.
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -391,7 +410,7 @@ impl Rows {
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
         let arrays = self.columns.iter_mut().map(Column::finish).collect();
         self.rows = 0;
-        let of_payloads = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)
+        let of_payloads = RecordBatch::try_new_with_options(self.carried.clone(), arrays, &options)
             .expect("every column has the declared type, one value a row, and null only where it may be");
         match &mut self.topic {
             Some(columns) => columns.finish(&of_payloads),
@@ -407,9 +426,10 @@ pub(crate) fn is_supported(data_type: &DataType) -> bool {
         DataType::Boolean
             | DataType::Int64
             | DataType::Float64
+            | DataType::Float32
             | DataType::Utf8
             | DataType::Timestamp(TimeUnit::Microsecond, None)
-    )
+    ) || CheckedValues::new(data_type).is_some()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::cells::{Cell, Cells};
 use super::csv::append_bare;
 use super::decode::PayloadParser;
 use super::encode::{EncodedRows, Encoder};
+use super::exact::append_date;
 use super::fault::{Fault, Problem};
 use super::rows::Rows;
 use super::times::TimeFormat;
@@ -43,6 +44,7 @@ impl Encoder for TextEncoder {
         for row in 0..batch.rows() {
             match cells.cell(row) {
                 Cell::Timestamp(time_us) => self.times.append(time_us, out.bytes_mut()),
+                Cell::Date(days) => append_date(days, &self.times, out.bytes_mut()),
                 cell => append_bare(cell, out.bytes_mut()),
             }
             out.end_row();

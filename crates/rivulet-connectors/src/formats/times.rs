@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use chrono::format::{Fixed, Item, ParseErrorKind, Parsed, StrftimeItems, parse};
 use chrono::{DateTime, NaiveTime};
 
@@ -222,22 +222,39 @@ impl Times {
 
     /// Checks that the columns that are named are there and hold times.
     pub(super) fn check(&self, format: &'static str, schema: &Schema) -> Result<(), FormatError> {
-        for (column, _) in &self.of_columns {
+        for (column, time) in &self.of_columns {
             let found = schema.fields().iter().find(|field| field.name() == column);
             let problem = match found.map(|field| field.data_type()) {
-                Some(DataType::Timestamp(..) | DataType::Date32) => continue,
+                Some(DataType::Timestamp(..)) => continue,
+                Some(DataType::Date32) if matches!(time, TimeFormat::Pattern(_)) => continue,
+                Some(DataType::Date32) => {
+                    format!("has 'timestamp.{column}' with a unit, and that column is a DATE, which is a text")
+                }
                 Some(other) => format!("has 'timestamp.{column}', and that column is {other}"),
                 None => format!("has 'timestamp.{column}', and there is no such column"),
             };
-            let hint = "name a column of type TIMESTAMP, or write timestamp alone for all of them".into();
+            let hint =
+                "name a column of type TIMESTAMP, or write timestamp alone for all of them; of a DATE, a pattern \
+                        such as '%d.%m.%Y'"
+                    .into();
             return Err(FormatError::Setting { format, problem, hint });
         }
         Ok(())
     }
 
-    /// The same of each column, by its place.
+    /// The same of each column, by its place. Dates are ISO 8601 unless a pattern is said of the column itself.
     pub(crate) fn of_fields(&self, schema: &Schema) -> Vec<TimeFormat> {
-        schema.fields().iter().map(|field| self.of(field.name())).collect()
+        let of = |field: &Field| match field.data_type() {
+            DataType::Date32 => self.of_date(field.name()).unwrap_or_default(),
+            _ => self.of(field.name()),
+        };
+        schema.fields().iter().map(|field| of(field)).collect()
+    }
+
+    /// The pattern of a column of dates, if one is said of the column itself.
+    pub(crate) fn of_date(&self, column: &str) -> Option<TimeFormat> {
+        let own = self.of_columns.iter().find(|(name, _)| name == column);
+        own.map(|(_, time)| time.clone()).filter(|time| matches!(time, TimeFormat::Pattern(_)))
     }
 
     /// How the times of a column are written.
@@ -252,7 +269,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{ArrayRef, AsArray, RecordBatch};
-    use arrow::datatypes::{Field, SchemaRef, TimeUnit, TimestampMicrosecondType};
+    use arrow::datatypes::{SchemaRef, TimeUnit, TimestampMicrosecondType};
     use proptest::prelude::*;
     use rivulet_dataflow::{Batch, Events, Refusals};
 

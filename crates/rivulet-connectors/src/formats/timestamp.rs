@@ -54,7 +54,20 @@ fn parse(text: &[u8]) -> Option<i64> {
     if !matches!(separator, b'T' | b't' | b' ') {
         return None;
     }
-    let [h1, h2, b':', m1, m2, rest @ ..] = rest else { return None };
+    let (of_day_us, zone) = time_of_day(rest)?;
+    let offset_s = zone_offset_s(zone)?;
+    Some((midnight_s - offset_s) * 1_000_000 + of_day_us)
+}
+
+/// The time of day that `text` names, `08:30` or `08:30:00.250`, in microseconds since midnight.
+pub(crate) fn parse_time_of_day(text: &[u8]) -> Option<i64> {
+    let (of_day_us, rest) = time_of_day(text)?;
+    (rest.is_empty() && of_day_us < 86_400_000_000).then_some(of_day_us)
+}
+
+/// The time of day at the beginning of `text`, microseconds since midnight, and what follows it.
+fn time_of_day(text: &[u8]) -> Option<(i64, &[u8])> {
+    let [h1, h2, b':', m1, m2, rest @ ..] = text else { return None };
     let (hour, minute) = (digits(&[*h1, *h2])?, digits(&[*m1, *m2])?);
     let (second, rest) = match rest {
         [b':', s1, s2, rest @ ..] => (digits(&[*s1, *s2])?, rest),
@@ -64,12 +77,11 @@ fn parse(text: &[u8]) -> Option<i64> {
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    let (fraction_us, zone) = match rest {
+    let (fraction_us, rest) = match rest {
         [b'.' | b',', rest @ ..] => fraction_us(rest)?,
         _ => (0, rest),
     };
-    let offset_s = zone_offset_s(zone)?;
-    Some((midnight_s + hour * 3600 + minute * 60 + second - offset_s) * 1_000_000 + fraction_us)
+    Some(((hour * 3600 + minute * 60 + second) * 1_000_000 + fraction_us, rest))
 }
 
 fn digits(text: &[u8]) -> Option<i64> {

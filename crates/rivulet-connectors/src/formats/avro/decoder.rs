@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
 
-use super::schema::{AvroSchema, Node};
+use super::schema::{AvroSchema, Node, TimeUnit};
 use crate::formats::binary::{Bytes, Framing, push_boolean, push_float, push_integer, push_text, push_time};
 use crate::formats::decode::PayloadParser;
+use crate::formats::exact::CheckedValues;
 use crate::formats::fault::{Fault, Problem};
-use crate::formats::rows::Rows;
+use crate::formats::rows::{Rows, Values};
 
 /// How deep the values of a payload may be nested.
 const DEPTH_MAX: usize = 64;
@@ -104,15 +105,20 @@ fn record_in(node: &Node) -> Option<usize> {
 }
 
 fn suits(node: &Node, column: &DataType) -> bool {
-    use DataType::{Boolean, Float64, Int64, Timestamp, Utf8};
+    use DataType::{Boolean, Date32, Decimal128, Float32, Float64, Int8, Int16, Int32, Int64, Time64, Timestamp, Utf8};
+    let is_integer =
+        || matches!(column, Int64 | Int32 | Int16 | Int8 | Float64 | Float32 | Decimal128(..) | Timestamp(..));
     match node {
         Node::Null => true,
         Node::Union(branches) => branches.iter().all(|branch| suits(branch, column)),
         Node::Boolean => *column == Boolean,
-        Node::Integer => matches!(column, Int64 | Float64 | Timestamp(..)),
-        Node::Float | Node::Double | Node::Decimal { .. } => *column == Float64,
+        Node::Integer => is_integer(),
+        Node::Float | Node::Double => matches!(column, Float64 | Float32),
+        Node::Decimal { .. } => matches!(column, Float64 | Float32 | Decimal128(..)),
+        Node::Time(TimeUnit::Days) => matches!(column, Timestamp(..) | Int64 | Date32),
         Node::Time(_) => matches!(column, Timestamp(..) | Int64),
-        Node::String => matches!(column, Utf8 | Timestamp(..)),
+        Node::TimeOfDay(_) => is_integer() || matches!(column, Time64(_)),
+        Node::String => matches!(column, Utf8 | Timestamp(..) | Date32 | Time64(_) | Decimal128(..)),
         Node::Bytes | Node::Fixed(_) | Node::Enum(_) => *column == Utf8,
         Node::Array(_) | Node::Map(_) | Node::Record(_) => false,
     }
@@ -206,7 +212,7 @@ impl Walk<'_> {
         match node {
             Node::Null => {}
             Node::Boolean => _ = bytes.take(1)?,
-            Node::Integer | Node::Time(_) | Node::Enum(_) => _ = bytes.varint()?,
+            Node::Integer | Node::Time(_) | Node::TimeOfDay(_) | Node::Enum(_) => _ = bytes.varint()?,
             Node::Float => _ = bytes.take(4)?,
             Node::Double => _ = bytes.take(8)?,
             Node::Bytes | Node::String | Node::Decimal { fixed: None, .. } => _ = text(bytes)?,
@@ -289,9 +295,19 @@ fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> 
         Node::Integer => push_integer(column, bytes.zigzag()?),
         Node::Float => push_float(column, f64::from(f32::from_le_bytes(bytes.array()?))),
         Node::Double => push_float(column, f64::from_le_bytes(bytes.array()?)),
-        Node::Time(unit) => match unit.to_us(bytes.zigzag()?) {
-            Some(time_us) => push_time(column, time_us),
-            None => Err(Problem::TimestampRange),
+        Node::Time(unit) => match (column.values(), bytes.zigzag()?) {
+            (Values::Checked(values), days) => values.push_days(days),
+            (_, time) => match unit.to_us(time) {
+                Some(time_us) => push_time(column, time_us),
+                None => Err(Problem::TimestampRange),
+            },
+        },
+        Node::TimeOfDay(unit) => match (column.values(), bytes.zigzag()?) {
+            (Values::Checked(values @ CheckedValues::Time(_)), time) => {
+                let of_day_ns = unit.to_us(time).and_then(|time_us| time_us.checked_mul(1000));
+                of_day_ns.ok_or(Problem::ExpectedTime).and_then(|of_day_ns| values.push_time_of_day(of_day_ns))
+            }
+            (_, time) => push_integer(column, time),
         },
         Node::String | Node::Bytes => push_text(column, text(bytes)?),
         Node::Fixed(size) => push_text(column, bytes.take(*size)?),
@@ -299,16 +315,32 @@ fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> 
             Some(symbol) => push_text(column, symbol.as_bytes()),
             None => Err(Problem::BinaryBranch),
         },
-        Node::Decimal { fixed, scale } => {
+        Node::Decimal { fixed, scale, .. } => {
             let digits = match fixed {
                 Some(size) => bytes.take(*size)?,
                 None => text(bytes)?,
             };
-            push_float(column, decimal(digits, *scale))
+            match column.values() {
+                Values::Checked(values) => match integer_of(digits) {
+                    Some(digits) => values.push_scaled(digits, *scale),
+                    None => Err(Problem::DecimalRange),
+                },
+                _ => push_float(column, decimal(digits, *scale)),
+            }
         }
         Node::Array(_) | Node::Map(_) | Node::Record(_) | Node::Union(_) => Err(Problem::BinaryBranch),
     };
     pushed.map_err(|problem| Fault::new(problem, at))
+}
+
+/// An integer in big-endian two's complement, if it has at most 128 bits.
+fn integer_of(digits: &[u8]) -> Option<i128> {
+    let sign = if digits.first().is_some_and(|&byte| byte >= 0x80) { -1_i128 } else { 0 };
+    // Bytes that only repeat the sign say nothing.
+    let said = digits.iter().position(|&byte| byte != sign as u8).unwrap_or(digits.len());
+    let said = &digits[said..];
+    let fits = said.len() < 16 || (said.len() == 16 && (said[0] >= 0x80) == (sign < 0));
+    fits.then(|| said.iter().fold(sign, |value, &byte| value << 8 | i128::from(byte)))
 }
 
 /// A decimal as the nearest float.
@@ -335,5 +367,8 @@ mod tests {
         assert_eq!(decimal(&[0xff], 0), -1.0);
         assert_eq!(decimal(&[0x80, 0], 0), -32768.0);
         assert_eq!(decimal(&[], 5), 0.0);
+        assert_eq!([integer_of(&[0x30, 0x39]), integer_of(&[0xff; 20]), integer_of(&[])], [12345, -1, 0].map(Some));
+        assert_eq!(integer_of(&i128::MIN.to_be_bytes()), Some(i128::MIN));
+        assert_eq!(integer_of(&[&[0xff][..], &i128::MAX.to_be_bytes()].concat()), None);
     }
 }

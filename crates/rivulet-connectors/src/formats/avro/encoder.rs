@@ -8,7 +8,9 @@ use rivulet_dataflow::Batch;
 use super::schema::{AvroSchema, Node};
 use crate::formats::binary::{Framing, append_zigzag};
 use crate::formats::cells::{Cell, Cells, written_as};
+use crate::formats::csv::append_bare;
 use crate::formats::encode::{EncodedRows, Encoder};
+use crate::formats::exact::{nearest_float, rescaled};
 
 /// How deep records may be nested in each other.
 const DEPTH_MAX: usize = 64;
@@ -86,13 +88,24 @@ fn steps_of(
 
 /// Whether cells of this type can be written as the type.
 fn suits(node: &Node, data_type: &DataType) -> bool {
+    let written = written_as(data_type);
+    if let (Node::Decimal { fixed, precision, scale }, Some(DataType::Decimal128(digits, own))) = (node, &written) {
+        // All digits have room on both sides of the point.
+        let more = scale - i32::from(*own);
+        let needed = i32::from(*digits) + more;
+        let held = fixed.is_none_or(|bytes| 10_f64.powi(needed).log2() < 8.0 * bytes as f64 - 1.0);
+        return more >= 0 && needed <= 38 && needed <= *precision as i32 && held;
+    }
     matches!(
-        (node, written_as(data_type)),
+        (node, written),
         (Node::Boolean, Some(DataType::Boolean))
             | (Node::Integer, Some(DataType::Int64 | DataType::UInt64 | DataType::Timestamp(..)))
-            | (Node::Double | Node::Float, Some(DataType::Float64 | DataType::Int64 | DataType::UInt64))
-            | (Node::Time(_), Some(DataType::Timestamp(..)))
+            | (Node::Double | Node::Float, Some(DataType::Float64 | DataType::Float32 | DataType::Decimal128(..)))
+            | (Node::Double | Node::Float, Some(DataType::Int64 | DataType::UInt64))
+            | (Node::Time(_), Some(DataType::Timestamp(..) | DataType::Date32))
+            | (Node::TimeOfDay(_), Some(DataType::Time64(_) | DataType::Int64))
             | (Node::String | Node::Bytes, Some(DataType::Utf8))
+            | (Node::String, Some(DataType::Date32 | DataType::Time64(_) | DataType::Decimal128(..)))
     )
 }
 
@@ -141,6 +154,27 @@ fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
         (Node::Integer, Cell::UInt64(value)) => append_zigzag(i64::try_from(value).unwrap_or(i64::MAX), out),
         (Node::Integer, Cell::Timestamp(time_us)) => append_zigzag(time_us.div_euclid(1000), out),
         (Node::Time(unit), Cell::Timestamp(time_us)) => append_zigzag(unit.of_us(time_us), out),
+        (Node::Time(unit), Cell::Date(days)) => append_zigzag(unit.of_us(i64::from(days) * 86_400_000_000), out),
+        (Node::TimeOfDay(unit), Cell::Time(of_day_ns)) => append_zigzag(unit.of_us(of_day_ns / 1000), out),
+        (Node::TimeOfDay(_), Cell::Int64(value)) => append_zigzag(value, out),
+        (Node::Decimal { fixed, scale, .. }, Cell::Decimal(digits, own)) => {
+            append_decimal(rescaled(digits, own as i32, *scale).unwrap_or(digits), *fixed, out);
+        }
+        (Node::Double, Cell::Float32(value)) => out.extend_from_slice(&f64::from(value).to_le_bytes()),
+        (Node::Float, Cell::Float32(value)) => out.extend_from_slice(&value.to_le_bytes()),
+        (Node::Double, Cell::Decimal(digits, scale)) => {
+            out.extend_from_slice(&nearest_float(digits, scale).to_le_bytes());
+        }
+        (Node::Float, Cell::Decimal(digits, scale)) => {
+            out.extend_from_slice(&(nearest_float(digits, scale) as f32).to_le_bytes());
+        }
+        (Node::String, Cell::Date(_) | Cell::Time(_) | Cell::Decimal(..)) => {
+            // Of at most 64 characters, whose number is one byte.
+            let length_at = out.len();
+            out.push(0);
+            append_bare(cell, out);
+            out[length_at] = 2 * (out.len() - length_at - 1) as u8;
+        }
         (Node::Double, Cell::Float64(value)) => out.extend_from_slice(&value.to_le_bytes()),
         (Node::Double, Cell::Int64(value)) => out.extend_from_slice(&(value as f64).to_le_bytes()),
         (Node::Double, Cell::UInt64(value)) => out.extend_from_slice(&(value as f64).to_le_bytes()),
@@ -152,5 +186,24 @@ fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(text.as_bytes());
         }
         (node, cell) => unreachable!("{node:?} does not suit {cell:?}, which was checked"),
+    }
+}
+
+/// Writes an integer in big-endian two's complement: behind its length, or in so many bytes, which hold it.
+fn append_decimal(digits: i128, fixed: Option<usize>, out: &mut Vec<u8>) {
+    let bytes = digits.to_be_bytes();
+    let sign = if digits < 0 { 0xff } else { 0 };
+    // Without the bytes that only repeat the sign.
+    let is_said = |at: &usize| bytes[*at] != sign || (bytes[at + 1] >= 0x80) != (digits < 0);
+    let said = &bytes[(0..15).find(is_said).unwrap_or(15)..];
+    match fixed {
+        Some(size) => {
+            out.extend(std::iter::repeat_n(sign, size.saturating_sub(said.len())));
+            out.extend_from_slice(&said[said.len().saturating_sub(size)..]);
+        }
+        None => {
+            append_zigzag(said.len() as i64, out);
+            out.extend_from_slice(said);
+        }
     }
 }

@@ -21,9 +21,12 @@ pub(super) enum Node {
     String,
     /// A time, and how many microseconds its unit has, or how many of its units a microsecond has.
     Time(TimeUnit),
-    /// Big-endian two's complement in bytes, or in so many of them.
+    /// A time of day.
+    TimeOfDay(TimeUnit),
+    /// Big-endian two's complement in bytes, or in so many of them, of at most `precision` digits.
     Decimal {
         fixed: Option<usize>,
+        precision: u32,
         scale: i32,
     },
     Fixed(usize),
@@ -104,7 +107,18 @@ impl AvroSchema {
             }
             let plain = match crate::formats::cells::written_as(field.data_type()) {
                 Some(DataType::Boolean) => json!("boolean"),
+                Some(DataType::Int64)
+                    if matches!(field.data_type(), DataType::Int8 | DataType::Int16 | DataType::Int32) =>
+                {
+                    json!("int")
+                }
                 Some(DataType::Int64 | DataType::UInt64) => json!("long"),
+                Some(DataType::Float32) => json!("float"),
+                Some(DataType::Date32) => json!({"type": "int", "logicalType": "date"}),
+                Some(DataType::Time64(_)) => json!({"type": "long", "logicalType": "time-micros"}),
+                Some(DataType::Decimal128(precision, scale)) => {
+                    json!({"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale})
+                }
                 Some(DataType::Float64) => json!("double"),
                 Some(DataType::Timestamp(..)) => json!({"type": "long", "logicalType": "timestamp-micros"}),
                 _ => json!("string"),
@@ -215,7 +229,7 @@ impl Names {
                 let size = value.get("size").and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
                 let size = size.ok_or("a fixed type has no size")?;
                 let node = match text("logicalType") {
-                    Some("decimal") => Node::Decimal { fixed: Some(size), scale: scale_of(value)? },
+                    Some("decimal") => decimal_of(value, Some(size))?,
                     _ => Node::Fixed(size),
                 };
                 self.known.insert(name()?, node.clone());
@@ -238,7 +252,9 @@ impl Names {
                     Node::Time(TimeUnit::Microseconds)
                 }
                 (Node::Integer, Some("timestamp-nanos" | "local-timestamp-nanos")) => Node::Time(TimeUnit::Nanoseconds),
-                (Node::Bytes, Some("decimal")) => Node::Decimal { fixed: None, scale: scale_of(value)? },
+                (Node::Integer, Some("time-millis")) => Node::TimeOfDay(TimeUnit::Milliseconds),
+                (Node::Integer, Some("time-micros")) => Node::TimeOfDay(TimeUnit::Microseconds),
+                (Node::Bytes, Some("decimal")) => decimal_of(value, None)?,
                 // What a reader does not know, it passes by.
                 (node, _) => node,
             }),
@@ -248,6 +264,11 @@ impl Names {
 
 fn full_name(name: &str, namespace: &str) -> String {
     if namespace.is_empty() || name.contains('.') { name.to_owned() } else { format!("{namespace}.{name}") }
+}
+
+fn decimal_of(value: &Value, fixed: Option<usize>) -> Result<Node, String> {
+    let precision = value.get("precision").and_then(Value::as_u64).and_then(|precision| u32::try_from(precision).ok());
+    Ok(Node::Decimal { fixed, precision: precision.unwrap_or(38), scale: scale_of(value)? })
 }
 
 fn scale_of(value: &Value) -> Result<i32, String> {

@@ -188,6 +188,14 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
     }
     let first = reader.peek();
     let expected = match column.values() {
+        Values::Checked(values) if is_number_start(first) => {
+            let number = reader.scan_number()?;
+            return values.push_number(number, reader.since(at)).map_err(|problem| Fault::new(problem, at));
+        }
+        Values::Checked(values) if first == b'"' => {
+            return text_value(reader, scratch, |text| values.push_text(text));
+        }
+        Values::Checked(values) => values.expected(),
         Values::Timestamp(values) if first == b'"' => {
             let time_us = text_value(reader, scratch, |text| values.read(text))?;
             values.push(time_us);

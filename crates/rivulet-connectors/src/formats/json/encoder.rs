@@ -5,6 +5,7 @@ use rivulet_dataflow::Batch;
 
 use super::super::cells::{Cell, Cells};
 use super::super::encode::{EncodedRows, Encoder, append_display};
+use super::super::exact::{append_date, append_scaled, append_time_of_day};
 use super::super::number::not_finite_name;
 use super::super::times::{TimeFormat, Times};
 
@@ -41,6 +42,11 @@ impl JsonEncoder {
             out.extend_from_slice(prefix);
             match cells.cell(row) {
                 Cell::Timestamp(time_us) => append_time(times, time_us, out),
+                Cell::Date(days) => {
+                    out.push(b'"');
+                    append_date(days, times, out);
+                    out.push(b'"');
+                }
                 cell => append_json_cell(cell, out),
             }
         }
@@ -90,7 +96,22 @@ fn append_json_cell(cell: Cell<'_>, out: &mut Vec<u8>) {
             Some(name) => append_json_string(name, out),
             None => append_json_float(value, out),
         },
+        Cell::Float32(value) => match not_finite_name(f64::from(value)) {
+            Some(name) => append_json_string(name, out),
+            None => append_display(out, format_args!("{value:?}")),
+        },
+        Cell::Decimal(digits, scale) => append_scaled(digits, scale, out),
         Cell::Text(text) => append_json_string(text, out),
+        Cell::Date(days) => {
+            out.push(b'"');
+            append_date(days, &TimeFormat::default(), out);
+            out.push(b'"');
+        }
+        Cell::Time(of_day_ns) => {
+            out.push(b'"');
+            append_time_of_day(of_day_ns, out);
+            out.push(b'"');
+        }
         Cell::Timestamp(time_us) => append_json_timestamp(time_us, out),
     }
 }

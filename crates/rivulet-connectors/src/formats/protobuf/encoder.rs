@@ -8,7 +8,9 @@ use super::ProtobufFormat;
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp};
 use crate::formats::binary::append_varint;
 use crate::formats::cells::{Cell, Cells, written_as};
+use crate::formats::csv::append_bare;
 use crate::formats::encode::{EncodedRows, Encoder};
+use crate::formats::exact::nearest_float;
 
 /// Writes each row as one message.
 pub(super) struct ProtobufEncoder {
@@ -87,8 +89,11 @@ fn suits(scalar: &Scalar, data_type: &DataType) -> bool {
     let is_number = matches!(written_as(data_type), Some(DataType::Int64 | DataType::UInt64));
     match (scalar, written_as(data_type)) {
         (Scalar::Boolean, Some(DataType::Boolean)) => true,
-        (Scalar::Float | Scalar::Double, Some(DataType::Float64)) => true,
+        (Scalar::Float | Scalar::Double, Some(DataType::Float64 | DataType::Float32 | DataType::Decimal128(..))) => {
+            true
+        }
         (Scalar::Text | Scalar::Enum(_), Some(DataType::Utf8)) => true,
+        (Scalar::Text, Some(DataType::Date32 | DataType::Time64(_) | DataType::Decimal128(..))) => true,
         (Scalar::Signed | Scalar::ZigZag | Scalar::SignedFixed64, Some(DataType::Timestamp(..))) => true,
         (Scalar::Boolean | Scalar::Text, _) => false,
         _ => is_number,
@@ -169,15 +174,18 @@ fn append_scalar(number: u32, scalar: &Scalar, has_presence: bool, cell: Cell<'_
             }
             return;
         }
-        Cell::Float64(value) => {
-            if value.to_bits() == 0 && !has_presence {
-                return;
-            }
-            append_tag(number, scalar.wire_type(), out);
-            match scalar {
-                Scalar::Float => out.extend_from_slice(&(value as f32).to_le_bytes()),
-                _ => out.extend_from_slice(&value.to_le_bytes()),
-            }
+        Cell::Float64(value) => return append_float(number, scalar, has_presence, value, out),
+        Cell::Float32(value) => return append_float(number, scalar, has_presence, f64::from(value), out),
+        Cell::Decimal(digits, scale) if !matches!(scalar, Scalar::Text) => {
+            return append_float(number, scalar, has_presence, nearest_float(digits, scale), out);
+        }
+        Cell::Decimal(..) | Cell::Date(_) | Cell::Time(_) => {
+            append_tag(number, WireType::Bytes, out);
+            // Of far fewer than 128 characters, whose number is one byte.
+            let length_at = out.len();
+            out.push(0);
+            append_bare(cell, out);
+            out[length_at] = (out.len() - length_at - 1) as u8;
             return;
         }
         Cell::Boolean(value) => i64::from(value),
@@ -204,6 +212,18 @@ fn append_scalar(number: u32, scalar: &Scalar, has_presence: bool, cell: Cell<'_
         Scalar::Float => out.extend_from_slice(&(integer as f32).to_le_bytes()),
         Scalar::Double => out.extend_from_slice(&(integer as f64).to_le_bytes()),
         Scalar::Text => unreachable!("numbers are no text, which was checked"),
+    }
+}
+
+/// Writes a floating point number; not if it is the default.
+fn append_float(number: u32, scalar: &Scalar, has_presence: bool, value: f64, out: &mut Vec<u8>) {
+    if value.to_bits() == 0 && !has_presence {
+        return;
+    }
+    append_tag(number, scalar.wire_type(), out);
+    match scalar {
+        Scalar::Float => out.extend_from_slice(&(value as f32).to_le_bytes()),
+        _ => out.extend_from_slice(&value.to_le_bytes()),
     }
 }
 

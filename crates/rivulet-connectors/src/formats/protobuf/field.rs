@@ -93,13 +93,13 @@ impl Scalar {
 
     /// Whether a column of this type can have it.
     pub(super) fn suits(&self, column: &DataType) -> bool {
-        use DataType::{Float64, Int64, Timestamp, Utf8};
+        use DataType::{Date32, Decimal128, Float32, Float64, Int8, Int16, Int32, Int64, Time64, Timestamp, Utf8};
         match self {
             Self::Boolean => *column == DataType::Boolean,
-            Self::Float | Self::Double => *column == Float64,
-            Self::Text => matches!(column, Utf8 | Timestamp(..)),
-            Self::Enum(_) => matches!(column, Utf8 | Int64),
-            _ => matches!(column, Int64 | Float64 | Timestamp(..)),
+            Self::Float | Self::Double => matches!(column, Float64 | Float32),
+            Self::Text => matches!(column, Utf8 | Timestamp(..) | Date32 | Time64(_) | Decimal128(..)),
+            Self::Enum(_) => matches!(column, Utf8 | Int64 | Int32 | Int16 | Int8),
+            _ => matches!(column, Int64 | Int32 | Int16 | Int8 | Float64 | Float32 | Decimal128(..) | Timestamp(..)),
         }
     }
 
@@ -141,8 +141,8 @@ impl Scalar {
         match self {
             Self::Boolean => push_boolean(column, false),
             Self::Float | Self::Double => push_float(column, 0.0),
-            // An empty text is no time.
-            Self::Text if matches!(column.values(), Values::Timestamp(_)) => column.push_null(),
+            // An empty text is no time, date or decimal.
+            Self::Text if matches!(column.values(), Values::Timestamp(_) | Values::Checked(_)) => column.push_null(),
             Self::Text => push_text(column, b""),
             Self::Enum(names) => names.push(column, 0),
             _ => push_integer(column, 0),

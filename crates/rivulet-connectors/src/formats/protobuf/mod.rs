@@ -2,8 +2,8 @@
 //!
 //! A column is the field with its name; `a.b` is the field `b` of the message in field `a`. Fields without a column are
 //! skipped. A field that is not there is null if the message can say that it is not there, and its default otherwise.
-//! Enums are TEXT (names) or BIGINT (numbers); whole numbers are also read into DOUBLE, and into TIMESTAMP as
-//! milliseconds, as `google.protobuf.Timestamp` is.
+//! Enums are TEXT (names) or BIGINT (numbers); whole numbers are also read into DOUBLE and DECIMAL, and into TIMESTAMP
+//! as milliseconds, as `google.protobuf.Timestamp` is. DATE, TIME and DECIMAL are texts.
 //!
 //! - [`field`]: how a field and a column go together; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads.
 

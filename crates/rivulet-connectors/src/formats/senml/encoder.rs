@@ -4,6 +4,7 @@ use arrow::datatypes::Schema;
 use rivulet_dataflow::Batch;
 
 use super::super::cells::{Cell, Cells};
+use super::super::csv::append_bare;
 use super::super::encode::{EncodedRows, Encoder};
 use super::super::json::{
     append_decimal, append_integer, append_json_float, append_json_string, append_json_timestamp,
@@ -46,7 +47,12 @@ impl Encoder for SenMlEncoder {
             let mut first = true;
             for (name, cells) in self.names.iter().zip(&columns) {
                 let cell = cells.cell(row);
-                if matches!(cell, Cell::Null) || matches!(cell, Cell::Float64(value) if !value.is_finite()) {
+                let is_number = match cell {
+                    Cell::Float64(value) => value.is_finite(),
+                    Cell::Float32(value) => value.is_finite(),
+                    _ => true,
+                };
+                if matches!(cell, Cell::Null) || !is_number {
                     continue;
                 }
                 if !first {
@@ -83,6 +89,15 @@ fn append_value(cell: Cell<'_>, out: &mut Vec<u8>) {
         Cell::Float64(value) => {
             out.extend_from_slice(b"\"v\":");
             append_json_float(value, out);
+        }
+        Cell::Float32(_) | Cell::Decimal(..) => {
+            out.extend_from_slice(b"\"v\":");
+            append_bare(cell, out);
+        }
+        Cell::Date(_) | Cell::Time(_) => {
+            out.extend_from_slice(b"\"vs\":\"");
+            append_bare(cell, out);
+            out.push(b'"');
         }
         Cell::Timestamp(time_us) => {
             out.extend_from_slice(b"\"u\":\"ms\",\"v\":");

@@ -92,7 +92,16 @@ fn put(record: &Record<'_>, pack: &Pack<'_, '_>, column: &mut Column) -> Result<
             values.push(timestamp::from_epoch_ms(number, text)?);
             Ok(())
         }
+        // A base value is a floating point number.
+        (Values::Checked(values), Value::Number(number, text)) if record.base_value == 0.0 => {
+            values.push_number(number, text)
+        }
+        (Values::Checked(values), Value::Number(..) | Value::NumberText(_)) if record.base_value != 0.0 => {
+            let sum = numeric(record, pack)?.ok_or(Problem::ExpectedBareNumber)?;
+            values.push_integer(whole(sum)?)
+        }
         (_, Value::NumberText(span) | Value::Text(span)) => bare::push_bare(column, pack.text(span)),
+        (Values::Checked(values), _) => Err(values.expected()),
         (Values::Boolean(_), _) => Err(Problem::ExpectedBoolean),
         (Values::Text(_), _) => Err(Problem::ExpectedString),
         (Values::Timestamp(_), _) => Err(Problem::ExpectedTimestamp),

@@ -3,6 +3,7 @@
 mod binary;
 mod properties;
 mod text;
+mod types;
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ fn columns_that_do_not_suit_a_format_are_refused_with_a_hint() {
             error
         }
     };
-    let odd = Arc::new(Schema::new(vec![Field::new("x", DataType::Int32, true)]));
+    let odd = Arc::new(Schema::new(vec![Field::new("x", DataType::LargeBinary, true)]));
     assert!(matches!(refuse(Format::Json, odd, None), FormatError::Column { .. }));
     assert!(matches!(refuse(Format::Text, columns("a TEXT, b TEXT"), None), FormatError::Columns { count: 2, .. }));
     let event_time = refuse(Format::Text, columns("ts TIMESTAMP"), Some(0));
