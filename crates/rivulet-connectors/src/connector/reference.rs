@@ -122,8 +122,11 @@ const FORMATS: &str = "
 
 Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; \
 `FORMAT JSON (timestamp => 'seconds', timestamp.made => '%d.%m.%Y')` says otherwise, of all columns or of one, for \
-JSON, CSV and TEXT: see [Times](../sql/types.md#times). Avro and Protobuf have types of their own for them. What does \
-not fit its declaration is refused, counted, and leaves the other rows as they are.
+JSON, CSV and TEXT: see [Times](../sql/types.md#times). Avro and Protobuf have types of their own for them.
+
+A DATE is a text such as `2026-11-21`, a TIME one such as `08:30:00`, and a DECIMAL a number with all its digits, or a \
+text of them. In Avro they are the logical types `date`, `time-millis` or `time-micros`, and `decimal`, or strings; in \
+Protobuf strings. What does not fit its declaration is refused, counted, and leaves the other rows as they are.
 ";
 
 /// The connectors in one direction case by case, with what holds after a crash.

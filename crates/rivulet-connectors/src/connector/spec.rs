@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arrow::datatypes::SchemaRef;
+use rivulet_dataflow::carried;
 use serde::de::DeserializeOwned;
 
 use super::{ConnectorError, Health, MqttHost};
@@ -60,7 +61,7 @@ pub struct SourceSpec {
     pub format: Option<FormatText>,
     /// The declared columns.
     pub schema: SchemaRef,
-    /// Those of them that are read, ascending: polled rows have the schema projected to these.
+    /// Those of them that are read, ascending: polled rows have the schema projected to these, [`carried`].
     pub columns: Vec<usize>,
     /// The event time among the declared columns. It is never null.
     pub event_time_column: Option<usize>,
@@ -100,7 +101,7 @@ impl SourceSpec {
     /// # Panics
     /// If a column that is read is not declared.
     pub fn read_schema(&self) -> SchemaRef {
-        Arc::new(self.schema.project(&self.columns).expect("columns that are read are declared"))
+        Arc::new(carried(&self.schema.project(&self.columns).expect("columns that are read are declared")))
     }
 }
 

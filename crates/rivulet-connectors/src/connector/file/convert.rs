@@ -11,7 +11,8 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBa
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::eq;
 use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
-use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
+use rivulet_dataflow::carried;
 
 /// A value that does not fit is null at first.
 const CAST: CastOptions<'static> =
@@ -27,7 +28,13 @@ pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
     let (from, to) = (&values_of(from), &values_of(to));
     let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let kinds_agree = match from {
-        _ if from == to || is_text(from) || is_text(to) => true,
+        _ if from == to => true,
+        // Of a text, something could be cut off unseen; a floating point number is none that was written.
+        _ if to.is_decimal() => from.is_decimal() || from.is_integer(),
+        _ if *to == DataType::Date32 => matches!(from, DataType::Date64 | DataType::Timestamp(..)),
+        _ if matches!(to, DataType::Time64(_)) => matches!(from, DataType::Time32(_) | DataType::Time64(_)),
+        _ if is_text(from) || is_text(to) => true,
+        DataType::Time32(_) | DataType::Time64(_) => false,
         DataType::Boolean => false,
         _ if from.is_numeric() => to.is_numeric(),
         _ if from.is_temporal() => to.is_temporal(),
@@ -53,12 +60,22 @@ impl Converted {
         Self { rows, columns: Vec::new(), keep: None, refused: Vec::new() }
     }
 
-    /// Adds a column as the one that was declared. Fails where there is no such conversion.
+    /// Adds a column as the one that was declared, and as rows carry it. Fails where there is no such conversion.
     pub(super) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
+        let checked = self.checked(declared, column)?;
+        let carried = carried(&Schema::new(vec![declared.clone()]));
+        let carried = cast_with_options(&checked, carried.field(0).data_type(), &CAST);
+        self.columns.push(carried.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// The column in its declared type; rows with values that are not in it what they were are not retained.
+    fn checked(&mut self, declared: &Field, column: &ArrayRef) -> Result<ArrayRef, String> {
         let (from, to) = (column.data_type(), declared.data_type());
+        // Numbers are widened again in any case, and lose nothing on the way.
+        let to = if *to == DataType::Float32 { &DataType::Float64 } else { to };
         if from == to {
-            self.columns.push(column.clone());
-            return Ok(());
+            return Ok(column.clone());
         }
         let failed = |error: arrow::error::ArrowError| error.to_string();
         let cast = cast_with_options(column, to, &CAST).map_err(failed)?;
@@ -81,8 +98,23 @@ impl Converted {
             let fits = &is_whole | is_null(&cast).map_err(failed)?.values();
             self.retain(fits, || format!("field '{}': a number with a fraction is no {to}", declared.name()));
         }
-        self.columns.push(cast);
-        Ok(())
+        // What has fewer digits or no time of day is the same on the way back, or something was cut off.
+        let is_cut = match to {
+            DataType::Decimal128(_, to) => match from {
+                DataType::Decimal32(_, from) | DataType::Decimal64(_, from) => from > to,
+                DataType::Decimal128(_, from) | DataType::Decimal256(_, from) => from > to,
+                _ => false,
+            },
+            DataType::Date32 => matches!(from, DataType::Timestamp(..) | DataType::Date64),
+            _ => false,
+        };
+        if is_cut {
+            let back = cast_with_options(&cast, from, &CAST).map_err(failed)?;
+            let is_same = eq(&back, column).map_err(failed)?.values().clone();
+            let fits = &is_same | is_null(&cast).map_err(failed)?.values();
+            self.retain(fits, || format!("field '{}': a value of type {from} is no {to}", declared.name()));
+        }
+        Ok(cast)
     }
 
     /// Refuses rows with a null in a column that was added.
@@ -126,8 +158,10 @@ impl Converted {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Decimal128Array, Float64Array, Int64Array, StringArray, UInt64Array};
-    use arrow::datatypes::{Int64Type, Schema, TimeUnit};
+    use arrow::array::{
+        Decimal128Array, Float64Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array,
+    };
+    use arrow::datatypes::{Date32Type, Decimal128Type, Int64Type, TimeUnit};
 
     use super::*;
 
@@ -155,6 +189,33 @@ mod tests {
         assert_eq!((left, refused[0].1), (vec![Some(5)], 1));
         let decimals = Decimal128Array::from(vec![Some(250), Some(200), None]).with_precision_and_scale(10, 2).unwrap();
         assert_eq!(whole(Arc::new(decimals)).0, [Some(2), None]);
+    }
+
+    #[test]
+    fn declared_types_that_keep_less_refuse_what_they_would_cut() {
+        let rows = |declared: DataType, column: ArrayRef| {
+            let field = Field::new("v", declared, true);
+            let mut converted = Converted::new(column.len());
+            converted.push(&field, &column).unwrap();
+            let (mut refused, schema) = (0, Arc::new(carried(&Schema::new(vec![field]))));
+            (converted.finish(&schema, |_, rows| refused += rows).column(0).clone(), refused)
+        };
+        let (column, refused) =
+            rows(DataType::Int16, Arc::new(Int64Array::from(vec![Some(32_767), Some(32_768), None])));
+        assert_eq!(column.as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(32_767), None]);
+        assert_eq!(refused, 1);
+        let (column, refused) = rows(DataType::Float32, Arc::new(Float64Array::from(vec![0.1])));
+        assert_eq!((column.as_primitive::<Float64Type>().value(0), refused), (0.1, 0));
+        let decimals = Decimal128Array::from(vec![Some(12_500), Some(12_505), None]).with_precision_and_scale(10, 3);
+        let (column, refused) = rows(DataType::Decimal128(5, 2), Arc::new(decimals.unwrap()));
+        assert_eq!(column.as_primitive::<Decimal128Type>().iter().collect::<Vec<_>>(), [Some(1250), None]);
+        assert_eq!(refused, 1);
+        let times = TimestampMicrosecondArray::from(vec![86_400_000_000, 86_400_000_001]);
+        let (column, refused) = rows(DataType::Date32, Arc::new(times));
+        assert_eq!((column.as_primitive::<Date32Type>().values().as_ref(), refused), (&[1][..], 1));
+        let decimal = DataType::Decimal128(5, 2);
+        assert!(!is_possible(&DataType::Float64, &decimal) && !is_possible(&DataType::Utf8, &decimal));
+        assert!(is_possible(&DataType::Int64, &decimal) && is_possible(&DataType::Date32, &DataType::Date32));
     }
 
     #[test]

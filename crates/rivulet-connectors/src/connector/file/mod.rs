@@ -301,11 +301,16 @@ fn open_parquet(
     paths: Vec<PathBuf>,
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
-    let schema = spec.read_schema();
+    let schema = Arc::new(spec.schema.project(&spec.columns).expect("columns that are read are declared"));
     let is_event_time = |place: usize| spec.event_time_column == Some(spec.columns[place]);
     let required =
         (0..schema.fields().len()).filter(|&place| is_event_time(place) || !schema.field(place).is_nullable());
-    let wanted = Arc::new(Wanted { required: required.collect(), schema, files: spec.host.files.clone() });
+    let wanted = Arc::new(Wanted {
+        required: required.collect(),
+        schema,
+        carried: spec.read_schema(),
+        files: spec.host.files.clone(),
+    });
     let groups_of = |paths| {
         parquet::row_groups(paths, &wanted).map_err(|problem| {
             cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")

@@ -51,8 +51,9 @@ impl Piece for RowGroup {
 /// What all partitions have in common.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// The columns that are read.
+    /// The columns that are read, as they are declared and as rows carry them.
     pub(super) schema: SchemaRef,
+    pub(super) carried: SchemaRef,
     /// Those of them that are never null.
     pub(super) required: Vec<usize>,
     pub(super) files: Files,
@@ -125,9 +126,14 @@ fn declared_type(in_file: &DataType) -> Option<DataType> {
     Some(match in_file {
         Boolean => Boolean,
         Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 => Int64,
-        Float16 | Float32 | Float64 | Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..) => Float64,
+        Float16 | Float32 | Float64 => Float64,
+        Decimal32(precision, scale) | Decimal64(precision, scale) | Decimal128(precision, scale) if *scale >= 0 => {
+            Decimal128(*precision, *scale)
+        }
         Utf8 | LargeUtf8 | Utf8View => Utf8,
-        Date32 | Date64 | Timestamp(..) => Timestamp(TimeUnit::Microsecond, None),
+        Date32 | Date64 => Date32,
+        Time32(_) | Time64(_) => Time64(TimeUnit::Nanosecond),
+        Timestamp(..) => Timestamp(TimeUnit::Microsecond, None),
         Dictionary(_, values) => return declared_type(values),
         _ => return None,
     })
@@ -224,7 +230,7 @@ impl Source for ParquetSource {
         if let Some((_, group)) = self.open.take_if(|_| !holds) {
             self.waiting.push(group);
         }
-        let columns = converted.finish(&self.wanted.schema, |detail, rows| {
+        let columns = converted.finish(&self.wanted.carried, |detail, rows| {
             refuse(refusals, now_us, &[], || detail);
             refusals.count(Reason::Decode, rows - 1);
         });

@@ -7,3 +7,4 @@ mod kafka_broker;
 mod mqtt;
 mod resume;
 mod support;
+mod types;
