@@ -7,8 +7,8 @@
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::datatypes::{
     DataType, Date32Type, Date64Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Int64Type, Time64NanosecondType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow::error::ArrowError;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -41,6 +41,7 @@ pub fn is_key_type(data_type: &DataType) -> bool {
         data_type,
         Boolean | Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 | Float32 | Float64 | Date32 | Date64
     ) || matches!(data_type, Timestamp(..) | Decimal128(..) | Utf8 | LargeUtf8 | Utf8View)
+        || *data_type == DataType::Time64(TimeUnit::Nanosecond)
 }
 
 fn add_column(column: &ArrayRef, hashes: &mut [u64]) -> Result<(), ArrowError> {
@@ -63,6 +64,9 @@ fn add_column(column: &ArrayRef, hashes: &mut [u64]) -> Result<(), ArrowError> {
         DataType::Float64 => add_primitive::<Float64Type>(hashes, column, float_bits),
         DataType::Decimal128(..) => {
             add_primitive::<Decimal128Type>(hashes, column, |value| mix(value as u64) ^ (value >> 64) as u64);
+        }
+        DataType::Time64(TimeUnit::Nanosecond) => {
+            add_primitive::<Time64NanosecondType>(hashes, column, |value| value as u64);
         }
         DataType::Timestamp(TimeUnit::Second, _) => {
             add_primitive::<TimestampSecondType>(hashes, column, |value| value as u64);

@@ -54,7 +54,7 @@ mod row_bytes;
 #[cfg(test)]
 mod testing;
 
-pub use aggregate::{AggregateFunction, AggregateSpec};
+pub use aggregate::{AggregateFunction, AggregateSpec, DECIMAL_DIGITS};
 pub use assign_time::AssignTime;
 pub use assign_times::{AssignTimes, INPUT_COLUMN, InputTime};
 pub use change_only::ChangeOnly;

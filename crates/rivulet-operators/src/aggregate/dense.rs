@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array};
 use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::DataType;
 
-use super::Storage;
 use super::fixed::{FixedKind, FixedValues};
 use super::layout::{AggregateResult, Form, Layout, Prepared, Source};
+use super::{DECIMAL_DIGITS, Storage};
 use crate::paged::PagedRows;
 
 /// Some rows of a batch, in order.
@@ -224,8 +225,12 @@ impl AggregateResult {
         if let Form::Count = form {
             return Arc::new(Int64Array::from_iter_values(windows.map(|window| window[class] as i64)));
         }
+        // A decimal has at most its digits, which are fewer than those of a BIGINT.
+        let bound = matches!(self.data_type, DataType::Decimal128(..)).then(|| 10_u64.pow(DECIMAL_DIGITS.into()));
         let integers = windows.enumerate().map(|(row, window)| {
-            self.integer(class, form, window).unwrap_or_else(|_| {
+            let found = self.integer(class, form, window).ok();
+            let is_beyond = |value: i64| bound.is_some_and(|bound| value.unsigned_abs() >= bound);
+            found.filter(|found| !found.is_some_and(is_beyond)).unwrap_or_else(|| {
                 failed(row);
                 None
             })

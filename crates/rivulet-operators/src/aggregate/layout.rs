@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 use rivulet_dataflow::canonical_float;
@@ -15,7 +14,7 @@ use rivulet_dataflow::canonical_float;
 use super::earlier::Earlier;
 use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum, undone_sum};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
-use super::{AggregateFunction, Storage};
+use super::{AggregateFunction, Storage, kept};
 
 /// The count of a pane that has reached what 32 bits hold. It stays there, and the window's results are refused.
 const COUNT_FULL: u32 = u32::MAX;
@@ -114,6 +113,8 @@ pub(crate) enum Form {
     Quotient(usize),
     /// A sum of integers by the number of rows.
     WideQuotient(usize),
+    /// A sum of the digits of decimals by the number of rows, with so many digits more.
+    DecimalQuotient(usize, u32),
     /// Mean and centred sum of squares.
     Moments(usize, usize),
     /// The words of a regression.
@@ -188,10 +189,7 @@ impl Layout {
         let arguments = self
             .arguments
             .iter()
-            .map(|(expression, target)| match columns[*expression].data_type() == target {
-                true => Ok(columns[*expression].clone()),
-                false => cast(&columns[*expression], target),
-            })
+            .map(|(expression, target)| kept(&columns[*expression], target))
             .collect::<Result<_, _>>()?;
         Ok(Prepared {
             arguments,
@@ -316,7 +314,8 @@ impl AggregateResult {
             Form::WideSum(word) if window[class] > 0 => {
                 i64::try_from(sum(&window[word..])).map(Some).map_err(|_| SumOverflow)
             }
-            Form::WideSum(_) => Ok(None),
+            Form::WideSum(_) | Form::DecimalQuotient(..) if window[class] == 0 => Ok(None),
+            Form::DecimalQuotient(word, digits) => quotient(sum(&window[word..]), digits, window[class]),
             _ => Ok(self.word(class, form, window).map(|word| word as i64)),
         }
     }
@@ -331,6 +330,15 @@ impl AggregateResult {
             _ => unreachable!("other forms are no words"),
         }
     }
+}
+
+/// `sum * 10^digits / count`, rounded half away from zero.
+fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>, SumOverflow> {
+    let (sum, count) = (10_i128.checked_pow(digits).and_then(|power| sum.checked_mul(power)), i128::from(count));
+    let sum = sum.ok_or(SumOverflow)?;
+    let (quotient, rest) = (sum / count, sum % count);
+    let rounded = quotient + if 2 * rest.abs() >= count { sum.signum() } else { 0 };
+    i64::try_from(rounded).map(Some).map_err(|_| SumOverflow)
 }
 
 /// A batch's arguments in the form in which they are counted.
@@ -424,6 +432,22 @@ mod tests {
     use arrow::datatypes::{Field, Schema};
 
     use super::*;
+
+    #[test]
+    fn means_of_decimals_are_rounded_half_away_from_zero() {
+        for (sum, digits, count, expected) in [
+            (1, 0, 2, 1),
+            (-1, 0, 2, -1),
+            (1, 0, 3, 0),
+            (2, 0, 3, 1),
+            (-2, 2, 3, -67),
+            (0, 4, 7, 0),
+            (10, 4, 4, 25_000),
+        ] {
+            assert_eq!(quotient(sum, digits, count), Ok(Some(expected)), "{sum} / {count}");
+        }
+        assert_eq!(quotient(i128::from(i64::MAX) * 2, 0, 1), Err(SumOverflow));
+    }
     use crate::AggregateSpec;
     use crate::expression::column;
 

@@ -16,7 +16,10 @@ pub(crate) mod plan;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::array::{ArrayRef, AsArray, Decimal128Array, Int64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Decimal128Type, Int64Type};
+use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
 
 use crate::PlanError;
@@ -35,9 +38,9 @@ pub enum AggregateFunction {
     CountDistinct,
     /// `approx_distinct(x)`: HyperLogLog with 4096 registers (standard error 1.6 %), exact up to 256 values.
     ApproxDistinct,
-    /// `sum(x)`: BIGINT of integers, DOUBLE of floating point numbers.
+    /// `sum(x)`: BIGINT of integers, DOUBLE of floating point numbers, DECIMAL of decimals.
     Sum,
-    /// `avg(x)`: DOUBLE.
+    /// `avg(x)`: DOUBLE, and DECIMAL of decimals.
     Avg,
     /// `sum(DISTINCT x)`: the sum of the different values.
     SumDistinct,
@@ -234,8 +237,9 @@ impl AggregateFunction {
 
     /// The type of the result for arguments of these types, or what is wrong with them.
     ///
-    /// Numbers are integers of up to 64 bits (unsigned: 32) and floating point numbers; `min`, `max`, `first_value`,
-    /// `last_value` and the distinct counts also take text, booleans, timestamps and dates.
+    /// Numbers are integers of up to 64 bits (unsigned: 32), floating point numbers and decimals of up to
+    /// [`DECIMAL_DIGITS`]; `min`, `max`, `first_value`, `last_value` and the distinct counts also take text, booleans,
+    /// timestamps, dates and times of day.
     pub fn result_type(self, arguments: &[DataType]) -> Result<DataType, PlanError> {
         let (expected, example) = match self {
             // count(*) is count without arguments; both forms are one function.
@@ -250,12 +254,19 @@ impl AggregateFunction {
             return Err(PlanError::ArgumentCount { function: self.name(), expected, found: arguments.len(), example });
         }
         let check = |accepted: fn(Storage) -> bool, hint: &'static str| {
-            arguments.iter().try_for_each(|found| match Storage::of(found).is_some_and(accepted) {
+            arguments.iter().try_for_each(|found| match Storage::of_argument(found).is_some_and(accepted) {
                 true => Ok(()),
                 false => Err(PlanError::ArgumentType { function: self.name(), found: found.to_string(), hint }),
             })
         };
         let number = |storage: Storage| matches!(storage, Storage::Float | Storage::Integer);
+        // The mean of decimals has a few digits more, as many as there is room for.
+        if let (Self::Avg, Some(&DataType::Decimal128(precision @ 1..=DECIMAL_DIGITS, scale @ 0..))) =
+            (self, arguments.first())
+        {
+            let more = (DECIMAL_DIGITS - precision).min(4);
+            return Ok(DataType::Decimal128(precision + more, scale + more as i8));
+        }
         Ok(match self {
             Self::Count => DataType::Int64,
             Self::CountDistinct => {
@@ -268,8 +279,9 @@ impl AggregateFunction {
             }
             Self::Sum | Self::SumDistinct => {
                 check(number, "cast the argument to DOUBLE or BIGINT")?;
-                match Storage::of(&arguments[0]) {
-                    Some(Storage::Integer) => DataType::Int64,
+                match (Storage::of(&arguments[0]), &arguments[0]) {
+                    (_, DataType::Decimal128(_, scale)) => DataType::Decimal128(DECIMAL_DIGITS, *scale),
+                    (Some(Storage::Integer), _) => DataType::Int64,
                     _ => DataType::Float64,
                 }
             }
@@ -312,6 +324,35 @@ pub struct AggregateSpec {
     pub filter: Option<Arc<dyn PhysicalExpr>>,
 }
 
+/// How many digits decimals have that are aggregated: as many as always fit 64 bits.
+pub const DECIMAL_DIGITS: u8 = 18;
+
+/// A column of arguments in the form in which states keep values, `target`: of a decimal its digits.
+pub(crate) fn kept(column: &ArrayRef, target: &DataType) -> Result<ArrayRef, ArrowError> {
+    match (column.data_type(), target) {
+        (from, to) if from == to => Ok(column.clone()),
+        (DataType::Decimal128(..), DataType::Int64) => {
+            let too_long = |_| ArrowError::ComputeError("a decimal of more than 18 digits".into());
+            let digits = column.as_primitive::<Decimal128Type>();
+            let kept: Int64Array = digits.try_unary(|digits| i64::try_from(digits).map_err(too_long))?;
+            Ok(Arc::new(kept))
+        }
+        (_, to) => cast(column, to),
+    }
+}
+
+/// A column of results, as states give them, in its type.
+pub(crate) fn given(column: ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    match (column.data_type(), data_type) {
+        (from, to) if from == to => Ok(column),
+        (DataType::Int64, DataType::Decimal128(precision, scale)) => {
+            let digits: Decimal128Array = column.as_primitive::<Int64Type>().unary(i128::from);
+            Ok(Arc::new(digits.with_precision_and_scale(*precision, *scale)?))
+        }
+        (_, to) => cast(&column, to),
+    }
+}
+
 /// In which form values of a type are kept in states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
@@ -334,9 +375,17 @@ impl Storage {
             DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Some(Self::Integer),
             DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => Some(Self::Integer),
             DataType::Boolean => Some(Self::Boolean),
-            DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 => Some(Self::Time),
+            DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 | DataType::Time64(_) => Some(Self::Time),
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(Self::Text),
             _ => None,
+        }
+    }
+
+    /// The same of arguments of aggregates, which may be decimals as well: their digits are an integer.
+    pub(crate) fn of_argument(data_type: &DataType) -> Option<Self> {
+        match data_type {
+            DataType::Decimal128(1..=DECIMAL_DIGITS, 0..) => Some(Self::Integer),
+            other => Self::of(other),
         }
     }
 }
@@ -371,6 +420,13 @@ mod tests {
         let of = |function: AggregateFunction, argument: DataType| function.result_type(&[argument]).unwrap();
         assert_eq!(of(AggregateFunction::Sum, DataType::Int32), DataType::Int64);
         assert_eq!(of(AggregateFunction::Sum, DataType::Float32), DataType::Float64);
+        let decimal = DataType::Decimal128;
+        assert_eq!(of(AggregateFunction::Sum, decimal(10, 2)), decimal(18, 2));
+        assert_eq!(of(AggregateFunction::Avg, decimal(10, 2)), decimal(14, 6));
+        assert_eq!(of(AggregateFunction::Avg, decimal(17, 2)), decimal(18, 3));
+        assert_eq!(of(AggregateFunction::Max, decimal(10, 2)), decimal(10, 2));
+        assert_eq!(of(AggregateFunction::StddevSamp, decimal(10, 2)), DataType::Float64);
+        assert!(AggregateFunction::Sum.result_type(&[decimal(19, 2)]).is_err());
         assert_eq!(of(AggregateFunction::Avg, DataType::Int64), DataType::Float64);
         assert_eq!(of(AggregateFunction::Max, DataType::Utf8), DataType::Utf8);
         assert_eq!(AggregateFunction::Count.result_type(&[]).unwrap(), DataType::Int64);

@@ -136,6 +136,8 @@ struct Wanted {
     data_type: DataType,
     storage: Storage,
     arguments: Vec<usize>,
+    /// Of a decimal: how many digits more than its argument it has behind the point.
+    digits: u32,
     place: Place,
 }
 
@@ -171,9 +173,12 @@ impl Builder {
         }
         rows.not_null.sort_unstable();
         rows.not_null.dedup();
-        let Some(storage) = types.first().and_then(Storage::of).filter(|_| function != AggregateFunction::Count) else {
+        let Some(storage) =
+            types.first().and_then(Storage::of_argument).filter(|_| function != AggregateFunction::Count)
+        else {
             let place = Place::Class(self.class(rows, true));
-            return Ok(Wanted { function, data_type, storage: Storage::Integer, arguments: Vec::new(), place });
+            let (storage, arguments, digits) = (Storage::Integer, Vec::new(), 0);
+            return Ok(Wanted { function, data_type, storage, arguments, digits, place });
         };
         // The average of integers is their sum, which is exact, by their number.
         let is_exact = function == AggregateFunction::Avg && storage == Storage::Integer && !self.averages_as_floats;
@@ -198,7 +203,11 @@ impl Builder {
             Some(kind) => Place::Object(self.object(kind, arguments.clone(), rows)),
             None => Place::Class(self.class(rows, self.fixed_kind(function, storage).is_counted())),
         };
-        Ok(Wanted { function, data_type, storage, arguments, place })
+        let digits = match (&types[0], &data_type) {
+            (DataType::Decimal128(_, from), DataType::Decimal128(_, to)) => u32::try_from(to - from).unwrap_or(0),
+            _ => 0,
+        };
+        Ok(Wanted { function, data_type, storage, arguments, digits, place })
     }
 
     fn fixed_kind(&self, function: AggregateFunction, storage: Storage) -> FixedKind {
@@ -251,7 +260,8 @@ impl Builder {
     fn moments(&self, wanted: &Wanted) -> Option<(usize, usize, usize)> {
         use AggregateFunction as F;
         let Place::Class(class) = wanted.place else { return None };
-        if !matches!(wanted.function, F::Avg | F::VarPop | F::VarSamp | F::StddevPop | F::StddevSamp) {
+        let is_decimal = matches!(wanted.data_type, DataType::Decimal128(..));
+        if is_decimal || !matches!(wanted.function, F::Avg | F::VarPop | F::VarSamp | F::StddevPop | F::StddevSamp) {
             return None;
         }
         self.states.iter().enumerate().filter(|(_, state)| state.class == class).find_map(|(index, state)| {
@@ -271,7 +281,8 @@ impl Builder {
 
     /// Where the result of an aggregate is found, given where in a window each state begins.
     fn result(&self, wanted: &Wanted, in_window: impl Fn(usize) -> usize) -> AggregateResult {
-        let Wanted { function, storage, .. } = *wanted;
+        let Wanted { function, storage, digits, .. } = *wanted;
+        let is_decimal = matches!(wanted.data_type, DataType::Decimal128(..));
         let data_type = wanted.data_type.clone();
         let class = match wanted.place {
             Place::Class(class) => class,
@@ -291,6 +302,9 @@ impl Builder {
                 FixedKind::SumFloat if function == AggregateFunction::Avg => Form::Quotient(word),
                 FixedKind::SumUndone if function == AggregateFunction::Avg => Form::UndoneQuotient(word),
                 FixedKind::SumUndone => Form::Undone(word),
+                FixedKind::SumInteger if function == AggregateFunction::Avg && is_decimal => {
+                    Form::DecimalQuotient(word, digits)
+                }
                 FixedKind::SumInteger if function == AggregateFunction::Avg => Form::WideQuotient(word),
                 FixedKind::SumInteger => Form::WideSum(word),
                 FixedKind::First | FixedKind::Last => Form::Timed(word),
@@ -298,7 +312,7 @@ impl Builder {
                 _ => Form::Word(word),
             }
         };
-        let storage = if function == AggregateFunction::Avg { Storage::Float } else { storage };
+        let storage = if function == AggregateFunction::Avg && !is_decimal { Storage::Float } else { storage };
         AggregateResult { function, data_type, source: Source::Fixed { class, form, storage } }
     }
 }

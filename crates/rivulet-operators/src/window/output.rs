@@ -9,13 +9,12 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchOptions, StringArray,
     TimestampMicrosecondArray,
 };
-use arrow::compute::cast;
 use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Slot};
 
 use super::Plan;
-use crate::aggregate::Storage;
 use crate::aggregate::layout::{AggregateResult, Source};
 use crate::aggregate::object::Finished;
+use crate::aggregate::{Storage, given};
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;
 
@@ -108,10 +107,7 @@ impl Closed {
         let mut failures: Vec<(usize, &'static str)> = uncounted.map(|(row, _)| (row, TOO_MANY_ROWS)).collect();
         for result in &plan.layout.results {
             let column = self.results(plan, result, &mut failures);
-            columns.push(match column.data_type() == &result.data_type {
-                true => column,
-                false => cast(&column, &result.data_type)?,
-            });
+            columns.push(given(column, &result.data_type)?);
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = Batch::new(

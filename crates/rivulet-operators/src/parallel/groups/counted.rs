@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, StringArray};
+use arrow::array::{ArrayRef, AsArray, StringArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 use datafusion_common::ScalarValue;
@@ -19,9 +18,9 @@ use rivulet_dataflow::canonical_float;
 
 use super::distinct::place;
 use super::{Place, valid_of};
-use crate::aggregate::Storage;
 use crate::aggregate::fixed::finish_moments;
 use crate::aggregate::object::{Finished, middle_of, sum_of_floats, sum_of_integers};
+use crate::aggregate::{Storage, kept};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
 /// Counted values: an argument and a filter, and whether values are ordered by the event time of their rows first.
@@ -51,7 +50,7 @@ impl CountedPlan {
         let is_timed = matches!(function, AggregateFunction::FirstValue | AggregateFunction::LastValue);
         let same = |plan: &Self| plan.argument == argument && plan.filter == filter && plan.is_timed == is_timed;
         let values = plans.iter().position(same).unwrap_or_else(|| {
-            let storage = Storage::of(argument_type).expect("the function takes arguments of this type");
+            let storage = Storage::of_argument(argument_type).expect("the function takes arguments of this type");
             plans.push(Self { argument, filter, storage, is_timed });
             plans.len() - 1
         });
@@ -63,10 +62,7 @@ impl CountedPlan {
         let argument = &columns[self.argument];
         let valid = valid_of(argument, self.filter.map(|at| &columns[at]));
         let target = self.storage.data_type();
-        let argument = match *argument.data_type() == target {
-            true => argument.clone(),
-            false => cast(argument, &target)?,
-        };
+        let argument = kept(argument, &target)?;
         Ok(CountedValues {
             valid,
             values: match self.storage {

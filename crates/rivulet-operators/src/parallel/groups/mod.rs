@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
@@ -20,11 +19,11 @@ use rivulet_dataflow::{Batch, Context, OperatorError, StateError, StateFrame};
 
 use self::counted::{CountedPlan, CountedValues};
 use self::distinct::{DistinctPlan, DistinctSet, DistinctValues};
-use crate::aggregate::Storage;
 use crate::aggregate::dense::RowSet;
 use crate::aggregate::layout::{Layout, Prepared, Source};
 use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues};
 use crate::aggregate::plan::guarded;
+use crate::aggregate::{Storage, given};
 use crate::expression::Expressions;
 use crate::paged::{Paged, PagedRows};
 use crate::window::output::SUM_OVERFLOW;
@@ -205,10 +204,7 @@ impl GroupPlan {
                     finished_column(plan.result_storage(function), groups, failed)
                 }
             };
-            match column.data_type() == data_type {
-                true => Ok(column),
-                false => cast(&column, data_type),
-            }
+            given(column, data_type)
         };
         self.results.iter().map(column).collect()
     }
