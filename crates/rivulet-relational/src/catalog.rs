@@ -18,6 +18,7 @@ use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_sql::sqlparser::ast;
 
+use crate::decimals::ExactNumbers;
 use crate::error::{Problem, RelationalError};
 use crate::functions;
 use crate::table_function::WindowFunctions;
@@ -73,6 +74,7 @@ impl Catalog {
             options: Arc::new(options),
             expressions: vec![
                 Arc::new(CountRows),
+                Arc::new(ExactNumbers),
                 Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
                 Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
                 Arc::new(syntax),

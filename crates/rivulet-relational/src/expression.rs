@@ -16,6 +16,7 @@ use datafusion_sql::sqlparser::ast;
 
 use crate::catalog::Catalog;
 use crate::comparisons;
+use crate::decimals;
 use crate::error::RelationalError;
 use crate::planning::spell_out_expression;
 
@@ -57,6 +58,7 @@ impl ExpressionPlanner {
     /// The types do not go together.
     pub fn coerce(&self, planned: Expr) -> Result<(Expr, DataType), RelationalError> {
         comparisons::check_expression(&planned, &self.schema)?;
+        let planned = decimals::rewrite(planned, &self.schema)?.data;
         let coerced = planned.rewrite(&mut TypeCoercionRewriter::new(&self.schema))?.data;
         let data_type = coerced.get_type(self.schema.as_ref())?;
         Ok((coerced, data_type))

@@ -23,7 +23,8 @@
 //!   nothing fulfils, and one row of nothing; `unions`: their columns have names of their own; `conditions`: how far
 //!   conditions go down;
 //! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our
-//!   words; `comparisons`: because its types do not go together; `aliases`: inputs that have the name of a column;
+//!   words; `comparisons`: because its types do not go together; `decimals`: numbers beside them; `aliases`: inputs
+//!   that have the name of a column;
 //!   `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -44,6 +45,7 @@ mod conditions;
 mod comparisons;
 mod grouping_sets;
 mod limits;
+mod decimals;
 mod nothing;
 mod order;
 mod subqueries;

@@ -34,6 +34,7 @@ use crate::check::check;
 use crate::clauses::{inner_limit, limit, offset, start};
 use crate::comparisons;
 use crate::conditions::{ConstantsOnTheRight, PushDownConditions};
+use crate::decimals;
 use crate::error::{Problem, RelationalError};
 use crate::group_window;
 use crate::grouping_sets;
@@ -269,6 +270,7 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let plan = grouping_sets::rewrite_plan(plan, &functions.count, &written)?;
     let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;
+    let plan = decimals::rewrite_plan(plan)?;
     let plan = whole_partitions::rewrite_plan(plan)?;
     let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;

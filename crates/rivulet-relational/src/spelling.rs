@@ -56,7 +56,9 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
             }
         }
         Expr::TypedString(typed) => match &typed.data_type {
-            DataType::Date | DataType::Timestamp(..) => typed.data_type = conversion(&typed.data_type)?.to,
+            DataType::Date | DataType::Timestamp(..) | DataType::Time(..) => {
+                typed.data_type = conversion(&typed.data_type)?.to
+            }
             other => {
                 let error = RelationalError::new(format!("a constant of type {other} is not supported yet"));
                 return Err(error.hint("write CAST('...' AS type)"));
@@ -215,7 +217,10 @@ fn conversion(data_type: &DataType) -> Result<Conversion, RelationalError> {
         }
         DataType::Interval { fields: None, precision: None } => to(data_type.clone()),
         DataType::Interval { .. } => return refused("write INTERVAL without qualifiers"),
-        DataType::Time(..) => return refused("cut it out of the text: substr(CAST(ts AS TEXT), 12)"),
+        DataType::Time(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => {
+            to(DataType::Time(None, ast::TimezoneInfo::None))
+        }
+        DataType::Time(..) => return refused("write TIME, which has no zone and keeps all digits of a second"),
         other => {
             return Err(RelationalError { problem: Problem::UnknownType(other.to_string()), place: None, hint: None });
         }

@@ -1,0 +1,116 @@
+//! Numbers that are written beside decimals: `price * 1.19` and `price > 9.99` mean the decimal that is written, and
+//! not the floating point number next to it, so that no decimal goes through one.
+
+use arrow::datatypes::DataType;
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_expr::expr::{Between, InList};
+use datafusion_expr::expr_rewriter::NamePreserver;
+use datafusion_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
+use datafusion_expr::utils::merge_schema;
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan};
+
+/// How many digits a decimal has at most.
+const DIGITS_MAX: usize = 38;
+
+/// Makes decimals of numbers that an operator has beside one.
+#[derive(Debug)]
+pub(crate) struct ExactNumbers;
+
+impl ExprPlanner for ExactNumbers {
+    fn plan_binary_op(&self, mut raw: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        make_exact(&mut raw.right, &raw.left, schema);
+        make_exact(&mut raw.left, &raw.right, schema);
+        Ok(PlannerResult::Original(raw))
+    }
+}
+
+/// The same where several numbers stand beside one expression, which the planner below brings together without asking.
+pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| {
+        let (schema, names) = (merge_schema(&node.inputs()), NamePreserver::new(&node));
+        node.map_expressions(|expression| {
+            let name = names.save(&expression);
+            Ok(rewrite(expression, &schema)?.update_data(|exact| name.restore(exact)))
+        })
+    })
+    .data()
+}
+
+/// The same of one expression over these columns.
+pub(crate) fn rewrite(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    expression.transform_up(|part| {
+        Ok(match part {
+            Expr::Between(Between { expr, negated, mut low, mut high }) => {
+                let changed = make_exact(&mut low, &expr, schema) | make_exact(&mut high, &expr, schema);
+                let between = Expr::Between(Between { expr, negated, low, high });
+                if changed { Transformed::yes(between) } else { Transformed::no(between) }
+            }
+            Expr::InList(InList { expr, mut list, negated }) => {
+                let changed = list.iter_mut().fold(false, |changed, item| make_exact(item, &expr, schema) | changed);
+                let in_list = Expr::InList(InList { expr, list, negated });
+                if changed { Transformed::yes(in_list) } else { Transformed::no(in_list) }
+            }
+            other => Transformed::no(other),
+        })
+    })
+}
+
+/// Makes a decimal of a number that is written, if it stands beside one; whether it did.
+fn make_exact(number: &mut Expr, beside: &Expr, schema: &DFSchema) -> bool {
+    let Some(exact) = decimal_of(number) else { return false };
+    let is_beside = matches!(beside.get_type(schema), Ok(DataType::Decimal128(..)));
+    if is_beside {
+        *number = exact;
+    }
+    is_beside
+}
+
+/// The decimal that a constant is written as. Its digits are the fewest that give back the same floating point number.
+fn decimal_of(number: &Expr) -> Option<Expr> {
+    match number {
+        Expr::Negative(inner) => decimal_of(inner).map(|inner| Expr::Negative(Box::new(inner))),
+        Expr::Literal(ScalarValue::Float64(Some(value)), metadata) if value.is_finite() => {
+            let text = value.abs().to_string();
+            let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+            let digits = format!("{}{fraction}", whole.trim_start_matches('0'));
+            if digits.len() > DIGITS_MAX || fraction.len() > DIGITS_MAX {
+                return None;
+            }
+            let magnitude: i128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+            let (precision, scale) = (digits.len().max(fraction.len()).max(1), fraction.len());
+            let value = if value.is_sign_negative() { -magnitude } else { magnitude };
+            let decimal = ScalarValue::Decimal128(Some(value), precision as u8, scale as i8);
+            Some(Expr::Literal(decimal, metadata.clone()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_the_decimal_that_was_written() {
+        for (number, expected) in [
+            (1.19, Some((119, 3, 2))),
+            (-0.05, Some((-5, 2, 2))),
+            (0.0, Some((0, 1, 0))),
+            (1_234_567.89, Some((123_456_789, 9, 2))),
+            (1e20, Some((100_000_000_000_000_000_000, 21, 0))),
+            (1e-40, None),
+            (1e300, None),
+            (f64::NAN, None),
+        ] {
+            let found = decimal_of(&Expr::Literal(ScalarValue::Float64(Some(number)), None));
+            let found = found.map(|found| match found {
+                Expr::Literal(ScalarValue::Decimal128(Some(value), precision, scale), None) => {
+                    (value, precision, scale)
+                }
+                other => panic!("{other}"),
+            });
+            assert_eq!(found, expected, "{number}");
+        }
+    }
+}
