@@ -64,4 +64,4 @@ pub use statement::{
     StateWish, Statement,
 };
 pub use suggest::nearest;
-pub use value::{Literal, ParamValue, interval_text, type_name};
+pub use value::{Literal, ParamValue, declared_type_name, interval_text, type_name};

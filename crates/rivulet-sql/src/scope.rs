@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_expr::LogicalPlan;
+use rivulet_dataflow::carried;
 use rivulet_operators::Table;
 
 use crate::address::parse_address;
 use crate::plan::query::{check_letters, plan_view};
 use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
-use crate::value::{TIMESTAMP, interval_us, type_name};
+use crate::value::{TIMESTAMP, declared_type_name, interval_us, type_name};
 use crate::{Literal, Position, SqlError, suggest};
 
 /// The longest lateness or timeout, microseconds: ten years.
@@ -22,8 +23,10 @@ const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
 pub struct SourceDeclaration {
     /// Its name.
     pub name: Name,
-    /// Its columns.
+    /// Its columns as queries see them, as rows carry them.
     pub schema: SchemaRef,
+    /// The columns as they are declared, with the bits and digits that they have outside.
+    pub declared: SchemaRef,
     /// Which of them is the event time; without one the arrival is the event time.
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
@@ -69,6 +72,12 @@ pub struct SinkDeclaration {
 }
 
 impl SourceDeclaration {
+    /// The names of its columns, and their types as they are declared.
+    pub fn columns(&self) -> Vec<(String, String)> {
+        let fields = self.declared.fields().iter();
+        fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
+    }
+
     /// The connector, in lower case: what stands before the colon of the address.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
@@ -81,6 +90,12 @@ impl SourceDeclaration {
 }
 
 impl SinkDeclaration {
+    /// The names of its columns, and their types as they are declared; none where what is written brings them.
+    pub fn columns(&self) -> Vec<(String, String)> {
+        let fields = self.schema.iter().flat_map(|schema| schema.fields());
+        fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
+    }
+
     /// The connector, in lower case: what stands before the colon of the address.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
@@ -113,13 +128,13 @@ impl CreateSource {
         }
         check_address(&self.address, self.address_position)?;
         let (connector, rest) = (connector_of(&self.address), rest_of(&self.address));
-        let (schema, mut event_time_column) = match &self.columns {
+        let (declared, mut event_time_column) = match &self.columns {
             Some(columns) => {
                 let fields = columns
                     .iter()
                     .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
-                let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-                (schema, columns.iter().position(|column| column.event_time))
+                let declared = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+                (declared, columns.iter().position(|column| column.event_time))
             }
             None => match own_columns(&connector, rest) {
                 Some(own) => own.map_err(|error| error.or_at(self.address_position))?,
@@ -134,7 +149,7 @@ impl CreateSource {
         };
         let (mut lateness_us, mut idle_timeout_us, mut future_limit_us) = (0, None, None);
         if let Some(watermark) = &self.watermark {
-            event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
+            event_time_column = Some(watermarked_column(&declared, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
         }
         let (mut late, mut dead_letter) = (None, None);
@@ -154,17 +169,18 @@ impl CreateSource {
             }
         }
         // The time of a row is always there.
-        let schema = match event_time_column {
-            Some(column) if schema.field(column).is_nullable() => {
-                let mut fields = schema.fields().to_vec();
-                fields[column] = Arc::new(schema.field(column).clone().with_nullable(false));
+        let declared = match event_time_column {
+            Some(column) if declared.field(column).is_nullable() => {
+                let mut fields = declared.fields().to_vec();
+                fields[column] = Arc::new(declared.field(column).clone().with_nullable(false));
                 Arc::new(Schema::new(fields))
             }
-            _ => schema,
+            _ => declared,
         };
         Ok(SourceDeclaration {
             name: self.name.clone(),
-            schema,
+            schema: Arc::new(carried(&declared)),
+            declared,
             event_time_column,
             lateness_us,
             idle_timeout_us,

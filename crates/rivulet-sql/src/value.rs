@@ -14,7 +14,7 @@ pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond
 pub(crate) const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
 /// The names under which types may be declared, for suggestions.
-pub(crate) const TYPE_NAMES: [&str; 12] = [
+pub(crate) const TYPE_NAMES: [&str; 15] = [
     "TEXT",
     "VARCHAR",
     "STRING",
@@ -25,9 +25,15 @@ pub(crate) const TYPE_NAMES: [&str; 12] = [
     "DOUBLE",
     "FLOAT",
     "REAL",
+    "DECIMAL",
     "BOOLEAN",
     "TIMESTAMP",
+    "DATE",
+    "TIME",
 ];
+
+/// The type of times of day: nanoseconds since midnight, as those of casts and constants.
+pub(crate) const TIME: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
 /// The Arrow type of a declared type name, in any case.
 pub(crate) fn type_named(name: &str) -> Option<DataType> {
@@ -40,6 +46,32 @@ pub(crate) fn type_named(name: &str) -> Option<DataType> {
         "interval" => INTERVAL,
         _ => return None,
     })
+}
+
+/// The Arrow type of a type name, in any case, where a source or sink of big queries declares it: numbers have as many
+/// bits as they say. `DECIMAL` is not among them, which needs its digits.
+pub(crate) fn exact_type_named(name: &str) -> Option<DataType> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "tinyint" => DataType::Int8,
+        "smallint" | "int2" => DataType::Int16,
+        "int" | "integer" | "int4" => DataType::Int32,
+        "real" | "float" | "float4" => DataType::Float32,
+        "date" => DataType::Date32,
+        "time" => TIME,
+        other => return type_named(other),
+    })
+}
+
+/// The name of a type in SQL as a source or sink declares it: with bits and digits.
+pub fn declared_type_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Int8 => "TINYINT".into(),
+        DataType::Int16 => "SMALLINT".into(),
+        DataType::Int32 => "INT".into(),
+        DataType::Float32 => "REAL".into(),
+        DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
+        other => type_name(other),
+    }
 }
 
 /// The name of a type in SQL.

@@ -6,7 +6,7 @@ use arrow::datatypes::{Field, Schema};
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Declares};
 use super::select;
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
@@ -241,7 +241,7 @@ fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<ParameterDeclaration>, SqlE
             return Err(SqlError::new(name.position, format!("'{name}' cannot be the name of a parameter"))
                 .hint("it is written $name in the SELECT: use letters, digits and underscores"));
         }
-        let data_type = cursor.data_type(true)?;
+        let data_type = cursor.data_type(Declares::Parameter)?;
         if cursor.is_word("not") {
             return Err(SqlError::new(cursor.position(), "NOT NULL is not for parameters")
                 .hint("a parameter without DEFAULT must be given"));
@@ -289,6 +289,11 @@ fn some_columns(
     what: &str,
     mut computed: Option<&mut Vec<ComputedColumn>>,
 ) -> Result<Vec<ColumnDeclaration>, SqlError> {
+    let of = match what {
+        "input" => Declares::Input,
+        "table" => Declares::Table,
+        _ => Declares::Stream,
+    };
     let mut columns: Vec<ColumnDeclaration> = Vec::new();
     if *cursor.peek() != Token::LParen {
         return Err(cursor.expected(&format!("'(' and the columns of the {what}")));
@@ -298,7 +303,7 @@ fn some_columns(
         match &mut computed {
             Some(computed) if is_computed(cursor) => computed.push(computed_column(cursor, &columns, computed)?),
             _ => {
-                let column = column(cursor, &columns)?;
+                let column = column(cursor, &columns, of)?;
                 let before = computed.as_deref().map_or(&[][..], |computed| computed);
                 refuse_second(&column.name, before.iter().any(|other| other.name.text == column.name.text))?;
                 if let Some(other) = before.iter().find(|other| other.event_time).filter(|_| column.event_time) {
@@ -384,7 +389,11 @@ fn second_event_time(position: Position, first: &Name) -> SqlError {
 }
 
 /// A column, behind those that are declared `before` it.
-pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> Result<ColumnDeclaration, SqlError> {
+pub(super) fn column(
+    cursor: &mut Cursor<'_>,
+    before: &[ColumnDeclaration],
+    of: Declares,
+) -> Result<ColumnDeclaration, SqlError> {
     let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
     refuse_second(&name, before.iter().any(|other| other.name.text == name.text))?;
@@ -393,7 +402,7 @@ pub(super) fn column(cursor: &mut Cursor<'_>, before: &[ColumnDeclaration]) -> R
             .hint("inputs of applications have them; elsewhere compute it in the SELECT or a view"));
     }
     let type_position = cursor.position();
-    let data_type = cursor.data_type(false)?;
+    let data_type = cursor.data_type(of)?;
     let (mut not_null, mut event_time) = (false, false);
     loop {
         let position = cursor.position();

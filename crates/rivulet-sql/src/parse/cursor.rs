@@ -7,7 +7,10 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use crate::address::list;
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::Name;
-use crate::value::{INTERVAL, TIMESTAMP, TYPE_NAMES, parse_interval, parse_timestamp_us, type_name, type_named};
+use crate::value::{
+    INTERVAL, TIME, TIMESTAMP, TYPE_NAMES, declared_type_name, exact_type_named, parse_interval, parse_timestamp_us,
+    type_name,
+};
 use crate::{Literal, Position, SqlError, suggest};
 
 use arrow::datatypes::DataType;
@@ -38,6 +41,18 @@ pub fn name_in_sql(name: &str) -> Cow<'_, str> {
         && name.chars().all(|other| other.is_ascii_lowercase() || other.is_ascii_digit() || other == '_')
         && !RESERVED.contains(&name);
     if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
+}
+
+/// What declares a type, which says which types there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Declares {
+    Parameter,
+    /// A column of an input of an application.
+    Input,
+    /// A column of a reference table.
+    Table,
+    /// A column of a source or sink of big queries.
+    Stream,
 }
 
 #[derive(Clone)]
@@ -272,39 +287,86 @@ impl<'a> Cursor<'a> {
         Ok((Literal::Interval(value), position))
     }
 
-    /// A type, as it is declared for parameters and columns.
-    pub(crate) fn data_type(&mut self, may_be_interval: bool) -> Result<DataType, SqlError> {
+    /// A type, as it is declared.
+    pub(crate) fn data_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
         let position = self.position();
         let Token::Word(word) = self.peek() else {
             return Err(self.expected("a type").hint(format!("types are {}", list(&TYPE_NAMES))));
         };
-        let Some(data_type) = type_named(&word.value) else {
+        if ["decimal", "numeric", "dec"].iter().any(|name| word.value.eq_ignore_ascii_case(name)) {
+            let data_type = self.decimal()?;
+            return declared(data_type, of, position);
+        }
+        let Some(data_type) = exact_type_named(&word.value) else {
             let error = SqlError::new(position, format!("unknown type '{}'", word.value));
+            if let Some(hint) = nested_type_hint(&word.value) {
+                return Err(
+                    SqlError::new(position, format!("a column of type {} is not supported yet", word.value)).hint(hint)
+                );
+            }
             return Err(match suggest::nearest(&word.value, TYPE_NAMES.into_iter().chain(["INTERVAL"])) {
                 Some(near) => error.did_you_mean(Some(near)),
                 None if word.value.eq_ignore_ascii_case("timestamptz") => error.hint("TIMESTAMP is always in UTC"),
-                None => error.hint("types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP and, for parameters, INTERVAL"),
+                None => error.hint(match of {
+                    Declares::Parameter => "types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP and INTERVAL",
+                    Declares::Input => "types are TEXT, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP and DATE",
+                    Declares::Table => "types are TEXT, BIGINT, DOUBLE, BOOLEAN and TIMESTAMP",
+                    Declares::Stream => {
+                        "types are TEXT, BIGINT, INT, SMALLINT, DOUBLE, REAL, DECIMAL, BOOLEAN, TIMESTAMP, DATE and \
+                         TIME"
+                    }
+                }),
             });
         };
-        if data_type == INTERVAL && !may_be_interval {
+        if data_type == INTERVAL && of != Declares::Parameter {
             return Err(SqlError::new(position, "a column of an input cannot be an INTERVAL")
                 .hint("declare it as BIGINT or TEXT; parameters may be intervals"));
         }
         self.advance();
-        if data_type == DataType::Float64 {
+        if matches!(data_type, DataType::Float64 | DataType::Float32) {
             self.eat_word("precision");
         }
         if *self.peek() == Token::LParen {
             self.detail(&data_type, position)?;
         }
-        if data_type == TIMESTAMP && !self.eat_words(&["without", "time", "zone"]) && self.is_word("with") {
+        if *self.peek() == Token::LBracket {
+            return Err(SqlError::new(position, "a column that is an array is not supported yet").hint(ARRAY_HINT));
+        }
+        let has_time = [TIMESTAMP, TIME].contains(&data_type);
+        if has_time && !self.eat_words(&["without", "time", "zone"]) && self.is_word("with") {
             let rest = self.rest();
             if rest.get(1).is_some_and(|token| token_is_word(&token.token, "time")) {
                 return Err(SqlError::new(self.position(), "timestamps with a time zone are not supported")
                     .hint("TIMESTAMP is always in UTC"));
             }
         }
-        Ok(data_type)
+        declared(data_type, of, position)
+    }
+
+    /// `DECIMAL(precision, scale)`, of which the word is under the cursor.
+    fn decimal(&mut self) -> Result<DataType, SqlError> {
+        const HINT: &str = "write for example DECIMAL(10, 2): ten digits, two of them behind the point";
+        self.advance();
+        if !self.eat(&Token::LParen) {
+            return Err(self.expected("'(' and the digits of the DECIMAL").hint(HINT));
+        }
+        let position = self.position();
+        let number = |cursor: &mut Self| match cursor.peek() {
+            Token::Number(digits, _) => {
+                let number = digits.parse::<u8>().unwrap_or(u8::MAX);
+                cursor.advance();
+                Ok(number)
+            }
+            _ => Err(cursor.expected("a number").hint(HINT)),
+        };
+        let precision = number(self)?;
+        let scale = if self.eat(&Token::Comma) { number(self)? } else { 0 };
+        self.expect(&Token::RParen)?;
+        if !(1..=38).contains(&precision) || scale > precision {
+            return Err(SqlError::new(position, format!("there is no DECIMAL({precision}, {scale})"))
+                .hint("DECIMAL has 1 to 38 digits, and at most all of them behind the point"));
+        }
+        Ok(DataType::Decimal128(precision, scale as i8))
     }
 
     /// The length or precision behind a type. Values are stored in full, so it is refused where it would cut or check
@@ -315,7 +377,9 @@ impl<'a> Cursor<'a> {
         self.advance();
         self.expect(&Token::RParen)?;
         let hint = match data_type {
-            _ if *data_type == TIMESTAMP && ["3", "4", "5", "6"].contains(&digits.as_str()) => return Ok(()),
+            _ if [TIMESTAMP, TIME].contains(data_type) && ["3", "4", "5", "6"].contains(&digits.as_str()) => {
+                return Ok(());
+            }
             _ if *data_type == TIMESTAMP => {
                 "write TIMESTAMP, and the unit of numbers behind the format: FORMAT JSON (timestamp => 'seconds')"
             }
@@ -376,6 +440,53 @@ impl<'a> Cursor<'a> {
                 return Err(self.expected("',' or ')'"));
             }
         }
+    }
+}
+
+/// What to write in the place of a column that is an array.
+const ARRAY_HINT: &str = "send each element as an event of its own, or the elements as one TEXT with a separator";
+
+/// What to write in the place of a column of a type that has parts; `None` if this is no such type.
+fn nested_type_hint(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "array" | "list" | "multiset" => ARRAY_HINT,
+        "struct" | "row" | "map" | "object" | "json" | "jsonb" | "variant" => {
+            "declare the parts: radio ROW(rssi BIGINT) of a source, which is \"radio.rssi\" BIGINT"
+        }
+        "bytes" | "binary" | "varbinary" | "bytea" | "blob" => {
+            "declare it TEXT; FORMAT RAW (encoding => 'hex') reads a whole payload of bytes"
+        }
+        _ => return None,
+    })
+}
+
+/// The type that a declaration means, if there is such a column or parameter. What is no source or sink of big queries
+/// holds numbers in 64 bits.
+fn declared(data_type: DataType, of: Declares, position: Position) -> Result<DataType, SqlError> {
+    let refused = |what: &str, hint: &str| {
+        let name = declared_type_name(&data_type);
+        Err(SqlError::new(position, format!("{what} cannot be {name}")).hint(hint))
+    };
+    match (of, &data_type) {
+        (Declares::Stream, _) => Ok(data_type),
+        (_, DataType::Int8 | DataType::Int16 | DataType::Int32) => Ok(DataType::Int64),
+        (_, DataType::Float32) => Ok(DataType::Float64),
+        (Declares::Parameter, DataType::Date32) => refused("a parameter", "declare it TIMESTAMP, or TEXT and cast it"),
+        (Declares::Parameter, DataType::Time64(_)) => refused("a parameter", "declare it TEXT, and cast it"),
+        (Declares::Parameter, DataType::Decimal128(..)) => {
+            refused("a parameter", "declare it DOUBLE, or BIGINT in the smallest unit, as cents")
+        }
+        (Declares::Input, DataType::Time64(_)) => {
+            refused("a column of an application", "declare it TEXT, and cast it where it is compared")
+        }
+        (Declares::Input, DataType::Decimal128(..)) => refused(
+            "a column of an application",
+            "declare it DOUBLE, or BIGINT in the smallest unit, as cents; sources of big queries have DECIMAL",
+        ),
+        (Declares::Table, DataType::Date32 | DataType::Time64(_) | DataType::Decimal128(..)) => {
+            refused("a column of a table", "declare it TEXT, and cast it in the query")
+        }
+        _ => Ok(data_type),
     }
 }
 

@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::tokenizer::Token;
 
 use super::create::{self, COLUMNS_MAX};
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Declares};
 use super::query;
 use crate::lexer::token_is_word;
 use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, Watermark};
@@ -115,7 +115,7 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<(Vec<ColumnDeclaration>, Op
             return Err(SqlError::new(cursor.position(), "PRIMARY KEY is not supported yet")
                 .hint("leave it out: the rows of a source are events, and each counts"));
         } else {
-            columns.push(create::column(cursor, &columns)?);
+            columns.push(create::column(cursor, &columns, Declares::Stream)?);
         }
         if columns.len() > COLUMNS_MAX {
             let message = format!("declare at most {COLUMNS_MAX} columns for the source");

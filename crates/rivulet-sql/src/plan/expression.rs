@@ -17,7 +17,7 @@ use super::check::start;
 use super::functions::REGISTRY;
 use super::walk::for_each_child;
 use crate::address::list;
-use crate::value::{TIMESTAMP, TYPE_NAMES, type_name};
+use crate::value::{TIME, TIMESTAMP, TYPE_NAMES, type_name};
 use crate::{Position, SqlError, suggest};
 
 /// The functions of applications. Their aggregates and windows are taken out of expressions before those are planned.
@@ -116,9 +116,8 @@ impl Wrong {
             (Some(hint), _) => sql_error.hint(hint),
             (None, Problem::UnknownType(name)) => match suggest::nearest(name, TYPE_NAMES) {
                 Some(near) => sql_error.did_you_mean(Some(near)),
-                None => {
-                    sql_error.hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE and INTERVAL")
-                }
+                None => sql_error
+                    .hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE, TIME and INTERVAL"),
             },
             (None, _) => sql_error,
         }
@@ -265,7 +264,9 @@ pub(super) fn plain_message(error: &DataFusionError) -> String {
 /// The same of its text.
 pub(super) fn plain_text(text: &str) -> String {
     /// Longer names first: some contain others.
-    const TYPES: [(&str, &str); 23] = [
+    const TYPES: [(&str, &str); 25] = [
+        ("Time64(Nanosecond)", "TIME"),
+        ("Time64(ns)", "TIME"),
         ("Interval(MonthDayNano)", "INTERVAL"),
         ("Timestamp(Microsecond, None)", "TIMESTAMP"),
         ("Timestamp(µs)", "TIMESTAMP"),
@@ -439,6 +440,17 @@ pub(super) fn result_type(data_type: &DataType) -> Option<DataType> {
         DataType::Interval(_) | DataType::Duration(_) => DataType::Utf8,
         _ => return None,
     })
+}
+
+/// The type in which values of `data_type` leave a big query that are not declared otherwise: as [`result_type`], but
+/// for decimals, dates and times of day, which stay what they are.
+pub(super) fn outgoing_type(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Decimal128(_, scale) if *scale >= 0 => Some(data_type.clone()),
+        DataType::Date32 | DataType::Date64 => Some(DataType::Date32),
+        DataType::Time32(_) | DataType::Time64(_) => Some(TIME),
+        other => result_type(other),
+    }
 }
 
 /// `expression` of type `from` as one of type `to`.

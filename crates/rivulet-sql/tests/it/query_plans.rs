@@ -242,7 +242,7 @@ fn results_fit_their_sink() {
     );
     let names: Vec<&str> = plan.output.schema.fields().iter().map(|field| field.name().as_str()).collect();
     assert_eq!(names, ["id", "id_1", "day"]);
-    assert_eq!(*plan.output.schema.field(2).data_type(), DataType::Utf8);
+    assert_eq!(*plan.output.schema.field(2).data_type(), DataType::Date32);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host
         connector: declaration.connector(),
         address: declaration.rest().to_owned(),
         format: declaration.format.as_ref().map(format_text),
-        schema: declaration.schema.clone(),
+        schema: declaration.declared.clone(),
         columns,
         event_time_column: declaration.event_time_column,
         options: options_text(&declaration.options),

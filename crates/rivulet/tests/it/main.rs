@@ -25,6 +25,7 @@ mod checkpoint_store;
 mod checkpoints;
 mod cli;
 mod clock;
+mod column_types;
 mod comparison;
 mod cut;
 mod dead_letters;

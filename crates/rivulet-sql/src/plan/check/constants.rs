@@ -56,6 +56,12 @@ pub(in crate::plan) fn check_typed_string(typed: &ast::TypedString, position: Po
                     .hint("write for example DATE '2026-11-21'"));
             }
         }
+        ast::DataType::Time(_, zone) if !is_zoned(*zone) => {
+            if parse_timestamp_us(&format!("1970-01-01T{text}")).is_none() {
+                return Err(SqlError::new(position, format!("'{text}' is not a time of day"))
+                    .hint("write for example TIME '08:30:00'"));
+            }
+        }
         other => return Err(not_yet(position, &format!("a constant of type {other}"))),
     }
     Ok(())

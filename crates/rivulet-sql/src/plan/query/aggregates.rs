@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 use datafusion_common::{DataFusionError, Result, ScalarValue, not_impl_err};
 use datafusion_expr::function::AccumulatorArgs;
 use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
-use rivulet_operators::AggregateFunction;
+use rivulet_operators::{AggregateFunction, DECIMAL_DIGITS};
 
 /// One of our aggregate functions.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,18 @@ impl AggregateUDFImpl for PlannedAggregate {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        self.return_type(arguments).map(|_| arguments.to_vec())
+        // What of a longer decimal does not fit is an error of its row.
+        let kept = |argument: &DataType| match argument {
+            DataType::Decimal128(precision, scale @ 0..) if *precision > DECIMAL_DIGITS => {
+                DataType::Decimal128(DECIMAL_DIGITS, (*scale).min(DECIMAL_DIGITS as i8))
+            }
+            other => other.clone(),
+        };
+        let kept: Vec<DataType> = match self.function {
+            AggregateFunction::Count => arguments.to_vec(),
+            _ => arguments.iter().map(kept).collect(),
+        };
+        self.return_type(&kept).map(|_| kept)
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {

@@ -16,10 +16,10 @@ use super::lower::Lowering;
 use super::stream::{Partition, Place, Stream};
 use super::{PlannedOutput, SortKey};
 use crate::SqlError;
-use crate::plan::expression::result_type;
+use crate::plan::expression::outgoing_type;
 use crate::scope::SinkDeclaration;
 use crate::statement::Name;
-use crate::value::type_name;
+use crate::value::{declared_type_name, type_name};
 
 impl Lowering {
     /// Adds the last projection and the sink.
@@ -154,7 +154,7 @@ impl Lowering {
         index: usize,
     ) -> Result<DataType, SqlError> {
         let Some((name, schema)) = sink else {
-            return result_type(found).ok_or_else(|| {
+            return outgoing_type(found).ok_or_else(|| {
                 refused(self.position(), format!("the column '{column}' is {}, which cannot go out", type_name(found)))
                     .hint("convert it with CAST(... AS TEXT)")
             });
@@ -167,8 +167,8 @@ impl Lowering {
                 format!(
                     "the column '{}' of the sink '{name}' is {}, and '{column}' is {}",
                     schema.field(index).name(),
-                    type_name(target),
-                    type_name(found)
+                    declared_type_name(target),
+                    declared_type_name(found)
                 ),
             )
             .hint("convert it with CAST")),
@@ -190,9 +190,16 @@ fn widens(found: &DataType, target: &DataType) -> bool {
     let is_number = |data_type: &DataType| data_type.is_numeric() || data_type.is_decimal();
     match target {
         _ if found == target || found.is_null() => true,
-        DataType::Int64 => found.is_integer(),
-        DataType::Float64 => is_number(found),
-        DataType::Utf8 => result_type(found).is_some(),
+        // What does not fit fewer bits or digits is an error of its row.
+        DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => found.is_integer(),
+        DataType::Float64 | DataType::Float32 => is_number(found),
+        DataType::Decimal128(_, to) => match found {
+            DataType::Decimal128(_, from) => from <= to,
+            other => other.is_integer(),
+        },
+        DataType::Date32 => *found == DataType::Date64,
+        DataType::Time64(_) => matches!(found, DataType::Time32(_) | DataType::Time64(_)),
+        DataType::Utf8 => outgoing_type(found).is_some(),
         DataType::Timestamp(..) => matches!(found, DataType::Timestamp(_, None) | DataType::Date32 | DataType::Date64),
         _ => false,
     }
@@ -250,6 +257,10 @@ mod tests {
         {
             assert!(widens(found, target), "{found} to {target}");
         }
+        let decimal = |scale| DataType::Decimal128(10, scale);
+        assert!(widens(&decimal(2), &decimal(4)) && widens(&integer, &decimal(2)) && widens(&decimal(2), &text));
+        assert!(!widens(&decimal(4), &decimal(2)) && !widens(&float, &decimal(2)) && !widens(&decimal(0), &integer));
+        assert!(widens(&integer, &DataType::Int16) && !widens(&TIMESTAMP, &DataType::Date32));
         for (found, target) in [
             (&float, &integer),
             (&integer, &TIMESTAMP),

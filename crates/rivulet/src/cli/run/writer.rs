@@ -295,7 +295,8 @@ fn cell(formatter: &ArrayFormatter<'_>, column: &ArrayRef, row: usize) -> Value 
         return Value::Null;
     }
     let text = formatter.value(row).to_string();
-    match column.data_type().is_numeric() {
+    // A number of JSON is a floating point number here, which a decimal is not.
+    match column.data_type().is_numeric() && !column.data_type().is_decimal() {
         true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
         false => Value::String(text),
     }

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use arrow::datatypes::{DataType, SchemaRef};
 use rivulet_connectors::connector::{Direction, Host};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
@@ -405,9 +404,6 @@ impl BigQueries {
     /// What there is to know of a source, sink or view; `None` if there is no such thing.
     pub(in crate::engine) fn describe_declared(&self, what: Declared, full_name: &FullName) -> Option<Description> {
         let FullName { tenant, name } = full_name;
-        let columns_of = |schema: &SchemaRef| -> Vec<(String, DataType)> {
-            schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
-        };
         let mut tables = Scope::new();
         self.tables.add_to(tenant, &mut tables, None);
         let declared = self.known.lock().declarations(tenant);
@@ -421,19 +417,18 @@ impl BigQueries {
             }
             Declared::Source => {
                 let one = declared.scope.source(name)?;
-                (Some(one.address.clone()), columns_of(&one.schema), shown_statement(&one.text, shown_option))
+                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, shown_option))
             }
             Declared::Sink => {
                 let one = declared.scope.sink(name)?;
-                let columns = one.schema.as_ref().map(columns_of).unwrap_or_default();
-                (Some(one.address.clone()), columns, shown_statement(&one.text, shown_option))
+                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, shown_option))
             }
             Declared::View => {
                 let one = declared.scope.view(name)?;
-                (None, one.columns(), one.text.clone())
+                let columns = one.columns().into_iter().map(|(name, data_type)| (name, type_name(&data_type)));
+                (None, columns.collect(), one.text.clone())
             }
         };
-        let columns = columns.into_iter().map(|(name, data_type)| (name, type_name(&data_type))).collect();
         let warnings = if what == Declared::Source { self.warnings_of_source(full_name) } else { Vec::new() };
         let needed_by = declared.need(number, tables, &self.scope(tenant));
         Some(Description { address, problem, columns, needed_by, warnings, text })

@@ -1,0 +1,150 @@
+//! Types of columns of sources and sinks, and columns that sources compute: by the real program, on files.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn run(folder: &Path, script: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rivulet"))
+        .args(["run", "--json", "-c", script])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program")
+}
+
+fn out(folder: &Path, script: &str) -> String {
+    let done = run(folder, script);
+    let error = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{error}\n{script}");
+    String::from_utf8(done.stdout).expect("text")
+}
+
+const ORDERS: &str = "CREATE SINK letters TO 'file:letters.jsonl' FORMAT JSON; \
+                      CREATE SOURCE orders (id INT, day DATE, at TIME, price DECIMAL(10, 2), weight REAL, \
+                      qty SMALLINT) FROM 'file:orders.jsonl' FORMAT JSON WITH (dead_letter => 'letters');";
+
+fn orders(folder: &Path) {
+    let lines = [
+        r#"{"id":1,"day":"2026-11-21","at":"08:30","price":0.10,"weight":0.1,"qty":3}"#,
+        r#"{"id":2,"day":"2026-11-21","at":"09:00:00.5","price":"0.20","weight":2.5,"qty":1}"#,
+        r#"{"id":3,"day":"2026-11-22","at":"23:59:59","price":99999999.99,"weight":null,"qty":2}"#,
+        r#"{"id":4,"day":"2026-11-22","at":"00:00","price":0.01,"weight":1,"qty":-1}"#,
+        r#"{"id":3000000000,"day":"2026-11-22","price":1}"#,
+        r#"{"id":5,"day":"22.11.2026","price":1}"#,
+        r#"{"id":6,"at":"25:00","price":1}"#,
+        r#"{"id":7,"price":0.001}"#,
+        r#"{"id":8,"price":1,"qty":40000}"#,
+    ];
+    fs::write(folder.join("orders.jsonl"), lines.join("\n")).unwrap();
+}
+
+#[test]
+fn decimals_dates_and_times_are_exact_from_source_to_result() {
+    let folder = TempDir::new().unwrap();
+    orders(folder.path());
+    let script = format!(
+        "{ORDERS} SELECT day, sum(price) AS total, sum(price * qty) AS worth, avg(price) AS mean, min(price) AS least, \
+         max(at) AS latest, count(DISTINCT price) AS prices, max(id) AS last FROM orders GROUP BY day ORDER BY day"
+    );
+    assert_eq!(
+        out(folder.path(), &script),
+        "{\"day\":\"2026-11-21\",\"total\":0.30,\"worth\":0.50,\"mean\":0.150000,\"least\":0.10,\
+         \"latest\":\"09:00:00.500\",\"prices\":2,\"last\":2}\n\
+         {\"day\":\"2026-11-22\",\"total\":100000000.00,\"worth\":199999999.97,\"mean\":50000000.000000,\
+         \"least\":0.01,\"latest\":\"23:59:59\",\"prices\":2,\"last\":4}\n"
+    );
+    let letters = fs::read_to_string(folder.path().join("letters.jsonl")).unwrap();
+    for expected in [
+        "field 'id' at byte 6: number 3000000000 does not fit INT",
+        "field 'day' at byte 14: expected a date (as 2026-11-21), found \\\"22.11.2026\\\"",
+        "field 'at' at byte 13: expected a time of day (as 08:30:00), found \\\"25:00\\\"",
+        "field 'price' at byte 16: number 0.001 has more digits behind the point than DECIMAL(10, 2)",
+        "field 'qty' at byte 24: number 40000 does not fit SMALLINT",
+    ] {
+        assert!(letters.contains(expected), "{expected}\n{letters}");
+    }
+    assert_eq!(letters.lines().count(), 5);
+}
+
+#[test]
+fn numbers_beside_a_decimal_are_the_decimals_that_are_written() {
+    let folder = TempDir::new().unwrap();
+    let prices = ["1234567.89", "0.30", "9.99", "19.99"].map(|price| format!("{{\"price\":{price}}}"));
+    fs::write(folder.path().join("prices.jsonl"), prices.join("\n")).unwrap();
+    let source = "CREATE SOURCE prices (price DECIMAL(10, 2)) FROM 'file:prices.jsonl' FORMAT JSON;";
+    for (query, expected) in [
+        ("SELECT price * 1.19 AS x FROM prices WHERE price = 1234567.89", "{\"x\":1469135.7891}\n"),
+        ("SELECT price + 0.1 AS x FROM prices WHERE price < 0.31", "{\"x\":0.40}\n"),
+        ("SELECT count(*) AS n FROM prices WHERE price BETWEEN 9.99 AND 1234567.89", "{\"n\":3}\n"),
+        ("SELECT count(*) AS n FROM prices WHERE price IN (0.3, 19.99, 1234567.891)", "{\"n\":2}\n"),
+        ("SELECT -price AS x FROM prices WHERE price >= 19.99 AND price < 20.0", "{\"x\":-19.99}\n"),
+        ("SELECT CAST(price AS DOUBLE) / 2 AS x FROM prices WHERE price = 0.3", "{\"x\":0.15}\n"),
+        ("SELECT sum(price) AS x FROM (SELECT price * 0.5 AS price FROM prices) AS half", "{\"x\":617299.085}\n"),
+    ] {
+        assert_eq!(out(folder.path(), &format!("{source} {query}")), expected, "{query}");
+    }
+}
+
+#[test]
+fn decimals_dates_and_times_are_keys_orders_and_results_that_change() {
+    let folder = TempDir::new().unwrap();
+    orders(folder.path());
+    for (query, expected) in [
+        (
+            "SELECT a.id, b.id AS other FROM orders AS a JOIN orders AS b ON a.price = b.price AND a.at = b.at \
+             ORDER BY id",
+            "{\"id\":1,\"other\":1}\n{\"id\":2,\"other\":2}\n{\"id\":3,\"other\":3}\n{\"id\":4,\"other\":4}\n",
+        ),
+        (
+            "SELECT id, price, day FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY day ORDER BY price DESC) AS n \
+             FROM orders WHERE day IS NOT NULL) AS ranked WHERE n <= 1 ORDER BY id",
+            "{\"id\":2,\"price\":0.20,\"day\":\"2026-11-21\"}\n\
+             {\"id\":3,\"price\":99999999.99,\"day\":\"2026-11-22\"}\n",
+        ),
+        (
+            "SELECT max(total) AS most, sum(mean) AS means, min(latest) AS latest FROM (SELECT day, \
+             sum(price) AS total, avg(price) AS mean, max(at) AS latest FROM orders WHERE id < 5 GROUP BY day) AS days",
+            "{\"most\":100000000.00,\"means\":50000000.150000,\"latest\":\"09:00:00.500\"}\n",
+        ),
+        (
+            "SELECT at, count(*) AS n FROM orders WHERE at >= TIME '08:30' AND CAST(at AS TEXT) <> 'x' GROUP BY at \
+             ORDER BY at DESC LIMIT 1",
+            "{\"at\":\"23:59:59\",\"n\":1}\n",
+        ),
+        (
+            "SELECT count(*) AS n FROM orders WHERE id < 5 AND day = DATE '2026-11-22' AND CAST(day AS TIMESTAMP) < \
+             TIMESTAMP '2026-11-22 01:00:00'",
+            "{\"n\":2}\n",
+        ),
+    ] {
+        assert_eq!(out(folder.path(), &format!("{ORDERS} {query}")), expected, "{query}");
+    }
+}
+
+#[test]
+fn dates_are_columns_of_applications() {
+    let folder = TempDir::new().unwrap();
+    fs::write(
+        folder.path().join("app.sql"),
+        "CREATE APPLICATION due (day TEXT)
+         INPUT bills (due DATE, n INT) FROM 'mqtt:bills' FORMAT JSON
+         OUTPUT 'mqtt:due' FORMAT JSON
+         AS SELECT due, n FROM bills WHERE due >= CAST($day AS DATE);",
+    )
+    .unwrap();
+    let events = ["{\"due\":\"2026-11-20\",\"n\":1}", "{\"due\":\"2026-11-21\",\"n\":5000000000}", "{\"due\":5}"];
+    fs::write(folder.path().join("events.ndjson"), events.join("\n")).unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_rivulet"))
+        .args(["app", "test", "app.sql", "--input", "events.ndjson", "--parameters", "{\"day\": \"2026-11-21\"}"])
+        .args(["--json"])
+        .current_dir(folder.path())
+        .output()
+        .expect("the program");
+    let (text, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(text.contains("2026-11-21") && text.contains("5000000000"), "{text}{error}");
+    assert!(!text.contains("\"due\":\"2026-11-20\",\"n\":1}}"), "{text}");
+    assert!(format!("{text}{error}").contains("expected a date (as 2026-11-21), found 5"), "{text}{error}");
+}
