@@ -35,6 +35,7 @@ fn main() {
             schema: Arc::new(schema),
             columns,
             event_time_column: None,
+            has_computed_time: false,
             options: vec![("events".into(), "20000000".into())],
             host: Host::of_user(),
             resume: None,

@@ -116,6 +116,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         schema,
         columns,
         event_time_column: None,
+        has_computed_time: false,
         options: Vec::new(),
         host: Host::of_user(),
         resume: None,

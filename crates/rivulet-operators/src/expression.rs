@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array, new_null_array};
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use datafusion_common::DataFusionError;
 use datafusion_physical_expr::expressions::Column;
 use datafusion_physical_expr::{PhysicalExpr, utils::collect_columns};
@@ -184,22 +185,32 @@ impl Expressions {
         batch: Batch,
         context: &mut Context<'_>,
     ) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
-        let (expressions, fields) = (&self.expressions[..count], &self.fields[..count]);
-        if expressions.is_empty() || batch.is_empty() {
-            let empty = fields.iter().map(|field| new_empty_array(field.data_type())).collect();
+        if count == 0 || batch.is_empty() {
+            let empty = self.fields[..count].iter().map(|field| new_empty_array(field.data_type())).collect();
             return Ok((batch, empty));
         }
         let rows = self.evaluation_batch(&batch, context)?;
-        let failed = match evaluate_rows(expressions, &rows) {
-            Ok(columns) => return Ok((batch, columns)),
-            Err(error) if rows.num_rows() == 1 => {
-                refuse(&batch, 0, &error, context);
-                let empty = fields.iter().map(|field| new_empty_array(field.data_type())).collect();
-                return Ok((batch.slice(0, 0), empty));
-            }
-            Err(_) => bisect(expressions, &rows),
+        match self.evaluate_each(count, &rows, |row, error| refuse(&batch, row, error, context))? {
+            (None, columns) => Ok((batch, columns)),
+            (Some(kept), columns) => Ok((batch.take(&kept)?, columns)),
+        }
+    }
+
+    /// Evaluates the first `count` expressions over the rows that they see. `refuse` is told on which rows one of them
+    /// fails; the places of the others come with the columns where some did.
+    pub(crate) fn evaluate_each(
+        &self,
+        count: usize,
+        rows: &RecordBatch,
+        mut refuse: impl FnMut(usize, &DataFusionError),
+    ) -> Result<(Option<Vec<u32>>, Vec<ArrayRef>), ArrowError> {
+        let (expressions, fields) = (&self.expressions[..count], &self.fields[..count]);
+        let failed = match evaluate_rows(expressions, rows) {
+            Ok(columns) => return Ok((None, columns)),
+            Err(error) if rows.num_rows() == 1 => vec![(0..1, Err(error))],
+            Err(_) => bisect(expressions, rows),
         };
-        let mut kept: Vec<u32> = Vec::with_capacity(batch.rows());
+        let mut kept: Vec<u32> = Vec::with_capacity(rows.num_rows());
         let mut pieces: Vec<Vec<ArrayRef>> = Vec::new();
         for (range, result) in failed {
             match result {
@@ -207,19 +218,17 @@ impl Expressions {
                     kept.extend(range.start as u32..range.end as u32);
                     pieces.push(columns);
                 }
-                Err(error) => refuse(&batch, range.start, &error, context),
+                Err(error) => refuse(range.start, &error),
             }
         }
-        let columns = (0..count)
-            .map(|index| {
-                let parts: Vec<&dyn Array> = pieces.iter().map(|piece| piece[index].as_ref()).collect();
-                match parts.is_empty() {
-                    true => Ok(new_empty_array(fields[index].data_type())),
-                    false => concat(&parts),
-                }
-            })
-            .collect::<Result<_, _>>()?;
-        Ok((batch.take(&kept)?, columns))
+        let columns = (0..count).map(|index| {
+            let parts: Vec<&dyn Array> = pieces.iter().map(|piece| piece[index].as_ref()).collect();
+            match parts.is_empty() {
+                true => Ok(new_empty_array(fields[index].data_type())),
+                false => concat(&parts),
+            }
+        });
+        Ok((Some(kept), columns.collect::<Result<_, _>>()?))
     }
 
     /// Evaluates expressions made by [`Expressions::over_parameters`] for each row of `parameters`, which has the slot

@@ -21,14 +21,18 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     for source in &plan.sources {
         let declaration = &source.declaration;
         writeln!(out, "  {} from {}", declaration.name, declaration.address)?;
-        let read: Vec<&str> =
-            source.columns.iter().map(|&column| declaration.schema.field(column).name().as_str()).collect();
-        let all = declaration.schema.fields().len();
-        writeln!(out, "    reads {} of {all} columns: {}", read.len(), read.join(", "))?;
+        let name = |column: &usize| declaration.schema.field(*column).name().as_str();
+        let all = declaration.declared.fields().len();
+        let asked: Vec<&str> = source.asked.iter().map(name).collect();
+        writeln!(out, "    reads {} of {all} columns: {}", asked.len(), asked.join(", "))?;
+        let computed: Vec<&str> = source.columns.iter().filter(|column| **column >= all).map(name).collect();
+        if !computed.is_empty() {
+            writeln!(out, "    computes {}", computed.join(", "))?;
+        }
         match source.event_time {
             Some(place) => {
                 let lateness = format_us(declaration.lateness_us);
-                write!(out, "    event time is {}, lateness {lateness}", read[place])?;
+                write!(out, "    event time is {}, lateness {lateness}", name(&source.columns[place]))?;
             }
             None => write!(out, "    event time is the arrival")?,
         }

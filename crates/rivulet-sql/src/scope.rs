@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion_expr::LogicalPlan;
+use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::carried;
 use rivulet_operators::Table;
 
 use crate::address::parse_address;
-use crate::plan::query::{check_letters, plan_view};
+use crate::plan::query::{check_letters, plan_computed, plan_view};
 use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
 use crate::value::{TIMESTAMP, declared_type_name, interval_us, type_name};
 use crate::{Literal, Position, SqlError, suggest};
@@ -23,11 +24,13 @@ const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
 pub struct SourceDeclaration {
     /// Its name.
     pub name: Name,
-    /// Its columns as queries see them, as rows carry them.
+    /// Its columns as queries see them: those that are declared, as rows carry them, and behind these computed ones.
     pub schema: SchemaRef,
     /// The columns as they are declared, with the bits and digits that they have outside.
     pub declared: SchemaRef,
-    /// Which of them is the event time; without one the arrival is the event time.
+    /// What computes the columns behind the declared ones, of these.
+    pub(crate) computed: Vec<Arc<dyn PhysicalExpr>>,
+    /// Which of its columns is the event time; without one the arrival is the event time.
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
     pub lateness_us: i64,
@@ -74,7 +77,8 @@ pub struct SinkDeclaration {
 impl SourceDeclaration {
     /// The names of its columns, and their types as they are declared.
     pub fn columns(&self) -> Vec<(String, String)> {
-        let fields = self.declared.fields().iter();
+        let computed = &self.schema.fields()[self.declared.fields().len()..];
+        let fields = self.declared.fields().iter().chain(computed);
         fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
     }
 
@@ -128,13 +132,16 @@ impl CreateSource {
         }
         check_address(&self.address, self.address_position)?;
         let (connector, rest) = (connector_of(&self.address), rest_of(&self.address));
+        let computed = self.computed.open();
         let (declared, mut event_time_column) = match &self.columns {
             Some(columns) => {
                 let fields = columns
                     .iter()
                     .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
                 let declared = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-                (declared, columns.iter().position(|column| column.event_time))
+                let of_computed = computed.iter().position(|column| column.event_time);
+                let of_declared = columns.iter().position(|column| column.event_time);
+                (declared, of_declared.or(of_computed.map(|place| columns.len() + place)))
             }
             None => match own_columns(&connector, rest) {
                 Some(own) => own.map_err(|error| error.or_at(self.address_position))?,
@@ -147,9 +154,13 @@ impl CreateSource {
                 }
             },
         };
+        let carried = carried(&declared);
+        let (fields, computed) = plan_computed(&self.name, computed, &carried)?;
+        let fields: Vec<FieldRef> = carried.fields().iter().cloned().chain(fields.into_iter().map(Arc::new)).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, carried.metadata().clone()));
         let (mut lateness_us, mut idle_timeout_us, mut future_limit_us) = (0, None, None);
         if let Some(watermark) = &self.watermark {
-            event_time_column = Some(watermarked_column(&declared, event_time_column, &watermark.column)?);
+            event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
         }
         let (mut late, mut dead_letter) = (None, None);
@@ -169,18 +180,19 @@ impl CreateSource {
             }
         }
         // The time of a row is always there.
-        let declared = match event_time_column {
-            Some(column) if declared.field(column).is_nullable() => {
-                let mut fields = declared.fields().to_vec();
-                fields[column] = Arc::new(declared.field(column).clone().with_nullable(false));
+        let with_time = |schema: SchemaRef| match event_time_column {
+            Some(column) if schema.fields().get(column).is_some_and(|field| field.is_nullable()) => {
+                let mut fields = schema.fields().to_vec();
+                fields[column] = Arc::new(schema.field(column).clone().with_nullable(false));
                 Arc::new(Schema::new(fields))
             }
-            _ => declared,
+            _ => schema,
         };
         Ok(SourceDeclaration {
             name: self.name.clone(),
-            schema: Arc::new(carried(&declared)),
-            declared,
+            schema: with_time(schema),
+            declared: with_time(declared),
+            computed,
             event_time_column,
             lateness_us,
             idle_timeout_us,

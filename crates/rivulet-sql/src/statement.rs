@@ -5,6 +5,7 @@ mod query;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
@@ -269,24 +270,36 @@ pub enum StateWish {
     Discard,
 }
 
-/// A [`Select`] whose type is not known outside of this crate. The parser's syntax tree has hundreds of types, and
-/// every crate that can drop or copy one would compile the code for all of them again: minutes of each build.
-#[derive(Clone)]
-pub(crate) struct SealedSelect(Arc<dyn Any + Send + Sync>);
+/// A part of the syntax tree whose type is not known outside of this crate. The parser's syntax tree has hundreds of
+/// types, and every crate that can drop or copy one would compile the code for all of them again: minutes of each
+/// build.
+pub(crate) struct Sealed<T>(Arc<dyn Any + Send + Sync>, PhantomData<fn() -> T>);
 
-impl SealedSelect {
-    pub(crate) fn new(select: Select) -> Self {
-        Self(Arc::new(select))
+/// The SELECT of an application.
+pub(crate) type SealedSelect = Sealed<Select>;
+
+/// The computed columns of a source.
+pub(crate) type SealedComputed = Sealed<Vec<ComputedColumn>>;
+
+impl<T: Any + Send + Sync> Sealed<T> {
+    pub(crate) fn new(part: T) -> Self {
+        Self(Arc::new(part), PhantomData)
     }
 
-    pub(crate) fn open(&self) -> &Select {
-        self.0.downcast_ref().expect("a sealed select holds a select")
+    pub(crate) fn open(&self) -> &T {
+        self.0.downcast_ref().expect("what was sealed")
     }
 }
 
-impl fmt::Debug for SealedSelect {
+impl<T> Clone for Sealed<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<T> fmt::Debug for Sealed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SealedSelect")
+        f.write_str("Sealed")
     }
 }
 
@@ -360,7 +373,7 @@ pub(crate) struct Select {
     pub(crate) computed: Vec<Vec<ComputedColumn>>,
 }
 
-/// `column AS expression [EVENT TIME]`, in the declaration of an input.
+/// `column AS expression [EVENT TIME]`, in the declaration of an input or source.
 #[derive(Clone)]
 pub(crate) struct ComputedColumn {
     pub(crate) name: Name,

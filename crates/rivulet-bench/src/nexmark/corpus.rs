@@ -241,6 +241,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         columns: (0..schema.fields().len()).collect(),
         schema: schema.clone(),
         event_time_column: None,
+        has_computed_time: false,
         options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
         host: Host::of_user(),
         resume: None,

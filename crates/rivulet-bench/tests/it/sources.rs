@@ -24,6 +24,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
         columns: (0..schema.fields().len()).filter(is_read).collect(),
         schema: Arc::new(schema),
         event_time_column: None,
+        has_computed_time: false,
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
         host: Host::of_user(),
         resume: None,

@@ -278,6 +278,7 @@ mod tests {
                 schema: Arc::new(Schema::empty()),
                 columns: Vec::new(),
                 event_time_column: None,
+                has_computed_time: false,
                 options: Vec::new(),
                 host: Host::of_user(),
                 resume: None,

@@ -65,6 +65,8 @@ pub struct SourceSpec {
     pub columns: Vec<usize>,
     /// The event time among the declared columns. It is never null.
     pub event_time_column: Option<usize>,
+    /// Whether rows get an event time that is computed of the columns that are read.
+    pub has_computed_time: bool,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
     /// What there is already.

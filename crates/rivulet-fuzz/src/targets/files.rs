@@ -72,6 +72,7 @@ fn run(bytes: &[u8]) {
         columns: (0..schema.fields().len()).collect(),
         schema,
         event_time_column: None,
+        has_computed_time: false,
         options,
         host: Host::of_user(),
         resume: None,

@@ -14,7 +14,7 @@
 //!   key groups these fall into is not known here.
 //!
 //! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`],
-//! [`require_values`].
+//! [`require_values`]; and [`computed`], which is done to rows of a source before any operator sees them.
 
 pub mod window;
 pub mod aggregate;
@@ -22,6 +22,7 @@ pub mod join;
 pub mod top_n;
 pub mod over;
 pub mod assign_windows;
+pub mod computed;
 pub mod set_event_time;
 pub(crate) mod frame;
 pub mod require_values;
@@ -40,6 +41,7 @@ use arrow::datatypes::{DataType, Schema, TimeUnit};
 
 pub use aggregate::{KeyedAggregate, KeyedAggregateSpec};
 pub use assign_windows::AssignWindows;
+pub use computed::ComputedColumns;
 pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 pub use keys::key_hashes;
 pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame};

@@ -302,15 +302,12 @@ fn some_columns(
     loop {
         match &mut computed {
             Some(computed) if is_computed(cursor) => computed.push(computed_column(cursor, &columns, computed)?),
-            _ => {
-                let column = column(cursor, &columns, of)?;
-                let before = computed.as_deref().map_or(&[][..], |computed| computed);
-                refuse_second(&column.name, before.iter().any(|other| other.name.text == column.name.text))?;
-                if let Some(other) = before.iter().find(|other| other.event_time).filter(|_| column.event_time) {
-                    return Err(second_event_time(column.name.position, &other.name));
-                }
-                columns.push(column);
-            }
+            _ => columns.push(column(
+                cursor,
+                &columns,
+                computed.as_deref().map_or(&[][..], |computed| computed),
+                of,
+            )?),
         }
         if columns.len() + computed.as_ref().map_or(0, |computed| computed.len()) > COLUMNS_MAX {
             return Err(SqlError::new(
@@ -328,12 +325,12 @@ fn some_columns(
 }
 
 /// Whether `name AS` is next.
-fn is_computed(cursor: &Cursor<'_>) -> bool {
+pub(super) fn is_computed(cursor: &Cursor<'_>) -> bool {
     cursor.rest().get(1).is_some_and(|behind| token_is_word(&behind.token, "as"))
 }
 
 /// `name AS expression [EVENT TIME]`, behind those that are declared before it.
-fn computed_column(
+pub(super) fn computed_column(
     cursor: &mut Cursor<'_>,
     columns: &[ColumnDeclaration],
     before: &[ComputedColumn],
@@ -388,18 +385,20 @@ fn second_event_time(position: Position, first: &Name) -> SqlError {
     SqlError::new(position, format!("an input has one EVENT TIME, and that is '{first}' already"))
 }
 
-/// A column, behind those that are declared `before` it.
+/// A column, behind those that are declared, and computed, before it.
 pub(super) fn column(
     cursor: &mut Cursor<'_>,
     before: &[ColumnDeclaration],
+    computed: &[ComputedColumn],
     of: Declares,
 ) -> Result<ColumnDeclaration, SqlError> {
     let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
-    refuse_second(&name, before.iter().any(|other| other.name.text == name.text))?;
+    let mut names = before.iter().map(|other| &other.name).chain(computed.iter().map(|other| &other.name));
+    refuse_second(&name, names.any(|other| other.text == name.text))?;
     if cursor.is_word("as") {
         return Err(SqlError::new(cursor.position(), "a computed column is not supported here yet")
-            .hint("inputs of applications have them; elsewhere compute it in the SELECT or a view"));
+            .hint("inputs of applications and sources have them; elsewhere compute it in the SELECT or a view"));
     }
     let type_position = cursor.position();
     let data_type = cursor.data_type(of)?;
@@ -414,8 +413,10 @@ pub(super) fn column(
                 return Err(SqlError::new(type_position, format!("the event time '{name}' must be a TIMESTAMP"))
                     .hint("a number is read as milliseconds since 1970, a text as ISO 8601"));
             }
-            if let Some(other) = before.iter().find(|other| other.event_time) {
-                return Err(second_event_time(position, &other.name));
+            let of_columns = before.iter().filter(|other| other.event_time).map(|other| &other.name);
+            let of_computed = computed.iter().filter(|other| other.event_time).map(|other| &other.name);
+            if let Some(other) = of_columns.chain(of_computed).next() {
+                return Err(second_event_time(position, other));
             }
         } else {
             break;

@@ -6,7 +6,9 @@ use super::create::{self, COLUMNS_MAX};
 use super::cursor::{Cursor, Declares};
 use super::query;
 use crate::lexer::token_is_word;
-use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, Watermark};
+use crate::statement::{
+    ColumnDeclaration, ComputedColumn, CreateSink, CreateSource, CreateView, SealedComputed, Watermark,
+};
 use crate::value::interval_us;
 use crate::{Literal, SqlError};
 
@@ -14,12 +16,12 @@ use crate::{Literal, SqlError};
 pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the source")?;
-    let (columns, watermark) = match *cursor.peek() {
+    let (columns, computed, watermark) = match *cursor.peek() {
         Token::LParen => {
-            let (columns, watermark) = source_columns(cursor)?;
-            (Some(columns), watermark)
+            let (columns, computed, watermark) = source_columns(cursor)?;
+            (Some(columns), computed, watermark)
         }
-        _ => (None, None),
+        _ => (None, Vec::new(), None),
     };
     if !cursor.eat_word("from") {
         return Err(cursor.expected("FROM").hint("write for example FROM 'file:data/bids.csv' FORMAT CSV"));
@@ -36,6 +38,7 @@ pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource
         address_position,
         format,
         columns,
+        computed: SealedComputed::new(computed),
         watermark,
         options,
         unread: None,
@@ -100,9 +103,12 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 
-/// The columns of a source, and its watermark.
-fn source_columns(cursor: &mut Cursor<'_>) -> Result<(Vec<ColumnDeclaration>, Option<Watermark>), SqlError> {
-    let (mut columns, mut watermark) = (Vec::new(), None);
+/// What stands in parentheses behind the name of a source.
+type SourceColumns = (Vec<ColumnDeclaration>, Vec<ComputedColumn>, Option<Watermark>);
+
+/// The columns of a source, those that are computed, and its watermark.
+fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
+    let (mut columns, mut computed, mut watermark) = (Vec::new(), Vec::new(), None);
     cursor.expect(&Token::LParen)?;
     loop {
         let follows = |word: &str| cursor.rest().get(1).is_some_and(|token| token_is_word(&token.token, word));
@@ -114,10 +120,12 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<(Vec<ColumnDeclaration>, Op
         } else if cursor.is_word("primary") && follows("key") {
             return Err(SqlError::new(cursor.position(), "PRIMARY KEY is not supported yet")
                 .hint("leave it out: the rows of a source are events, and each counts"));
+        } else if create::is_computed(cursor) {
+            computed.push(create::computed_column(cursor, &columns, &computed)?);
         } else {
-            columns.push(create::column(cursor, &columns, Declares::Stream)?);
+            columns.push(create::column(cursor, &columns, &computed, Declares::Stream)?);
         }
-        if columns.len() > COLUMNS_MAX {
+        if columns.len() + computed.len() > COLUMNS_MAX {
             let message = format!("declare at most {COLUMNS_MAX} columns for the source");
             return Err(SqlError::new(cursor.position(), message));
         }
@@ -130,7 +138,7 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<(Vec<ColumnDeclaration>, Op
     }
     match columns.is_empty() {
         true => Err(SqlError::new(cursor.position(), "the source has no columns")),
-        false => Ok((columns, watermark)),
+        false => Ok((columns, computed, watermark)),
     }
 }
 

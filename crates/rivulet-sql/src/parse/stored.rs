@@ -13,7 +13,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::cursor::Cursor;
 use super::{create, parse_statement};
 use crate::lexer::{self, StatementTokens, token_is_word};
-use crate::statement::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
+use crate::statement::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView, SealedComputed};
 use crate::value::{type_name, type_named};
 use crate::{Position, SqlError, Statement};
 
@@ -226,6 +226,7 @@ fn unread(text: &str, error: &SqlError) -> Option<Statement> {
             address_position,
             format,
             columns,
+            computed: SealedComputed::new(Vec::new()),
             watermark: None,
             options,
             unread,

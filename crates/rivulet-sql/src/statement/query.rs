@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
 
-use super::{ColumnDeclaration, FormatSpec, Name, StateWish};
+use super::{ColumnDeclaration, FormatSpec, Name, SealedComputed, StateWish};
 use crate::{Literal, Position, SqlError};
 
-/// `CREATE SOURCE name [(column TYPE, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
+/// `CREATE SOURCE name [(column TYPE, column AS expression, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
 #[derive(Clone, Debug)]
 pub struct CreateSource {
     /// The name of the source.
@@ -26,6 +26,8 @@ pub struct CreateSource {
     pub format: Option<FormatSpec>,
     /// The declared columns; `None` leaves them to the connector.
     pub(crate) columns: Option<Vec<ColumnDeclaration>>,
+    /// The columns that are computed of those.
+    pub(crate) computed: SealedComputed,
     /// `WATERMARK FOR column AS column - INTERVAL '...'`
     pub(crate) watermark: Option<Watermark>,
     /// What stands in WITH.

@@ -27,13 +27,15 @@ const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
 
 /// What a source's connector is asked for, of these columns.
 fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host) -> SourceSpec {
+    let declared = declaration.declared.fields().len();
     SourceSpec {
         connector: declaration.connector(),
         address: declaration.rest().to_owned(),
         format: declaration.format.as_ref().map(format_text),
         schema: declaration.declared.clone(),
         columns,
-        event_time_column: declaration.event_time_column,
+        event_time_column: declaration.event_time_column.filter(|column| *column < declared),
+        has_computed_time: declaration.event_time_column.is_some_and(|column| column >= declared),
         options: options_text(&declaration.options),
         host: host.clone(),
         resume: None,
@@ -57,7 +59,7 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
 
 /// Fails if it can be seen already that a source cannot be opened as it is declared.
 pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Result<(), ServiceError> {
-    let columns = (0..declaration.schema.fields().len()).collect();
+    let columns = (0..declaration.declared.fields().len()).collect();
     CONNECTORS.check_source(&source_spec(declaration, columns, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })
@@ -90,7 +92,7 @@ pub(super) fn source(
     let declaration = &planned.declaration;
     let spec = SourceSpec {
         resume: was_at.map(|states| states.iter().map(|state| state.position.clone()).collect()),
-        ..source_spec(declaration, planned.columns.clone(), host)
+        ..source_spec(declaration, planned.asked.clone(), host)
     };
     let opened = CONNECTORS.open_source(&spec, partitions_wanted).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
@@ -100,7 +102,10 @@ pub(super) fn source(
     let mut newest_us = was_at.unwrap_or_default().iter().map(|state| state.newest_us);
     let partitions = opened.into_iter().map(|source| Partition {
         future_limit_us: declaration.future_limit_us.or_else(|| live_limit(&*source)),
-        source,
+        source: match &planned.computed {
+            Some(computed) => computed.over(source),
+            None => source,
+        },
         event_time_column: planned.event_time,
         lateness_us: declaration.lateness_us,
         idle_timeout_us: declaration.idle_timeout_us,

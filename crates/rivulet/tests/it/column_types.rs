@@ -22,6 +22,12 @@ fn out(folder: &Path, script: &str) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
+fn error(folder: &Path, script: &str) -> String {
+    let done = run(folder, script);
+    assert!(!done.status.success(), "{script}");
+    String::from_utf8(done.stderr).expect("text")
+}
+
 const ORDERS: &str = "CREATE SINK letters TO 'file:letters.jsonl' FORMAT JSON; \
                       CREATE SOURCE orders (id INT, day DATE, at TIME, price DECIMAL(10, 2), weight REAL, \
                       qty SMALLINT) FROM 'file:orders.jsonl' FORMAT JSON WITH (dead_letter => 'letters');";
@@ -147,4 +153,62 @@ fn dates_are_columns_of_applications() {
     assert!(text.contains("2026-11-21") && text.contains("5000000000"), "{text}{error}");
     assert!(!text.contains("\"due\":\"2026-11-20\",\"n\":1}}"), "{text}");
     assert!(format!("{text}{error}").contains("expected a date (as 2026-11-21), found 5"), "{text}{error}");
+}
+
+const EVENTS: &str = "CREATE SINK letters TO 'file:letters.jsonl' FORMAT JSON; \
+                      CREATE SOURCE events (ts BIGINT, room TEXT, n BIGINT, \
+                      event AS to_timestamp(ts / 1000) EVENT TIME, share AS 100 / n, \
+                      WATERMARK FOR event AS event - INTERVAL '1' SECOND) \
+                      FROM 'file:in/' FORMAT JSON WITH (dead_letter => 'letters');";
+
+fn event(second: i64, n: i64) -> String {
+    format!("{{\"ts\":{},\"room\":\"r\",\"n\":{n}}}\n", 1_700_000_000_000_i64 + second * 1000)
+}
+
+#[test]
+fn computed_columns_are_columns_and_event_times() {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("in")).unwrap();
+    // Two files over the same time: neither makes rows of the other late.
+    for (file, first) in [("a.jsonl", 0), ("b.jsonl", 1)] {
+        let lines: String = (0..60).map(|at| event(first + 2 * at, 1 + at % 4)).collect();
+        fs::write(folder.path().join("in").join(file), lines).unwrap();
+    }
+    let query = "SELECT window_start, count(*) AS n, sum(share) AS shares FROM events \
+                 GROUP BY tumble(event, INTERVAL '1 minute') ORDER BY window_start";
+    let script = format!("{EVENTS} {query}");
+    let counts: Vec<u64> = out(folder.path(), &script)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["n"].as_u64().unwrap())
+        .collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (3, 120));
+    let all = out(folder.path(), &format!("{EVENTS} SELECT * FROM events ORDER BY ts LIMIT 1"));
+    assert_eq!(all, "{\"ts\":1700000000000,\"room\":\"r\",\"n\":1,\"event\":1700000000000,\"share\":100}\n");
+    // What is not used is not computed, and what fails is refused.
+    fs::write(folder.path().join("in/c.jsonl"), event(5, 0)).unwrap();
+    let count = |column: &str| out(folder.path(), &format!("{EVENTS} SELECT count({column}) AS n FROM events"));
+    assert_eq!(count("room"), "{\"n\":121}\n");
+    assert_eq!(count("share"), "{\"n\":120}\n");
+    let letters = fs::read_to_string(folder.path().join("letters.jsonl")).unwrap();
+    assert!(letters.contains("Divide by zero") && letters.contains("\\\"n\\\":0"), "{letters}");
+}
+
+#[test]
+fn computed_columns_are_checked_where_they_stand() {
+    let folder = TempDir::new().unwrap();
+    for (columns, message) in [
+        ("ts BIGINT, event AS ts EVENT TIME", "the event time 'event' must be a TIMESTAMP, not BIGINT"),
+        ("ts BIGINT, event AS to_timestamp(tz)", "unknown column 'tz'"),
+        ("ts BIGINT, ts AS to_timestamp(ts)", "the column 'ts' is declared twice"),
+        ("a AS b + 1, b BIGINT, a TEXT", "the column 'a' is declared twice"),
+        ("b BIGINT, a AS b + 1, c AS a + 1", "unknown column 'a'"),
+        ("b BIGINT, a AS sum(b)", "sum"),
+        ("b BIGINT, a AS (SELECT 1)", "a subquery is not supported yet"),
+        ("ts TIMESTAMP EVENT TIME, event AS ts EVENT TIME", "an input has one EVENT TIME, and that is 'ts' already"),
+        ("event AS to_timestamp(1) EVENT TIME", "the source has no columns"),
+    ] {
+        let script = format!("CREATE SOURCE s ({columns}) FROM 'file:a.jsonl' FORMAT JSON");
+        let error = error(folder.path(), &script);
+        assert!(error.contains(message) && error.contains("\"line\":1"), "{columns}\n{error}");
+    }
 }

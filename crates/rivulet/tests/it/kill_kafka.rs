@@ -104,6 +104,7 @@ fn source(broker: &str, topic: &str, numbers: &[&str]) -> SourceSpec {
         columns: (0..schema.fields().len()).collect(),
         schema,
         event_time_column: None,
+        has_computed_time: false,
         options: vec![("bounded".into(), "true".into())],
         host: Host::of_user(),
         resume: None,

@@ -287,7 +287,8 @@ fn sources<C: Piece, S: Source + 'static>(
     readers: usize,
     mut source: impl FnMut(Holding, Vec<C>) -> S,
 ) -> Vec<Box<dyn Source>> {
-    let has_time = spec.event_time_column.is_some_and(|column| spec.columns.contains(&column));
+    let has_time =
+        spec.has_computed_time || spec.event_time_column.is_some_and(|column| spec.columns.contains(&column));
     let dealt = match has_time {
         true if !pieces.is_empty() => chunks::deal_by_file(pieces, readers),
         _ => chunks::deal(pieces, readers),

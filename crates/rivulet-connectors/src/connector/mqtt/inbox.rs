@@ -205,6 +205,7 @@ mod tests {
             schema: Arc::new(Schema::new(fields)),
             columns: vec![0, 1],
             event_time_column: None,
+            has_computed_time: false,
             options: given.clone(),
             host: Host::default(),
             resume: None,

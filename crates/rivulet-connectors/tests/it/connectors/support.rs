@@ -54,6 +54,7 @@ pub(crate) fn source(address: &str, declared: &str) -> SourceSpec {
         columns: (0..schema.fields().len()).collect(),
         schema,
         event_time_column: None,
+        has_computed_time: false,
         options: Vec::new(),
         host: Host::of_user(),
         resume: None,

@@ -51,6 +51,8 @@ impl Lowering {
                     declaration: declaration.clone(),
                     columns: declaration.event_time_column.into_iter().collect(),
                     event_time: None,
+                    asked: Vec::new(),
+                    computed: None,
                 });
                 sources.len() - 1
             });
@@ -62,6 +64,7 @@ impl Lowering {
         for (place, source) in sources.iter_mut().enumerate() {
             source.columns.sort_unstable();
             source.columns.dedup();
+            (source.asked, source.computed) = super::computed::asked(&source.declaration, &source.columns)?;
             let time = source.declaration.event_time_column;
             source.event_time = time.and_then(|time| source.columns.iter().position(|column| *column == time));
             let schema =

@@ -7,7 +7,8 @@
 //!
 //! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
 //! `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep state or bring rows together; `output`: the last
-//! step; `builder`: operators and edges, each once; `columns`: what expressions use; `relations`, `aggregates`,
+//! step; `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
+//! computes; `relations`, `aggregates`,
 //! `scalars`, `calls`: what names stand for; `error`: what is wrong, in our words; `culprit`: which expression it is.
 
 mod aggregate;
@@ -16,6 +17,7 @@ mod bounds;
 mod builder;
 mod calls;
 mod columns;
+mod computed;
 mod culprit;
 mod error;
 mod join;
@@ -38,6 +40,7 @@ use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_dataflow::{Dataflow, NodeId};
 use rivulet_operators::Table;
+use rivulet_operators::parallel::ComputedColumns;
 use rivulet_relational::parts::selects;
 use rivulet_relational::{Catalog, RelationalError};
 
@@ -51,6 +54,7 @@ use builder::Builder;
 use lower::Lowering;
 use relations::{ReferenceTable, SourceTable};
 
+pub(crate) use computed::plan as plan_computed;
 pub(crate) use letters::check as check_letters;
 pub use letters::letter_schema;
 
@@ -79,10 +83,14 @@ pub struct QueryPlan {
 pub struct PlannedSource {
     /// The source.
     pub declaration: Arc<SourceDeclaration>,
-    /// Which of its columns are read, ascending.
+    /// Which of its columns are read, ascending: declared ones, and behind these computed ones.
     pub columns: Vec<usize>,
     /// The place of the event time among them.
     pub event_time: Option<usize>,
+    /// The declared columns that the source is asked for, ascending.
+    pub asked: Vec<usize>,
+    /// What makes the columns that are read of those; they are the same without.
+    pub computed: Option<Arc<ComputedColumns>>,
 }
 
 /// What comes out of a query.

@@ -1,9 +1,9 @@
-//! Columns of an input that are computed of its other columns: `event AS to_timestamp(ts / 1000) EVENT TIME`.
+//! Columns of an input or source that are computed of its other columns: `event AS to_timestamp(ts / 1000) EVENT TIME`.
 //!
 //! They are computed before anything else is done with a row, so an event time may be one of them. A row on which an
 //! expression fails is refused, as it is behind the SELECT.
 
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
 use rivulet_operators::{NamedExpression, Project};
@@ -11,25 +11,25 @@ use rivulet_operators::{NamedExpression, Project};
 use super::super::check::{Place, Scope, start};
 use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::Source;
-use crate::application::Input;
+use crate::application::{Input, Parameter};
 use crate::plan::declarations::Declarations;
 use crate::plan::defect;
 use crate::plan::operators::Operators;
-use crate::statement::Select;
+use crate::statement::{ComputedColumn, Select};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
 
 /// A computed column, planned over the others.
-pub(super) struct Computed {
-    pub(super) name: String,
-    expression: Expr,
+pub(in crate::plan) struct Computed {
+    pub(in crate::plan) name: String,
+    pub(in crate::plan) expression: Expr,
     data_type: DataType,
-    position: Position,
+    pub(in crate::plan) position: Position,
 }
 
 impl Computed {
     /// The column as expressions behind it know it.
-    pub(super) fn field(&self) -> Field {
+    pub(in crate::plan) fn field(&self) -> Field {
         Field::new(&self.name, self.data_type.clone(), true)
     }
 }
@@ -41,14 +41,30 @@ pub(super) fn plan(
     declarations: &Declarations,
     parameter_schema: &SchemaRef,
 ) -> Result<Vec<Computed>, SqlError> {
-    let Some(written) = select.computed.first().filter(|written| !written.is_empty()) else { return Ok(Vec::new()) };
-    let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
+    let written = select.computed.first().map_or(&[][..], |written| written);
+    let parameters = (declarations.parameters.as_slice(), parameter_schema);
+    plan_over(written, &input.name, &input.schema, parameters, result_type)
+}
+
+/// Computed columns over those of the input or source with this name, and over parameters. `type_of` gives the type in
+/// which values of another are held.
+pub(in crate::plan) fn plan_over(
+    written: &[ComputedColumn],
+    name: &str,
+    schema: &Schema,
+    (parameters, parameter_schema): (&[Parameter], &SchemaRef),
+    type_of: fn(&DataType) -> Option<DataType>,
+) -> Result<Vec<Computed>, SqlError> {
+    if written.is_empty() {
+        return Ok(Vec::new());
+    }
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone());
     let planner = ExpressionPlanner::new(fields.chain(parameter_fields(parameter_schema)).collect())?;
     let scope = Scope {
-        input: &input.name,
+        input: name,
         alias: None,
-        columns: input.schema.fields().iter().map(|field| field.name().as_str()).collect(),
-        parameters: &declarations.parameters,
+        columns: schema.fields().iter().map(|field| field.name().as_str()).collect(),
+        parameters,
         windowed: false,
         tables: &[],
         in_table: false,
@@ -58,7 +74,7 @@ pub(super) fn plan(
         let position = start(&expression).or(column.name.position);
         scope.check(&mut expression, Place::Computed, position)?;
         let (planned, found) = planner.plan_coerced(&expression, position)?;
-        let Some(data_type) = result_type(&found) else {
+        let Some(data_type) = type_of(&found) else {
             return Err(SqlError::new(position, format!("a column cannot be {}", type_name(&found))));
         };
         if column.event_time && data_type != TIMESTAMP {

@@ -5,7 +5,7 @@
 //! over such rows; everything behind it sees rows as those of a single input.
 
 mod bounds;
-mod computed;
+pub(in crate::plan) mod computed;
 mod join;
 mod join_condition;
 mod union;

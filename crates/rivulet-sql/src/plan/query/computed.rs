@@ -1,0 +1,75 @@
+//! Columns of a source that are computed of its declared ones: `event AS to_timestamp(ts / 1000) EVENT TIME`.
+//!
+//! They are planned as those of applications are, and are columns like all others to what reads the source.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::utils::collect_columns;
+use rivulet_operators::NamedExpression;
+use rivulet_operators::parallel::ComputedColumns;
+
+use crate::SqlError;
+use crate::plan::expression::{Compiler, outgoing_type};
+use crate::plan::source::computed::plan_over;
+use crate::plan::{defect, with_room};
+use crate::scope::SourceDeclaration;
+use crate::statement::{ComputedColumn, Name};
+
+/// The columns, and what computes them of the declared ones, by the places of these.
+pub(crate) fn plan(
+    source: &Name,
+    written: &[ComputedColumn],
+    declared: &Schema,
+) -> Result<(Vec<Field>, Vec<Arc<dyn PhysicalExpr>>), SqlError> {
+    with_room(source.position, || {
+        let none: SchemaRef = Arc::new(Schema::empty());
+        let planned = plan_over(written, &source.text, declared, (&[], &none), outgoing_type)?;
+        let compiler = Compiler::new(declared, &none, planned.iter().map(|column| &column.expression))?;
+        let compiled = planned.iter().map(|column| compiler.compile(column.expression.clone(), column.position));
+        let compiled = compiled.collect::<Result<Vec<_>, SqlError>>()?;
+        Ok((planned.iter().map(|column| column.field()).collect(), compiled))
+    })
+}
+
+/// The declared columns that a source is asked for so that its rows have `columns`, ascending; and what computes these
+/// of them, if any is computed.
+pub(super) fn asked(
+    source: &SourceDeclaration,
+    columns: &[usize],
+) -> Result<(Vec<usize>, Option<Arc<ComputedColumns>>), SqlError> {
+    let declared = source.declared.fields().len();
+    if columns.iter().all(|column| *column < declared) {
+        return Ok((columns.to_vec(), None));
+    }
+    let expression = |column: usize| -> Arc<dyn PhysicalExpr> {
+        match column.checked_sub(declared) {
+            Some(computed) => source.computed[computed].clone(),
+            None => Arc::new(Column::new(source.schema.field(column).name(), column)),
+        }
+    };
+    let used: BTreeSet<usize> = columns
+        .iter()
+        .flat_map(|&column| collect_columns(&expression(column)).into_iter().map(|column| column.index()))
+        .collect();
+    let asked: Vec<usize> = used.into_iter().collect();
+    let placed = |column: &usize| {
+        let placed = expression(*column).transform_down(|node| {
+            let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+            let place = asked.binary_search(&column.index()).expect("it was collected");
+            Ok(Transformed::yes(Arc::new(Column::new(column.name(), place)) as Arc<dyn PhysicalExpr>))
+        });
+        let placed = placed
+            .data()
+            .map_err(|error| SqlError::new(source.name.position, crate::plan::expression::plain_message(&error)))?;
+        Ok(NamedExpression::new(source.schema.field(*column).name(), placed))
+    };
+    let placed = columns.iter().map(placed).collect::<Result<Vec<_>, SqlError>>()?;
+    let input = source.schema.project(&asked).expect("the columns are those of the source");
+    let computed = ComputedColumns::new(&input, placed).map_err(|error| defect(error, source.name.position))?;
+    Ok((asked, Some(Arc::new(computed))))
+}
