@@ -24,7 +24,7 @@
 //!   conditions go down;
 //! - `check`: what is refused, because it would be ignored; `clauses`: what the planner below says of clauses, in our
 //!   words; `comparisons`: because its types do not go together; `decimals`: numbers beside them; `aliases`: inputs
-//!   that have the name of a column;
+//!   that have the name of a column; `fields`: columns that are fields of objects;
 //!   `walk`: over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
@@ -46,6 +46,7 @@ mod comparisons;
 mod grouping_sets;
 mod limits;
 mod decimals;
+mod fields;
 mod nothing;
 mod order;
 mod subqueries;

@@ -36,6 +36,7 @@ use crate::comparisons;
 use crate::conditions::{ConstantsOnTheRight, PushDownConditions};
 use crate::decimals;
 use crate::error::{Problem, RelationalError};
+use crate::fields;
 use crate::group_window;
 use crate::grouping_sets;
 use crate::limits;
@@ -239,7 +240,8 @@ fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     check(query, |name| catalog.is_table(name))?;
     let (mut query, mut names) = (query.clone(), OtherNames::default());
-    // An input that has got another name is not found under its own again, so this ends.
+    // An input that has got another name is not found under its own again, and neither is a column by its fields, so
+    // this ends.
     loop {
         let error = match translate_as_named(&query, catalog) {
             Ok(plan) => return Ok(plan),
@@ -247,6 +249,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
         };
         let is_renamed = match &error.problem {
             Problem::FieldOfColumn(name) => names.give(name.split('.').next().unwrap_or(name), &mut query),
+            Problem::UnknownColumn(name, columns) => fields::name_column(name, columns, &mut query),
             _ => false,
         };
         if !is_renamed {

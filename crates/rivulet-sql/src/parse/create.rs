@@ -306,7 +306,7 @@ fn some_columns(
                 cursor,
                 &columns,
                 computed.as_deref().map_or(&[][..], |computed| computed),
-                of,
+                (of, ""),
             )?),
         }
         if columns.len() + computed.as_ref().map_or(0, |computed| computed.len()) > COLUMNS_MAX {
@@ -385,15 +385,61 @@ fn second_event_time(position: Position, first: &Name) -> SqlError {
     SqlError::new(position, format!("an input has one EVENT TIME, and that is '{first}' already"))
 }
 
-/// A column, behind those that are declared, and computed, before it.
+/// How deep columns may have parts.
+const PARTS_DEPTH_MAX: usize = 16;
+
+/// A column of a source, or the columns that are its parts: `radio ROW(rssi BIGINT, snr DOUBLE)` is
+/// `"radio.rssi" BIGINT, "radio.snr" DOUBLE`.
+pub(super) fn column_or_parts(
+    cursor: &mut Cursor<'_>,
+    columns: &mut Vec<ColumnDeclaration>,
+    computed: &[ComputedColumn],
+    (prefix, depth): (&str, usize),
+) -> Result<(), SqlError> {
+    let token = |place: usize| cursor.rest().get(place).map(|token| &token.token);
+    let is_row = token(1).is_some_and(|token| token_is_word(token, "row") || token_is_word(token, "struct"));
+    let close = match token(2) {
+        Some(Token::LParen) if is_row => Token::RParen,
+        Some(Token::Lt) if is_row => Token::Gt,
+        _ => {
+            columns.push(column(cursor, columns, computed, (Declares::Stream, prefix))?);
+            return Ok(());
+        }
+    };
+    if depth == PARTS_DEPTH_MAX {
+        return Err(SqlError::new(
+            cursor.position(),
+            format!("parts of columns are nested deeper than {depth} levels"),
+        ));
+    }
+    let name = cursor.declared_name("the name of a column")?;
+    check_column_name(&name)?;
+    (0..2).for_each(|_| cursor.advance());
+    let prefix = format!("{prefix}{name}.");
+    loop {
+        column_or_parts(cursor, columns, computed, (&prefix, depth + 1))?;
+        if columns.len() > COLUMNS_MAX {
+            return Err(SqlError::new(cursor.position(), format!("declare at most {COLUMNS_MAX} columns")));
+        }
+        if cursor.eat(&close) {
+            return Ok(());
+        }
+        if !cursor.eat(&Token::Comma) {
+            return Err(cursor.expected(&format!("',' or '{close}' behind a part of '{name}'")));
+        }
+    }
+}
+
+/// A column whose name begins with `prefix`, behind those that are declared, and computed, before it.
 pub(super) fn column(
     cursor: &mut Cursor<'_>,
     before: &[ColumnDeclaration],
     computed: &[ComputedColumn],
-    of: Declares,
+    (of, prefix): (Declares, &str),
 ) -> Result<ColumnDeclaration, SqlError> {
     let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
+    let name = Name { text: format!("{prefix}{name}"), ..name };
     let mut names = before.iter().map(|other| &other.name).chain(computed.iter().map(|other| &other.name));
     refuse_second(&name, names.any(|other| other.text == name.text))?;
     if cursor.is_word("as") {

@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::tokenizer::Token;
 
 use super::create::{self, COLUMNS_MAX};
-use super::cursor::{Cursor, Declares};
+use super::cursor::Cursor;
 use super::query;
 use crate::lexer::token_is_word;
 use crate::statement::{
@@ -123,7 +123,7 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
         } else if create::is_computed(cursor) {
             computed.push(create::computed_column(cursor, &columns, &computed)?);
         } else {
-            columns.push(create::column(cursor, &columns, &computed, Declares::Stream)?);
+            create::column_or_parts(cursor, &mut columns, &computed, ("", 0))?;
         }
         if columns.len() + computed.len() > COLUMNS_MAX {
             let message = format!("declare at most {COLUMNS_MAX} columns for the source");

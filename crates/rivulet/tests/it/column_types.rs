@@ -131,6 +131,87 @@ fn decimals_dates_and_times_are_keys_orders_and_results_that_change() {
 }
 
 #[test]
+fn types_that_are_not_there_are_refused_with_what_to_write() {
+    let folder = TempDir::new().unwrap();
+    let source = |column: &str| format!("CREATE SOURCE s ({column}) FROM 'file:a.jsonl' FORMAT JSON");
+    let input = |column: &str| {
+        format!(
+            "CREATE APPLICATION a INPUT i ({column}, x DOUBLE) FROM 'mqtt:a' FORMAT JSON OUTPUT 'mqtt:b' FORMAT JSON \
+             AS SELECT x FROM i"
+        )
+    };
+    for (script, message, hint) in [
+        (source("tags TEXT[]"), "a column that is an array is not supported yet", "each element as an event"),
+        (source("tags ARRAY<TEXT>"), "a column of type ARRAY is not supported yet", "each element as an event"),
+        (source("radio MAP<TEXT, INT>"), "a column of type MAP is not supported yet", "radio ROW(rssi BIGINT)"),
+        (source("radio JSON"), "a column of type JSON is not supported yet", "radio ROW(rssi BIGINT)"),
+        (source("radio ROW(rssi)"), "expected a type, found ')'", "types are"),
+        (source("radio ROW(rssi INT DEFAULT 1)"), "behind a part of 'radio'", "error"),
+        (source("radio ROW(rssi INT, rssi TEXT)"), "the column 'radio.rssi' is declared twice", "error"),
+        (input("radio ROW(rssi INT)"), "a column of type ROW is not supported yet", "radio.rssi"),
+        (source("b BYTEA"), "a column of type BYTEA is not supported yet", "declare it TEXT"),
+        (source("p DECIMAL"), "expected '(' and the digits of the DECIMAL", "DECIMAL(10, 2)"),
+        (source("p DECIMAL(2, 5)"), "there is no DECIMAL(2, 5)", "1 to 38 digits"),
+        (source("p NUMERIC(99)"), "there is no DECIMAL(99, 0)", "1 to 38 digits"),
+        (source("d DATE EVENT TIME"), "the event time 'd' must be a TIMESTAMP", "hint"),
+        (input("p DECIMAL(10, 2)"), "a column of an application cannot be DECIMAL(10, 2)", "declare it DOUBLE"),
+        (input("t TIME"), "a column of an application cannot be TIME", "declare it TEXT"),
+        (
+            "CREATE TABLE t (k TEXT, p DECIMAL(10, 2)) FROM 'file:t.csv' FORMAT CSV".into(),
+            "a column of a table cannot be DECIMAL(10, 2)",
+            "declare it TEXT",
+        ),
+        (
+            "CREATE SINK s (a BIGINT, b AS a + 1) TO 'blackhole:'".into(),
+            "a computed column is not supported here yet",
+            "inputs of applications and sources have them",
+        ),
+    ] {
+        let error = error(folder.path(), &script);
+        assert!(error.contains(message) && error.contains(hint), "{script}\n{error}");
+    }
+}
+
+#[test]
+fn objects_are_declared_by_their_parts_and_fields_are_columns() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        r#"{"id": 1, "radio": {"rssi": -70, "gps": {"lat": 52.5, "at": "08:30"}}}"#,
+        r#"{"id": 2, "radio": {"rssi": -80}}"#,
+        r#"{"id": 3, "radio": {"rssi": "far"}}"#,
+    ];
+    fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
+    for declared in [
+        "id INT, radio ROW(rssi SMALLINT NOT NULL, gps ROW(lat DOUBLE, at TIME))",
+        "id INT, radio STRUCT<rssi SMALLINT NOT NULL, gps ROW(lat DOUBLE, at TIME)>",
+        "id INT, \"radio.rssi\" SMALLINT NOT NULL, \"radio.gps.lat\" DOUBLE, \"radio.gps.at\" TIME",
+    ] {
+        let source = format!("CREATE SOURCE devices ({declared}) FROM 'file:in.jsonl' FORMAT JSON;");
+        for (query, expected) in [
+            (
+                "SELECT id, radio.rssi, d.radio.gps.lat AS lat, Radio.GPS.at FROM devices AS d WHERE radio.rssi < 0 \
+                 ORDER BY id",
+                "{\"id\":1,\"radio.rssi\":-70,\"lat\":52.5,\"radio.gps.at\":\"08:30:00\"}\n\
+                 {\"id\":2,\"radio.rssi\":-80,\"lat\":null,\"radio.gps.at\":null}\n",
+            ),
+            (
+                "SELECT radio.rssi / 10 AS tens, count(*) AS n FROM devices GROUP BY radio.rssi / 10 ORDER BY tens",
+                "{\"tens\":-8,\"n\":1}\n{\"tens\":-7,\"n\":1}\n",
+            ),
+            (
+                "SELECT a.id FROM devices AS a JOIN devices AS radio \
+                 ON a.radio.rssi = radio.radio.rssi AND radio.id = 1",
+                "{\"id\":1}\n",
+            ),
+        ] {
+            assert_eq!(out(folder.path(), &format!("{source} {query}")), expected, "{query}");
+        }
+        let unknown = error(folder.path(), &format!("{source} SELECT radio.snr FROM devices"));
+        assert!(unknown.contains("unknown column 'radio.snr'"), "{unknown}");
+    }
+}
+
+#[test]
 fn dates_are_columns_of_applications() {
     let folder = TempDir::new().unwrap();
     fs::write(
