@@ -40,6 +40,7 @@ pub use description::{
     ConnectorDescription, Direction, DirectionDescription, Guarantee, OptionDescription, OptionKind,
 };
 pub use error::ConnectorError;
+pub use file::{InferredFile, infer_file};
 pub use health::{Condition, Health, HealthReport};
 pub use mqtt::MqttHost;
 pub use options::Options;

@@ -304,6 +304,19 @@ pub fn parse_time(text: &str) -> Option<i64> {
     }
 }
 
+/// Whether a text is ISO 8601.
+pub(crate) fn parse_iso_time(text: &str) -> bool {
+    timestamp::parse_iso(text.as_bytes()).is_ok()
+}
+
+/// Whether the number that a bare text is is whole and fits BIGINT; `None` if it is none, or has digits that a number
+/// has not, as codes do.
+pub(crate) fn is_whole_number(text: &str) -> Option<bool> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_code = digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
+    bare::number(text.as_bytes()).ok().filter(|_| !is_code).map(|_| text.parse::<i64>().is_ok())
+}
+
 fn parse_delimiter(value: &str) -> Result<u8, FormatError> {
     match value.as_bytes() {
         &[byte] if byte.is_ascii() && (byte == b'\t' || !byte.is_ascii_control()) && byte != b'"' => Ok(byte),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use rivulet_connectors::connector::{Connectors, Host, SourceSpec};
+use rivulet_connectors::connector::{Connectors, Host, SourceSpec, infer_file};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
@@ -52,6 +52,8 @@ fn run(bytes: &[u8]) {
     let path = folder.path().join(name);
     std::fs::write(&path, content).expect("the file can be written");
     let address = path.to_str().expect("the path is text").to_owned();
+    // What it is told to be is words or an error.
+    let _ = infer_file(&address, &Files::of_user());
     // A Parquet file may bring its columns.
     let own =
         if choice & 2 != 0 { Connectors::OWN.declared_schema("file", &address, &Files::of_user()) } else { Ok(None) };

@@ -3,7 +3,7 @@
 //! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
 //! - [`source`]: rows of the lines of a piece, and how many sources hold files open; [`parquet`]: rows of row groups,
 //!   [`convert`]: as they were declared; [`avro`]: rows of containers;
-//! - [`follow`]: files that grow;
+//! - [`follow`]: files that grow; [`infer`]: what a file is, by a sample;
 //! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values;
 //!   [`sink`]: all of them together.
 
@@ -12,6 +12,7 @@ mod chunks;
 mod content;
 mod convert;
 mod follow;
+mod infer;
 mod parquet;
 mod part;
 mod partition;
@@ -38,6 +39,7 @@ use crate::formats::{Format, RowFormat};
 use avro::{AvroSource, PlaceText};
 use chunks::{Chunk, ChunkText, Piece};
 pub(super) use content::Content;
+pub use infer::{InferredFile, infer_file};
 use parquet::{ParquetSource, Wanted};
 use part::{Owner, ParquetCompression};
 use partition::Partitioning;

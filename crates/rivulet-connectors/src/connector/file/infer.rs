@@ -1,0 +1,402 @@
+//! What a file is, by a sample of it: its format and its columns, as a source would declare them.
+//!
+//! What must hold: a bounded part of the file is read, and what was read of it fits the declaration, but for values
+//! that are told to be left out.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::{cannot_open, ending_of, parquet, paths, unreadable};
+use crate::connector::ConnectorError;
+use crate::files::Files;
+use crate::formats::{Format, Times, decode_table_in_part, is_whole_number, parse_iso_time};
+
+/// How much of a file is looked at, in bytes.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// How many columns are found.
+const COLUMNS_MAX: usize = 1000;
+
+/// How deep objects are looked into.
+const DEPTH_MAX: usize = 16;
+
+/// A file as a source would declare it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InferredFile {
+    /// The format with its options, as it stands behind FORMAT.
+    pub format: String,
+    /// The columns, in the order in which they stand there.
+    pub columns: Vec<(String, DataType)>,
+    /// What else is there and is no column, and why.
+    pub left_out: Vec<(String, &'static str)>,
+}
+
+/// Finds out what the file, or the first of the files, is that `address` means: a path, a folder, or a pattern.
+///
+/// # Errors
+/// There is no such file, it may not be read, or its ending or its content does not tell its columns.
+pub fn infer_file(address: &str, files: &Files) -> Result<InferredFile, ConnectorError> {
+    let found = paths::expand(address, files).map_err(|error| unreadable(address, &error))?;
+    let Some(path) = found.files.first() else {
+        return Err(cannot_open(address, "there is no such file".into(), "name a file, or a folder with files in it"));
+    };
+    let failed = |problem: String| {
+        let hint = "declare its columns: CREATE SOURCE name (column TYPE, ...) FROM 'file:...' FORMAT ...";
+        cannot_open(address, problem, hint)
+    };
+    match ending_of(&path.to_string_lossy()).as_deref() {
+        Some("json" | "jsonl" | "ndjson") => of_json(&sample(path, files).map_err(failed)?).map_err(failed),
+        Some("csv") => of_csv(&sample(path, files).map_err(failed)?).map_err(failed),
+        Some("parquet") => {
+            let schema = parquet::declared_columns(path, files).map_err(failed)?;
+            let columns = schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone()));
+            Ok(InferredFile { format: "PARQUET".into(), columns: columns.collect(), left_out: Vec::new() })
+        }
+        _ => Err(failed("its ending is none of .jsonl, .ndjson, .json, .csv and .parquet".into())),
+    }
+}
+
+/// The whole lines at the beginning of a file, as many as are looked at.
+fn sample(path: &Path, files: &Files) -> Result<Vec<u8>, String> {
+    let file = files.open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(SAMPLE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > SAMPLE_BYTES {
+        match bytes.iter().rposition(|&byte| byte == b'\n') {
+            Some(end) => bytes.truncate(end + 1),
+            None => return Err("its first line has more than 1 MiB".into()),
+        }
+    }
+    let start = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    Ok(bytes.split_off(start))
+}
+
+/// What values of a column have in common so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Nothing but nulls.
+    Nothing,
+    Boolean,
+    Integer,
+    Number,
+    Date,
+    Time,
+    Text,
+    /// No type takes all of them, for this reason.
+    Other(&'static str),
+}
+
+/// Why a column is left out whose values differ.
+const MIXED: &str = "its values are of several types";
+
+impl Seen {
+    /// What both have in common; `others` where they have nothing.
+    fn with(self, other: Self, others: Self) -> Self {
+        use Seen::{Date, Integer, Nothing, Number, Text, Time};
+        match (self, other) {
+            (one, other) if one == other => one,
+            (Nothing, one) | (one, Nothing) => one,
+            (Integer | Number, Integer | Number) => Number,
+            (Date | Time, Date | Time) => Time,
+            (Date | Time | Text, Date | Time | Text) => Text,
+            _ => others,
+        }
+    }
+
+    /// What a text is, beside a text.
+    fn of_text(text: &str) -> Self {
+        const DATE_CHARACTERS: usize = "2026-11-21".len();
+        match text.len() {
+            ..DATE_CHARACTERS => Self::Text,
+            _ if !parse_iso_time(text) => Self::Text,
+            DATE_CHARACTERS => Self::Date,
+            _ => Self::Time,
+        }
+    }
+
+    fn data_type(self) -> Result<DataType, &'static str> {
+        Ok(match self {
+            Self::Boolean => DataType::Boolean,
+            Self::Integer => DataType::Int64,
+            Self::Number => DataType::Float64,
+            Self::Date => DataType::Date32,
+            Self::Time => DataType::Timestamp(TimeUnit::Microsecond, None),
+            Self::Text => DataType::Utf8,
+            Self::Nothing => return Err("nothing but null was found"),
+            Self::Other(why) => return Err(why),
+        })
+    }
+}
+
+/// Columns that were found, in their order.
+#[derive(Default)]
+struct Columns(Vec<(String, Seen)>);
+
+impl Columns {
+    fn add(&mut self, name: &str, seen: Seen) -> Result<(), String> {
+        let is_full = self.0.len() == COLUMNS_MAX;
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = known.with(seen, Seen::Other(MIXED)),
+            None if is_full => return Err(format!("it has more than {COLUMNS_MAX} columns")),
+            None => self.0.push((name.to_owned(), seen)),
+        }
+        Ok(())
+    }
+
+    fn into_file(self, format: String) -> Result<InferredFile, String> {
+        let (mut columns, mut left_out) = (Vec::new(), Vec::new());
+        let names: Vec<String> = self.0.iter().map(|(name, _)| name.to_lowercase()).collect();
+        for (name, seen) in self.0 {
+            // Names are found in any case, so that the one is taken that needs no quotes.
+            let lower = name.to_lowercase();
+            let is_only = names.iter().filter(|other| **other == lower).count() == 1;
+            match seen.data_type() {
+                _ if !is_only => left_out.push((name, "another column has its name in another case")),
+                _ if is_reserved(&lower) => left_out.push((name, "no column may have its name")),
+                Ok(data_type) => columns.push((lower, data_type)),
+                Err(why) => left_out.push((name, why)),
+            }
+        }
+        match columns.is_empty() {
+            true => Err("no column was found in it".into()),
+            false => Ok(InferredFile { format, columns, left_out }),
+        }
+    }
+}
+
+/// Whether a source cannot declare a column of this name.
+fn is_reserved(name: &str) -> bool {
+    const CHARACTERS_MAX: usize = 128;
+    matches!(name, "" | "arrival_time" | "window_start" | "window_end")
+        || name.starts_with('$')
+        || name.chars().count() > CHARACTERS_MAX
+        || name.chars().any(char::is_control)
+}
+
+/// Columns of lines with an object each.
+fn of_json(sample: &[u8]) -> Result<InferredFile, String> {
+    let mut columns = Columns::default();
+    let lines = sample.split(|&byte| byte == b'\n').enumerate();
+    for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(Json::Object(fields)) => add_object(&mut columns, "", &fields, 0)?,
+            _ => return Err(format!("line {} is no JSON object; one object a line is expected", number + 1)),
+        }
+    }
+    columns.into_file("JSON".into())
+}
+
+fn add_object(columns: &mut Columns, prefix: &str, fields: &[(String, Json)], depth: usize) -> Result<(), String> {
+    for (key, value) in fields {
+        let name = format!("{prefix}{key}");
+        let seen = match value {
+            _ if key.contains('.') => Seen::Other("there is a point in its name"),
+            Json::Object(fields) if depth < DEPTH_MAX => {
+                add_object(columns, &format!("{name}."), fields, depth + 1)?;
+                continue;
+            }
+            Json::Object(_) => Seen::Other("it is nested too deep"),
+            Json::Array => Seen::Other("it is an array"),
+            Json::Value(seen) => *seen,
+        };
+        columns.add(&name, seen)?;
+    }
+    Ok(())
+}
+
+/// A value of JSON, of which objects keep the order of their fields.
+enum Json {
+    Object(Vec<(String, Json)>),
+    Array,
+    Value(Seen),
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Value(Seen::Nothing))
+    }
+
+    fn visit_bool<E>(self, _value: bool) -> Result<Json, E> {
+        Ok(Json::Value(Seen::Boolean))
+    }
+
+    fn visit_i64<E>(self, _value: i64) -> Result<Json, E> {
+        Ok(Json::Value(Seen::Integer))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(Json::Value(if i64::try_from(value).is_ok() { Seen::Integer } else { Seen::Number }))
+    }
+
+    fn visit_f64<E>(self, _value: f64) -> Result<Json, E> {
+        Ok(Json::Value(Seen::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::Value(Seen::of_text(text)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
+        while items.next_element::<Json>()?.is_some() {}
+        Ok(Json::Array)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Json, A::Error> {
+        let mut all = Vec::new();
+        while let Some(field) = fields.next_entry()? {
+            all.push(field);
+        }
+        Ok(Json::Object(all))
+    }
+}
+
+/// Columns of lines of fields below a header.
+fn of_csv(sample: &[u8]) -> Result<InferredFile, String> {
+    let header = sample.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let count = |delimiter: u8| {
+        let mut is_quoted = false;
+        let is_it = |byte: &&u8| {
+            is_quoted ^= **byte == b'"';
+            **byte == delimiter && !is_quoted
+        };
+        header.iter().filter(is_it).count()
+    };
+    let (mut delimiter, mut separators) = (b',', count(b','));
+    for other in [b';', b'\t', b'|'] {
+        if count(other) > separators {
+            (delimiter, separators) = (other, count(other));
+        }
+    }
+    let fields = separators + 1;
+    if fields > COLUMNS_MAX {
+        return Err(format!("it has more than {COLUMNS_MAX} columns"));
+    }
+    let texts: Vec<Field> = (0..fields).map(|field| Field::new(format!("c{field}"), DataType::Utf8, true)).collect();
+    let format = Format::Csv { delimiter };
+    // Lines that are broken are refused when the file is read, and say nothing of the columns.
+    let (rows, _) = decode_table_in_part(format, &Times::default(), false, Arc::new(Schema::new(texts)), sample)
+        .map_err(|fault| fault.to_string())?;
+    let mut columns = Columns::default();
+    for column in rows.columns() {
+        let values = column.as_string::<i32>();
+        let name = if values.is_empty() || values.is_null(0) { "" } else { values.value(0).trim() };
+        if is_whole_number(name).is_some() || columns.0.iter().any(|(known, _)| known == name) {
+            return Err(format!("its first line is no header: '{name}' cannot be the name of a column"));
+        }
+        let seen = values.iter().skip(1).flatten().fold(Seen::Nothing, |seen, text| {
+            let other = match is_whole_number(text) {
+                Some(true) => Seen::Integer,
+                Some(false) => Seen::Number,
+                None if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") => Seen::Boolean,
+                None => Seen::of_text(text),
+            };
+            seen.with(other, Seen::Text)
+        });
+        // An empty column may be of any type, and text takes them all.
+        columns.add(name, if seen == Seen::Nothing { Seen::Text } else { seen })?;
+    }
+    columns.into_file(match delimiter {
+        b',' => "CSV (header => true)".into(),
+        b'\t' => "CSV (header => true, delimiter => 'tab')".into(),
+        other => format!("CSV (header => true, delimiter => '{}')", char::from(other)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn infer(name: &str, content: &str) -> Result<InferredFile, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        infer_file(path.to_str().unwrap(), &Files::of_user()).map_err(|error| error.to_string())
+    }
+
+    fn columns(file: &InferredFile) -> String {
+        let columns = file.columns.iter().map(|(name, data_type)| format!("{name} {data_type}"));
+        columns.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn objects_become_columns() {
+        let file = infer(
+            "a.jsonl",
+            r#"{"ts": "2026-11-21T08:00:00Z", "Day": "2026-11-21", "n": 1, "x": 1, "ok": true, "radio": {"rssi": -70}}
+{"ts": "2026-11-22", "n": 9223372036854775807, "x": 1.5, "ok": null, "name": "a", "radio": {"snr": 2.5, "at": {}}}
+
+{"tags": [1], "mixed": 1, "a.b": 1, "never": null, "N": 1, "arrival_time": 5}
+{"mixed": "one"}
+"#,
+        )
+        .unwrap();
+        assert_eq!(
+            columns(&file),
+            "ts Timestamp(µs), day Date32, x Float64, ok Boolean, radio.rssi Int64, name Utf8, radio.snr Float64"
+        );
+        let left_out: Vec<&str> = file.left_out.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(left_out, ["n", "tags", "mixed", "a.b", "never", "N", "arrival_time"]);
+        assert_eq!(file.format, "JSON");
+    }
+
+    #[test]
+    fn fields_become_columns() {
+        let file = infer(
+            "a.csv",
+            "Time;room;\"n\";zip;x;nothing;ok\n2026-11-21 08:00;\"a;b\";1;00123;.5;;TRUE\n;;-2;12345;7;;false\n\
+             broken\n",
+        )
+        .unwrap();
+        assert_eq!(
+            columns(&file),
+            "time Timestamp(µs), room Utf8, n Int64, zip Utf8, x Float64, nothing Utf8, ok Boolean"
+        );
+        assert_eq!(file.format, "CSV (header => true, delimiter => ';')");
+        assert_eq!(infer("b.csv", "a\tb\n1\t2\n").unwrap().format, "CSV (header => true, delimiter => 'tab')");
+    }
+
+    #[test]
+    fn what_does_not_tell_its_columns_is_refused_with_what_to_do() {
+        for (name, content, expected) in [
+            ("a.txt", "x", "its ending is none of"),
+            ("a.json", "[\n{\"a\": 1}\n]", "line 1 is no JSON object"),
+            ("a.jsonl", "{\"a\": 1}\n5\n", "line 2 is no JSON object"),
+            ("a.jsonl", "{}\n", "no column was found in it"),
+            ("a.csv", "1,2\n3,4\n", "its first line is no header"),
+            ("a.csv", "a,a\n3,4\n", "its first line is no header"),
+            ("a.parquet", "no parquet", "Parquet"),
+        ] {
+            let error = infer(name, content).unwrap_err();
+            assert!(error.contains(expected) && error.contains("hint: declare its columns"), "{error}");
+        }
+        let error = infer_file("no/such/file.csv", &Files::of_user()).unwrap_err().to_string();
+        assert!(error.contains("no/such/file.csv"), "{error}");
+        let denied = infer_file("/etc/hostname.csv", &Files::default()).unwrap_err().to_string();
+        assert!(denied.contains("hint"), "{denied}");
+        let long = format!("{{\"a\": \"{}\"}}\n", "x".repeat(2 << 20));
+        assert!(infer("a.jsonl", &long).unwrap_err().contains("more than 1 MiB"));
+        // A bounded part is looked at, and what is cut off at its end says nothing.
+        let many = format!("{}{{\"b\": 1}}\n", "{\"a\": 1}\n".repeat(200_000));
+        assert_eq!(columns(&infer("a.jsonl", &many).unwrap()), "a Int64");
+    }
+}
