@@ -153,6 +153,13 @@ pub enum Statement {
     DescribeSink(Name),
     /// `DESCRIBE VIEW v`
     DescribeView(Name),
+    /// `DESCRIBE 'path'`: the source that a file would be declared as.
+    DescribeFile {
+        /// The path.
+        path: String,
+        /// Where it stands.
+        position: Position,
+    },
     /// `EXPLAIN APPLICATION a`
     ExplainApplication(Name),
     /// `EXPLAIN CREATE APPLICATION ...`

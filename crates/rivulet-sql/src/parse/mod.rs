@@ -110,6 +110,10 @@ fn parse_tokens(
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement, quoted),
         1 => show(&mut cursor),
+        2 if matches!(cursor.peek(), Token::SingleQuotedString(_)) => {
+            let (path, position) = cursor.string("the path of a file")?;
+            Ok(Statement::DescribeFile { path, position })
+        }
         2 => Ok(
             match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])? {
                 0 => Statement::DescribeApplication(cursor.name("the name of an application")?),

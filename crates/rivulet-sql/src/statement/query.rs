@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
@@ -124,6 +125,22 @@ impl BigQuery {
     pub(crate) fn unread(error: SqlError, text: &str) -> Self {
         let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
         Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, query }
+    }
+
+    /// The files that are read by their paths, which stand in single quotes in FROM, each once.
+    pub fn files(&self) -> Vec<(String, Position)> {
+        let mut files: Vec<(String, Position)> = Vec::new();
+        let Ok(query) = self.query() else { return files };
+        let _ = ast::visit_relations(query, |name| {
+            if let [ast::ObjectNamePart::Identifier(name)] = name.0.as_slice()
+                && name.quote_style == Some('\'')
+                && !files.iter().any(|(known, _)| *known == name.value)
+            {
+                files.push((name.value.clone(), Position::from(name.span).or(self.position)));
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        files
     }
 
     /// The syntax tree, or the error of a stored text that could not be read.

@@ -62,7 +62,8 @@ pub(super) async fn watch_results(
 
 /// Watch the rows of a SELECT
 ///
-/// The body is one SELECT over sources and views, without INTO. It runs as long as the request, and takes nothing from
+/// The body is one SELECT over sources, views and files (`FROM 'data/readings.jsonl'`, whose columns are those that a
+/// sample of it has), without INTO. It runs as long as the request, and takes nothing from
 /// queries that read the same. Server-sent events as of the results of a query; `end` says `ended` (the input has),
 /// `failed: ` and the error, `limit` or `stopping`.
 #[utoipa::path(

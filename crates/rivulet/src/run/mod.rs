@@ -5,9 +5,10 @@
 //! statement; what reads input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.
 //!
 //! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations;
-//! [`letters`]: rows of what is refused;
+//! [`infer`]: files by their paths; [`letters`]: rows of what is refused;
 //! [`results`]: where the rows of a `SELECT` go; here: how a planned query is run.
 
+mod infer;
 mod letters;
 mod open;
 pub mod results;
@@ -28,6 +29,7 @@ use crate::service::{ErrorKind, ServiceError};
 use letters::QueryLetters;
 use results::{Results, SharedResults};
 
+pub(crate) use infer::{create_source, with_files};
 pub use open::CONNECTORS;
 pub(crate) use open::{check_sink, check_source, replaced_file};
 pub(crate) use script::own_columns;

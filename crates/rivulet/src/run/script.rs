@@ -18,6 +18,7 @@ use crate::engine::read_table;
 use crate::service::ServiceError;
 use crate::trial::{Trial, beside_script};
 
+use super::infer::{create_source, with_files};
 use super::open::{CONNECTORS, check_sink, check_source, replaced_file};
 
 /// How many bytes a reference table may have.
@@ -189,10 +190,14 @@ impl Script {
                 return Ok(Some(Step::Run(planned)));
             }
             Statement::ExplainBigQuery { query, analyze: false } => {
-                return Ok(Some(Step::Show(explain_query(&plan_query(&query, &self.scope)?))));
+                let scope = with_files(&query, &self.scope, &self.host)?;
+                return Ok(Some(Step::Show(explain_query(&plan_query(&query, &scope)?))));
             }
             Statement::ExplainBigQuery { query, analyze: true } => {
                 return Ok(Some(Step::Analyze(self.plan(&query, None)?)));
+            }
+            Statement::DescribeFile { path, position } => {
+                return Ok(Some(Step::Show(create_source(&path, position, &self.host.files)?)));
             }
             Statement::DropSource { name, if_exists } => {
                 let dropped = self.scope.drop_source(&name.text);
@@ -220,7 +225,7 @@ impl Script {
     }
 
     fn plan(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
-        let plan = plan_query(query, &self.scope)?;
+        let plan = plan_query(query, &with_files(query, &self.scope, &self.host)?)?;
         let goes_on = name.is_some();
         let name = name.unwrap_or_else(|| {
             self.unnamed += 1;

@@ -229,6 +229,9 @@ impl Session<'_> {
     /// See [`Service::select`]. The caller is checked here and not again while rows come.
     pub fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
         let permit = self.permit(Action::Subscribe, ResourceKind::Source, None)?;
+        if self.access.is_some() && reads_files(sql) {
+            self.permit(Action::Change, ResourceKind::Source, None)?;
+        }
         self.service.select(permit, sql)
     }
 
@@ -268,6 +271,12 @@ impl Session<'_> {
         }
         Ok(&self.permit)
     }
+}
+
+/// Whether a SELECT reads files by their paths, as a source that is declared would.
+fn reads_files(sql: &str) -> bool {
+    let mut statements = rivulet_sql::statements(sql).map_while(Result::ok);
+    statements.any(|(statement, _)| matches!(statement, Statement::RunQuery(query) if !query.files().is_empty()))
 }
 
 /// What a caller must be allowed to do to run a statement.
@@ -313,5 +322,7 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DescribeSource(name) => (Read, Source, Some(name)),
         Statement::DescribeSink(name) => (Read, Sink, Some(name)),
         Statement::DescribeView(name) => (Read, View, Some(name)),
+        // Who may declare a source may read any file that the server may.
+        Statement::DescribeFile { .. } => (Change, Source, None),
     }
 }

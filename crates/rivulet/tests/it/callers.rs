@@ -202,6 +202,7 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         ("DROP SOURCE IF EXISTS s", "change the source 's'"),
         ("DROP SINK IF EXISTS s", "change the sink 's'"),
         ("DROP VIEW IF EXISTS s", "change the view 's'"),
+        ("DESCRIBE 'data/secret.csv'", "change sources"),
         ("CHECKPOINT", "administer the server"),
         ("DESCRIBE APPLICATION secret", "read the application 'secret'"),
     ] {

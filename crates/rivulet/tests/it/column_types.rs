@@ -131,6 +131,43 @@ fn decimals_dates_and_times_are_keys_orders_and_results_that_change() {
 }
 
 #[test]
+fn sinks_have_the_types_that_they_declare() {
+    let folder = TempDir::new().unwrap();
+    orders(folder.path());
+    let script = format!(
+        "{ORDERS} CREATE SINK typed (id SMALLINT, price DECIMAL(12, 4), day DATE, at TIME, weight REAL) \
+           TO 'file:typed.parquet' FORMAT PARQUET;
+         INSERT INTO typed SELECT id * 10000, price, day, at, weight FROM orders;
+         DESCRIBE 'typed.parquet';
+         SELECT * FROM 'typed.parquet' ORDER BY id"
+    );
+    let text = out(folder.path(), &script);
+    for column in ["id BIGINT", "price DECIMAL(12, 4)", "day DATE", "at TIME", "weight DOUBLE"] {
+        assert!(text.contains(&format!("  {column}")), "{text}");
+    }
+    // An id of 40000 does not fit SMALLINT.
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(rows.len(), 3, "{text}");
+    assert_eq!(
+        rows[1],
+        "{\"id\":20000,\"price\":0.2000,\"day\":\"2026-11-21\",\"at\":\"09:00:00.500\",\"weight\":2.5}"
+    );
+    for (columns, query, expected) in [
+        ("n INT", "SELECT weight FROM orders", "the column 'n' of the sink 's' is INT, and 'weight' is DOUBLE"),
+        (
+            "p DECIMAL(10, 1)",
+            "SELECT price FROM orders",
+            "the column 'p' of the sink 's' is DECIMAL(10, 1), and 'price' is DECIMAL(10, 2)",
+        ),
+        ("d DATE", "SELECT at FROM orders", "the column 'd' of the sink 's' is DATE, and 'at' is TIME"),
+    ] {
+        let script = format!("{ORDERS} CREATE SINK s ({columns}) TO 'blackhole:'; INSERT INTO s {query}");
+        let error = error(folder.path(), &script);
+        assert!(error.contains(expected) && error.contains("convert it with CAST"), "{error}");
+    }
+}
+
+#[test]
 fn types_that_are_not_there_are_refused_with_what_to_write() {
     let folder = TempDir::new().unwrap();
     let source = |column: &str| format!("CREATE SOURCE s ({column}) FROM 'file:a.jsonl' FORMAT JSON");

@@ -31,6 +31,7 @@ mod cut;
 mod dead_letters;
 mod engine;
 mod examples;
+mod file_names;
 mod hostile_http;
 mod hostile_statements;
 mod key_property;

@@ -40,6 +40,9 @@ pub(super) fn place_of(expression: &Expr) -> Position {
     found.map_or_else(|_| Position::default(), |_| position)
 }
 
+/// The endings of files that a SELECT reads by their paths.
+const FILE_NAMES: [&str; 5] = [".jsonl", ".ndjson", ".json", ".csv", ".parquet"];
+
 /// An error of the relational planner.
 pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Position) -> SqlError {
     let position = error.place.map(Position::from).unwrap_or_default().or(fallback);
@@ -47,6 +50,12 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
         Problem::UnknownRelation(name) => {
             let names: Vec<&str> = scope.relations().map(|(name, _)| name).collect();
             let sql_error = SqlError::new(position, error.to_string());
+            if name.contains(['/', '*']) || FILE_NAMES.iter().any(|end| name.ends_with(end)) {
+                return sql_error.hint(format!(
+                    "a file is read by its path in SELECT alone; what goes on reads a source: DESCRIBE '{name}' tells \
+                     its CREATE SOURCE"
+                ));
+            }
             match suggest::nearest(name, names.iter().copied()) {
                 Some(near) => sql_error.did_you_mean(Some(near)),
                 None if scope.sink(name).is_some() => {

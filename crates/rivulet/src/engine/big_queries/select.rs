@@ -10,15 +10,16 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
+use rivulet_connectors::connector::Host;
 use rivulet_dataflow::Batch;
 use rivulet_runtime::Tap;
-use rivulet_sql::{QueryPlan, Statement, plan_look};
+use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
 
 use super::BigQueries;
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
-use crate::run::Running;
 use crate::run::results::Results;
+use crate::run::{Running, create_source, with_files};
 use crate::service::{ErrorKind, FullName, Selection, ServiceError, Tenant};
 
 /// How many SELECT run at a time; each has a thread that waits for its end.
@@ -118,6 +119,11 @@ impl BigQueries {
         Arc::new(move |batch| taps.send_rows(&watched, batch, changes))
     }
 
+    /// `CREATE SOURCE` of a file that the server may read, as it looks.
+    pub(in crate::engine) fn describe_file(&self, path: &str, position: Position) -> Result<String, ServiceError> {
+        create_source(path, position, &self.opener.files)
+    }
+
     /// Runs a SELECT of a tenant for as long as what this returns is held.
     pub(in crate::engine) fn begin_select(&self, tenant: &Tenant, sql: &str) -> Result<Selection, ServiceError> {
         let Some(Statement::RunQuery(query)) = only_statement(sql)? else {
@@ -130,7 +136,8 @@ impl BigQueries {
                 .at(position.line, position.column)
                 .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
         }
-        let plan = Arc::new(plan_look(&query, &self.scope(tenant))?);
+        let host = Host { files: self.opener.files.clone(), ..Host::default() };
+        let plan = Arc::new(plan_look(&query, &with_files(&query, &self.scope(tenant), &host)?)?);
         if !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));

@@ -1,0 +1,117 @@
+//! Files that a SELECT reads by their paths: sources that are declared for it alone, as the files look.
+
+use std::fmt::Write;
+
+use rivulet_connectors::connector::{ConnectorError, Host, InferredFile, infer_file};
+use rivulet_connectors::files::Files;
+use rivulet_sql::{BigQuery, Position, Scope, Statement, declared_type_name, name_in_sql, parse_script};
+
+use super::open::check_source;
+use crate::service::{ErrorKind, ServiceError};
+
+/// `CREATE SOURCE` of the file, or files, that a path means, as it looks.
+///
+/// # Errors
+/// The file cannot be read, or does not tell its columns.
+pub(crate) fn create_source(path: &str, position: Position, files: &Files) -> Result<String, ServiceError> {
+    let failed = |error: ConnectorError| {
+        ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at(position.line, position.column)
+    };
+    Ok(statement(path, &infer_file(path, files).map_err(failed)?))
+}
+
+fn statement(path: &str, file: &InferredFile) -> String {
+    let columns = file.columns.iter().map(|(name, data_type)| {
+        let (name, data_type) = (name_in_sql(name), declared_type_name(data_type));
+        format!("  {name} {data_type}")
+    });
+    let columns: Vec<String> = columns.collect();
+    let mut text = String::new();
+    for (name, why) in &file.left_out {
+        let name: String = name.chars().filter(|character| !character.is_control()).take(100).collect();
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "-- left out: {name}: {why}");
+    }
+    let _ = write!(
+        text,
+        "CREATE SOURCE {} (\n{}\n) FROM 'file:{}' FORMAT {};",
+        name_in_sql(&name_of(path)),
+        columns.join(",\n"),
+        path.replace('\'', "''"),
+        file.format
+    );
+    text
+}
+
+/// A name for the source of a file: that of the file, as far as it can be one.
+fn name_of(path: &str) -> String {
+    let file = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();
+    let plain = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
+    let name: String = stem.chars().map(plain).take(60).collect();
+    let name = name.trim_matches('_');
+    match name.chars().next() {
+        Some(first) if first.is_ascii_alphabetic() => name.to_owned(),
+        Some(_) => format!("file_{name}"),
+        None => "files".to_owned(),
+    }
+}
+
+/// The names that a SELECT may use: those in scope, and the files that it reads by their paths.
+///
+/// # Errors
+/// As with [`create_source`].
+pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &Host) -> Result<Scope, ServiceError> {
+    let mut scope = scope.clone();
+    for (path, position) in query.files() {
+        // What is declared under such a name was meant so.
+        if scope.source(&path).is_some() || scope.view(&path).is_some() || scope.table(&path).is_some() {
+            continue;
+        }
+        let text = create_source(&path, position, &host.files)?;
+        let placed = |error: ServiceError| error.at(position.line, position.column);
+        let statement = parse_script(&text).map_err(|error| placed(error.into()))?.into_iter().next();
+        let Some((Statement::CreateSource(mut create), _)) = statement else { continue };
+        create.name.text = path;
+        let source = create.declare(|_, _| None).map_err(|error| placed(error.into()))?;
+        check_source(&source, host).map_err(placed)?;
+        scope.add_source(source).map_err(|error| placed(error.into()))?;
+    }
+    Ok(scope)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::DataType;
+
+    use super::*;
+
+    #[test]
+    fn a_source_is_named_by_its_file() {
+        for (path, name) in [
+            ("data/readings.csv", "readings"),
+            ("Bids-2026.jsonl", "bids_2026"),
+            ("data/bids-*.json", "bids"),
+            ("2026.csv", "file_2026"),
+            ("data/", "data"),
+            ("*", "files"),
+        ] {
+            assert_eq!(name_of(path), name, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_can_be_declared() {
+        let file = InferredFile {
+            format: "CSV (header => true)".into(),
+            columns: vec![("select".into(), DataType::Int64), ("radio.rssi".into(), DataType::Decimal128(10, 2))],
+            left_out: vec![("tags\n".into(), "it is an array")],
+        };
+        let text = statement("it's/a.csv", &file);
+        let expected = "-- left out: tags: it is an array\nCREATE SOURCE a (\n  \"select\" BIGINT,\n  \"radio.rssi\" \
+                        DECIMAL(10, 2)\n) FROM 'file:it''s/a.csv' FORMAT CSV (header => true);";
+        assert_eq!(text, expected);
+        let Some((Statement::CreateSource(create), _)) = parse_script(&text).unwrap().pop() else { panic!("{text}") };
+        assert_eq!(create.declare(|_, _| None).unwrap().columns().len(), 2);
+    }
+}
