@@ -4,6 +4,9 @@
 //!
 //! The same holds of the operator `||`: views over views would double a text with each.
 //!
+//! Functions that compare each character of two texts have a bound as well: two long texts in one event must not hold
+//! up a worker for minutes.
+//!
 //! Every other text function gives at most a small multiple of the text that came in, however calls are nested.
 
 use std::sync::Arc;
@@ -24,6 +27,9 @@ const RESULT_BYTES_MAX: u64 = 16 << 10;
 /// How much longer than its longest argument a text may be beyond that: room for a name or a mark around a long body.
 const ADDED_BYTES_MAX: u64 = 1 << 10;
 
+/// The most pairs of bytes that two texts may have where all of them may be compared.
+const STEPS_MAX: u64 = 1 << 24;
+
 /// The function itself, or the same with a bound if its results can grow.
 pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     let growth = match function.name() {
@@ -35,6 +41,7 @@ pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
         "concat" => Growth::Join,
         "concat_ws" => Growth::JoinWith,
         "overlay" => Growth::Overlay,
+        "levenshtein" | "btrim" | "ltrim" | "rtrim" => Growth::Steps,
         _ => return function,
     };
     Wrapped::around(function, growth)
@@ -59,6 +66,9 @@ enum Growth {
     JoinWith,
     /// `overlay(text, other, from [, length])`
     Overlay,
+    /// None, but each character of one text may be compared with each of the other: `levenshtein(text, other)`,
+    /// `btrim(text, characters)`
+    Steps,
 }
 
 /// The operator `||`, if no row becomes too long.
@@ -116,6 +126,14 @@ impl Arguments {
     /// Fails if the result of a row may be too long.
     fn check(&self, growth: Growth, row: usize, name: &str) -> Result<()> {
         let bytes = self.result_bytes(growth, row).unwrap_or(0);
+        if growth == Growth::Steps {
+            return match bytes > STEPS_MAX {
+                true => {
+                    exec_err!("{name} compares {bytes} pairs of bytes of its texts, and at most {STEPS_MAX} may be")
+                }
+                false => Ok(()),
+            };
+        }
         if bytes <= RESULT_BYTES_MAX {
             return Ok(());
         }
@@ -173,7 +191,7 @@ impl Arguments {
                 let further = self.columns.len().saturating_sub(3) as u64;
                 together().saturating_add(first()?.saturating_mul(further))
             }
-            Growth::Repeat => first()?.saturating_mul(second()?),
+            Growth::Repeat | Growth::Steps => first()?.saturating_mul(second()?),
             // Room is made for rows without text, too.
             Growth::Pad => second()?.saturating_mul(CHARACTER_BYTES),
             Growth::Encode => second().and(first())?.saturating_mul(2),

@@ -21,6 +21,21 @@ const CASES: &[(&str, [&str; 6])] = &[
 ];
 
 #[test]
+fn texts_that_take_too_long_to_compare_are_refused_alone() {
+    let text = |length: usize| scalar("TEXT", Some(&"a".repeat(length)));
+    let columns = Columns { types: vec!["TEXT"], values: vec![vec![text(10), text(3_000), text(20_000)]] };
+    for path in PATHS {
+        for (expression, expected) in [
+            ("levenshtein(a0, a0)", ["0", "0", REFUSED]),
+            ("btrim(a0, 'b' || a0)", ["", "", REFUSED]),
+            ("octet_length(btrim(a0, 'b'))", ["10", "3000", "20000"]),
+        ] {
+            assert_eq!(evaluate(path, expression, &columns).unwrap(), expected, "{path:?}: {expression}");
+        }
+    }
+}
+
+#[test]
 fn a_row_whose_text_grows_too_long_is_refused_alone() {
     let text = |length: &Option<usize>| scalar("TEXT", length.map(|length| "a".repeat(length)).as_deref());
     let columns = Columns { types: vec!["TEXT"], values: vec![LENGTHS.iter().map(text).collect()] };
