@@ -17,6 +17,8 @@ pub struct Call {
     pub is_filtered: bool,
     /// Whether `DISTINCT` stands before the arguments.
     pub is_distinct: bool,
+    /// Whether there are arguments.
+    pub has_arguments: bool,
     /// Whether an argument is `*`.
     pub has_star: bool,
 }
@@ -32,6 +34,10 @@ pub fn calls(query: &ast::Query) -> Vec<Call> {
                 place: (start.line, start.column),
                 is_over: function.over.is_some(),
                 is_filtered: function.filter.is_some() || !function.within_group.is_empty(),
+                has_arguments: matches!(
+                    &function.args,
+                    ast::FunctionArguments::List(list) if !list.args.is_empty()
+                ),
                 has_star: matches!(
                     &function.args,
                     ast::FunctionArguments::List(list) if list.args.iter().any(|argument| matches!(

@@ -37,44 +37,124 @@ const OTHER_AGGREGATES: [&str; 17] = [
     "variance",
 ];
 
+/// Words for the clock. In an application they stand for the column `arrival_time`; a big query refuses them.
+pub(super) const CLOCK: [&str; 3] = ["now", "current_timestamp", "localtimestamp"];
+
 /// Functions that are known elsewhere and not offered, with the reason and what to do instead.
-pub(super) const REFUSED: [(&str, &str, &str); 13] = [
-    ("now", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("current_timestamp", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("current_date", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("current_time", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("today", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("localtimestamp", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
-    ("localtime", "asks for the time of evaluation, which would make results depend on load", ARRIVAL),
+pub(super) const REFUSED: [(&str, &str, &str); 12] = [
+    ("now", CLOCK_WHY, ARRIVAL),
+    ("current_timestamp", CLOCK_WHY, ARRIVAL),
+    ("localtimestamp", CLOCK_WHY, ARRIVAL),
+    ("current_date", CLOCK_WHY, "write CAST(arrival_time AS DATE): the day when the event reached the engine"),
+    ("today", CLOCK_WHY, "write CAST(arrival_time AS DATE): the day when the event reached the engine"),
+    ("current_time", CLOCK_WHY, "write to_char(arrival_time, 'HH24:MI:SS'): when the event reached the engine"),
+    ("localtime", CLOCK_WHY, "write to_char(arrival_time, 'HH24:MI:SS'): when the event reached the engine"),
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
-    ("uuid", "gives another result on every evaluation", "results are a function of the events"),
     ("lead", "looks at rows that have not come yet", "lag looks back; a big query has LEAD(x) OVER (ORDER BY ts)"),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];
+const CLOCK_WHY: &str = "asks for the time of evaluation, which would make results depend on load";
 const ARRIVAL: &str = "use the column arrival_time, when the event reached the engine";
 
-/// Scalar functions about DataFusion itself or types the language does not have.
-const INTERNAL: [&str; 17] = [
-    "arrow_cast",
-    "arrow_field",
-    "arrow_metadata",
-    "arrow_try_cast",
-    "arrow_typeof",
-    "cast_to_type",
-    "get_field",
-    "named_struct",
-    "row",
-    "struct",
-    "to_date",
-    "to_time",
-    "try_cast_to_type",
-    "union_extract",
-    "union_tag",
-    "version",
-    "with_metadata",
+/// Why a UUID is not given without an argument, and what to do instead.
+pub(super) const UUID_OF_NOTHING: (&str, &str) = (
+    "gives another result on every evaluation where it has no argument",
+    "say of what: uuid(concat_ws('/', device, ts)) is the same for the same values, and another for others",
+);
+
+/// Functions of DataFusion's packages that are not offered, with the reason and what to do instead.
+pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
+    (
+        &[
+            "arrow_cast",
+            "arrow_field",
+            "arrow_metadata",
+            "arrow_try_cast",
+            "arrow_typeof",
+            "cast_to_type",
+            "try_cast_to_type",
+            "with_metadata",
+        ],
+        "is about the types of DataFusion",
+        "CAST(x AS TYPE) and TRY_CAST(x AS TYPE) give a value another type of SQL",
+    ),
+    (
+        &["get_field", "named_struct", "row", "struct", "union_extract", "union_tag"],
+        "is about structs and unions, which are no columns",
+        "declare a field of a JSON object as a column: \"radio.rssi\" BIGINT",
+    ),
+    (&["version"], "is about DataFusion itself", "`rivulet --version` says the version"),
+    (
+        &[
+            "array_add",
+            "array_any_value",
+            "array_append",
+            "array_avg",
+            "array_compact",
+            "array_concat",
+            "array_dims",
+            "array_distance",
+            "array_distinct",
+            "array_element",
+            "array_except",
+            "array_has",
+            "array_has_all",
+            "array_has_any",
+            "array_intersect",
+            "array_length",
+            "array_max",
+            "array_min",
+            "array_ndims",
+            "array_normalize",
+            "array_pop_back",
+            "array_pop_front",
+            "array_position",
+            "array_positions",
+            "array_prepend",
+            "array_product",
+            "array_remove",
+            "array_remove_all",
+            "array_remove_n",
+            "array_repeat",
+            "array_replace",
+            "array_replace_all",
+            "array_replace_n",
+            "array_resize",
+            "array_reverse",
+            "array_scale",
+            "array_slice",
+            "array_sort",
+            "array_subtract",
+            "array_sum",
+            "array_to_string",
+            "array_union",
+            "arrays_zip",
+            "cardinality",
+            "cosine_distance",
+            "empty",
+            "flatten",
+            "generate_series",
+            "inner_product",
+            "make_array",
+            "map",
+            "map_entries",
+            "map_extract",
+            "map_keys",
+            "map_values",
+            "range",
+            "string_to_array",
+        ],
+        "is about arrays and maps, which are no columns",
+        "UNNEST gives a row for each element of a JSON array; split_part and split_index take texts apart",
+    ),
 ];
+
+/// Why a function of DataFusion's packages is not offered, and what to do instead.
+fn left_out(name: &str) -> Option<(&'static str, &'static str)> {
+    LEFT_OUT.iter().find(|(names, ..)| names.contains(&name)).map(|(_, why, instead)| (*why, *instead))
+}
 
 /// What a function name stands for.
 pub(super) enum Found {
@@ -104,7 +184,7 @@ impl Registry {
         let functions = datafusion_functions::all_default_functions().into_iter().chain([haversine_m()]);
         for function in functions.chain(scalars::scalars()).map(bounded) {
             for name in function.aliases().iter().map(String::as_str).chain([function.name()]) {
-                if !INTERNAL.contains(&name) && !REFUSED.iter().any(|(refused, ..)| *refused == name) {
+                if left_out(name).is_none() && !REFUSED.iter().any(|(refused, ..)| *refused == name) {
                     scalars.insert(name.to_owned(), function.clone());
                 }
             }
@@ -133,6 +213,8 @@ impl Registry {
         } else if HISTORY.contains(&name) {
             Found::History
         } else if let Some((_, why, instead)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
+            Found::Refused(why, instead)
+        } else if let Some((why, instead)) = left_out(name) {
             Found::Refused(why, instead)
         } else if OTHER_AGGREGATES.contains(&name) {
             Found::OtherAggregate
@@ -172,6 +254,7 @@ mod tests {
         assert!(matches!(REGISTRY.find("mean"), Found::Aggregate(AggregateFunction::Avg)));
         assert!(matches!(REGISTRY.find("array_agg"), Found::OtherAggregate));
         assert!(matches!(REGISTRY.find("now"), Found::Refused(..)));
+        assert!(matches!(REGISTRY.find("arrow_typeof"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("tumble"), Found::Window));
         assert!(matches!(REGISTRY.find("lag"), Found::History));
         assert!(matches!(REGISTRY.find("coalesce"), Found::Scalar));

@@ -5,7 +5,8 @@ use rivulet_operators::AggregateFunction;
 
 use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
-use crate::plan::functions::{Found, REGISTRY};
+use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING};
+use crate::plan::select::ARRIVAL_TIME;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
 
@@ -23,6 +24,18 @@ impl Scope<'_> {
             return Err(not_yet(position, "this form of a call"));
         }
         let found = REGISTRY.find(&name.text);
+        let has_arguments = match &function.args {
+            ast::FunctionArguments::List(list) => !list.args.is_empty(),
+            _ => !plain,
+        };
+        if CLOCK.contains(&&*name.text) && !(plain && has_arguments) && self.columns.contains(&ARRIVAL_TIME) {
+            *expression = Expr::Identifier(exact(&Name { text: ARRIVAL_TIME.into(), ..name }));
+            return self.names(expression, place, position);
+        }
+        if name.text == "uuid" && !has_arguments {
+            let (why, instead) = UUID_OF_NOTHING;
+            return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
+        }
         if function.over.is_some() && !matches!(found, Found::History | Found::Refused(..)) {
             return Err(not_yet(position, &format!("{name} with OVER")).hint(
                 "OVER is for lag, changed and hysteresis; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",

@@ -3,7 +3,7 @@
 use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
-use crate::plan::functions::{Found, REGISTRY};
+use crate::plan::functions::{Found, REGISTRY, UUID_OF_NOTHING};
 use crate::statement::BigQuery;
 use crate::{Position, SqlError, suggest};
 
@@ -59,6 +59,10 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
         if RANKS.contains(&name) {
             return Err(SqlError::new(position, format!("{name} is not supported yet"))
                 .hint("ROW_NUMBER(), RANK() and DENSE_RANK() are, with a condition on them; LAG(x, n) and LEAD(x, n); and aggregates OVER (... ROWS n PRECEDING)"));
+        }
+        if name == "uuid" && !call.has_arguments {
+            let (why, instead) = UUID_OF_NOTHING;
+            return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
         }
         match REGISTRY.find(name) {
             Found::Scalar if call.is_over || call.is_filtered || call.is_distinct => {

@@ -1,8 +1,12 @@
 //! Functions on empty texts, extremes, negative counts and times that are out of range. The answers are PostgreSQL's
 //! where it has the function.
 
-use super::nulls::{argument, filled, literal};
-use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use super::nulls::{FUNCTIONS, argument, filled, literal};
+use super::{Columns, PATHS, Path, REFUSED, evaluate, none_of, scalar};
 
 /// A call as in the table of nulls, and what it gives.
 type Case = (&'static str, &'static [&'static str], &'static str);
@@ -98,6 +102,16 @@ const CASES: &[Case] = &[
     ("substr_index($1, $2, $3)", &["'a.b.c'", "'.'", "0"], ""),
     ("substr_index($1, $2, $3)", &["'a.b.c'", "''", "1"], ""),
     ("count_char($1, $2)", &["''", "'a'"], "0"),
+    (
+        "digest($1, $2)",
+        &["'abc'", "'SHA512'"],
+        "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
+      2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+    ),
+    ("digest($1, $2)", &["'abc'", "'blake3'"], REFUSED),
+    ("uuid($1)", &["''"], "e3b0c442-98fc-8c14-9afb-f4c8996fb924"),
+    ("to_date($1)", &["'2026-02-30'"], REFUSED),
+    ("to_time($1)", &["'25:00'"], REFUSED),
     ("nullif($1, $2)", &["''", "''"], "NULL"),
     ("round($1)", &["-0.4"], "0.0"),
     ("round($1)", &["1.5"], "2.0"),
@@ -183,6 +197,21 @@ const CASES: &[Case] = &[
     ("CAST(CAST($1 AS DOUBLE) AS BIGINT)", &["'NaN'"], REFUSED),
 ];
 
+/// An event has one arrival, so what is processed again has the same.
+#[test]
+fn the_clock_of_an_application_is_the_arrival() {
+    for word in ["now()", "NOW()", "current_timestamp", "localtimestamp"] {
+        let found = evaluate(Path::Application, word, &Columns::default());
+        assert_eq!(found.as_deref(), Ok(&["1970-01-01T00:00:00".to_owned()][..]), "{word}");
+        let refused = evaluate(Path::BigQuery, word, &Columns::default()).unwrap_err();
+        assert!(refused.contains("use PROCTIME()"), "{refused}");
+    }
+    for (path, call) in PATHS.into_iter().flat_map(|path| ["now(3)", "uuid()"].map(|call| (path, call))) {
+        let refused = evaluate(path, call, &Columns::default()).unwrap_err();
+        assert!(refused.contains("of evaluation") || refused.contains("say of what: uuid("), "{refused}");
+    }
+}
+
 #[test]
 fn functions_at_their_edges_give_what_postgresql_gives() {
     let mut problems = Vec::new();
@@ -206,6 +235,68 @@ fn functions_at_their_edges_give_what_postgresql_gives() {
                     problems.push(format!("{path:?}: {expression} of {arguments:?} gives {found}, not {expected}"));
                 }
             }
+        }
+    }
+    none_of(problems);
+}
+
+thread_local! {
+    /// Panics of this thread, while somebody counts them.
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// The panics of `run` in this thread: the chain makes refusals of them, so nobody sees them otherwise.
+fn panics_of(run: impl FnOnce()) -> Vec<String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let other = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let is_counted = PANICS.with_borrow_mut(|panics| {
+                panics.as_mut().map(|panics| panics.push(info.to_string().replace('\n', " "))).is_some()
+            });
+            if !is_counted {
+                other(info);
+            }
+        }));
+    });
+    PANICS.set(Some(Vec::new()));
+    let _ = panic::catch_unwind(AssertUnwindSafe(run));
+    PANICS.take().unwrap_or_default()
+}
+
+/// What a device may send that means harm, by type.
+fn hostile(type_name: &str) -> Vec<String> {
+    let values: &[&str] = match type_name {
+        "BIGINT" => &["-9223372036854775808", "9223372036854775807", "-1", "0", "4294967296", "-2147483649"],
+        "DOUBLE" => &["NaN", "inf", "-inf", "-0.0", "1.7976931348623157e308", "5e-324", "-1e308"],
+        "TIMESTAMP" => &["0001-01-01", "9999-12-31 23:59:59.999999", "1677-09-21", "2262-04-12", "1969-12-31 23:59:59"],
+        "BOOLEAN" => &["true", "false"],
+        _ => &["", "%", "\\", "(", "[", "$1", "\u{0}", "\u{10ffff}e\u{301}", "9223372036854775807", "-", ",,,"],
+    };
+    let long = (type_name == "TEXT").then(|| "ab,\u{e4}".repeat(1_500));
+    values.iter().map(|value| (*value).to_owned()).chain(long).collect()
+}
+
+#[test]
+fn no_function_panics_whatever_a_device_sends() {
+    let mut problems = Vec::new();
+    for (template, arguments, ..) in FUNCTIONS {
+        let places: Vec<usize> = (0..arguments.len()).filter(|place| !arguments[*place].starts_with('=')).collect();
+        // One argument at a time, and then all of them.
+        for varied in places.iter().map(|place| vec![*place]).chain([places.clone()]) {
+            let mut written: Vec<String> = arguments.iter().map(|one| literal(one)).collect();
+            let mut columns = Columns::default();
+            for (shift, &place) in varied.iter().enumerate() {
+                let (name, _) = argument(arguments[place]);
+                let values = hostile(name);
+                written[place] = format!("a{}", columns.types.len());
+                columns.types.push(name);
+                let value = |row: usize| scalar(name, Some(values[(row + shift) % values.len()].as_str()));
+                columns.values.push((0..12).map(value).collect());
+            }
+            let expression = filled(template, &written);
+            let panics = panics_of(|| drop(evaluate(Path::Application, &expression, &columns)));
+            problems.extend(panics.first().map(|panic| format!("{expression} of {varied:?}: {panic}")));
         }
     }
     none_of(problems);
