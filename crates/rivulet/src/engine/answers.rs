@@ -64,7 +64,12 @@ pub(super) fn lines(column: &str, text: &str) -> StatementResult {
 
 /// The functions whose names are like a pattern.
 pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
-    let is_like = |one: &&FunctionDescription| like.is_none_or(|pattern| registry::like(&one.name, pattern));
+    // Names of functions may be written in any case.
+    let like = like.map(str::to_lowercase);
+    let is_like = |one: &&FunctionDescription| {
+        let mut names = one.other_names.iter().chain([&one.name]);
+        like.as_ref().is_none_or(|pattern| names.any(|name| registry::like(name, pattern)))
+    };
     let row = |one: &FunctionDescription| {
         vec![json!(one.name), json!(one.kind), json!(one.calls.join(" | ")), json!(one.description)]
     };
@@ -76,7 +81,7 @@ pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
 /// # Errors
 /// There is none of this name.
 pub(super) fn describe_function(name: &str) -> Result<StatementResult, ServiceError> {
-    let Some(one) = rivulet_sql::function(name) else {
+    let Some(one) = rivulet_sql::function(&name.to_lowercase()) else {
         let error = ServiceError::not_found(format!("there is no function '{name}'"));
         let names = rivulet_sql::functions().iter().map(|one| one.name.as_str());
         return Err(match rivulet_sql::nearest(name, names) {
