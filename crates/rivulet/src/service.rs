@@ -451,6 +451,8 @@ pub struct Alteration {
     pub id: QueryId,
     /// What changed; `None` if it had these values already.
     pub effect: Option<Arc<AlterationEffect>>,
+    /// Why it is likely to give nothing from now on, if so.
+    pub warning: Option<String>,
 }
 
 /// What changed with the values of a query.
@@ -481,6 +483,9 @@ impl Alteration {
                 let (reset, begun) = (effect.state_reset.join(", "), effect.begun_anew.join("; "));
                 text += &format!("; state begins anew: {reset} ({begun})");
             }
+        }
+        if let Some(warning) = &self.warning {
+            text += &format!("\nwarning: {warning}");
         }
         text
     }

@@ -317,8 +317,8 @@ fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done
         let altered = if changes.is_empty() { Vec::new() } else { session.alter(&changes) };
         for (place, altered) in places.into_iter().zip(altered) {
             answers[place] = match altered {
-                Ok(Alteration { id, effect: Some(_) }) => Some(Ok((id, Some(BulkOutcome::Changed)))),
-                Ok(Alteration { id, effect: None }) => Some(Ok((id, Some(BulkOutcome::Unchanged)))),
+                Ok(Alteration { id, effect: Some(_), .. }) => Some(Ok((id, Some(BulkOutcome::Changed)))),
+                Ok(Alteration { id, effect: None, .. }) => Some(Ok((id, Some(BulkOutcome::Unchanged)))),
                 // It is submitted.
                 Err(error) if error.kind == ErrorKind::NotFound => None,
                 Err(error) => Some(Err(error)),

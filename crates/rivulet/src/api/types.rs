@@ -267,6 +267,9 @@ pub struct QueryAltered {
     pub state_reset: Vec<String>,
     /// The operators that have begun anew, in words.
     pub begun_anew: Vec<String>,
+    /// Why it is likely to give nothing from now on, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 impl QueryAltered {
@@ -274,7 +277,8 @@ impl QueryAltered {
         let effect = altered.effect.as_deref().cloned().unwrap_or_default();
         let service::AlterationEffect { state_kept, state_reset, begun_anew } = effect;
         let changed = altered.effect.is_some();
-        Self { id: altered.id, name: name.to_owned(), changed, state_kept, state_reset, begun_anew }
+        let (id, name, warning) = (altered.id, name.to_owned(), altered.warning.clone());
+        Self { id, name, changed, state_kept, state_reset, begun_anew, warning }
     }
 }
 

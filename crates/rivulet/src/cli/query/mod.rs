@@ -18,7 +18,7 @@ use crate::times::at;
 
 use super::app;
 use super::error::CliError;
-use super::output::{bytes, cell, duration_us, print_json, table};
+use super::output::{bytes, cell, colours, duration_us, paint, print_json, table};
 use super::{Connection, Global};
 use bulk::Existing;
 
@@ -265,6 +265,9 @@ fn set(
         }
     }
     altered.begun_anew.iter().for_each(|operator| eprintln!("begins anew: {operator}"));
+    if let Some(warning) = &altered.warning {
+        eprintln!("{} {warning}", paint("1;33", "warning:", colours(&io::stderr())));
+    }
     Ok(())
 }
 

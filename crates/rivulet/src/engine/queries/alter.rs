@@ -18,10 +18,11 @@ use arrow::array::RecordBatch;
 use arrow::compute::kernels::cmp::distinct;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_operators::application;
+use rivulet_operators::application::{self, Application};
 use rivulet_runtime::Alter;
 use rivulet_sql::ParameterRows;
 
+use super::nulls::{compared_with, silence};
 use super::submit::{Checked, Chunk, LOAD_BATCH, bind_error, check_label, param_value};
 use super::{Queries, State};
 use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredValues};
@@ -29,7 +30,9 @@ use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
-use crate::service::{Alteration, AlterationEffect, ErrorKind, Parameter, QueryChange, ServiceError, Tenant};
+use crate::service::{
+    Alteration, AlterationEffect, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant,
+};
 
 /// How long a call waits, all in all, for events that are to be processed before queries have other values. Everybody
 /// who asks about queries waits with it.
@@ -209,7 +212,7 @@ impl Queries {
             };
             let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
             if label == before.label && are_same(&before.parameters, &parameters) {
-                answers[index] = Some(Ok(Alteration { id, effect: None }));
+                answers[index] = Some(Ok(Alteration { id, effect: None, warning: None }));
                 continue;
             }
             let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running));
@@ -371,7 +374,8 @@ impl Queries {
             let Wanted { index, id, before, label, .. } = &wanted[place];
             let is_noted = record.noted_at.is_some();
             let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
-            answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told) }));
+            let warning = wanted[place].silence(&running.application);
+            answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told), warning }));
             if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
                 running.group.expect_label(label);
             }
@@ -628,6 +632,23 @@ fn take_changes(chunk: &mut Chunk<(QueryId, u64, LogPosition)>, changes: &mut Ve
         checked: checked.clone(),
         row,
     }));
+}
+
+impl Wanted<'_> {
+    /// That a condition compares with parameters that have become null, if so.
+    fn silence(&self, application: &Application) -> Option<String> {
+        let is_null = |values: &[Parameter<'_>], name: &str| {
+            values.iter().any(|(other, value)| other == name && matches!(value, ParameterValue::Null))
+        };
+        let is_new = |(name, value): &&Parameter<'_>| {
+            matches!(value, ParameterValue::Null) && !is_null(&self.before.parameters, name)
+        };
+        let nulls: Vec<&str> = self.parameters.iter().filter(is_new).map(|(name, _)| name.as_ref()).collect();
+        if nulls.is_empty() {
+            return None;
+        }
+        silence(&compared_with(application, |name| nulls.contains(&name)))
+    }
 }
 
 impl Effect {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
+use serde_json::Value;
 
+use super::nulls::compared_with;
 use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
 use crate::engine::output::write_topic;
@@ -99,6 +101,8 @@ impl Queries {
             activity.last_result = None;
             activity.last_refusal = None;
         }
+        let is_null = |name: &str| info.parameters.get(name).is_some_and(Value::is_null);
+        let compared_nulls = place.as_ref().map(|(running, _)| compared_with(&running.application, is_null));
         info.why = why(&Facts {
             name: &name.name,
             state: info.state,
@@ -106,6 +110,7 @@ impl Queries {
             application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
             parts: info.parts.unwrap_or(1),
             activity: activity.as_ref(),
+            compared_nulls: compared_nulls.unwrap_or_default(),
         });
         if let Some(activity) = &activity {
             info.events = Some(activity.events());

@@ -13,6 +13,7 @@ mod alter;
 pub(super) mod lifecycle_log;
 mod activity;
 mod list;
+mod nulls;
 pub(super) mod submit;
 pub(super) mod why;
 

@@ -6,6 +6,7 @@
 use rivulet_dataflow::Seconds;
 use rivulet_operators::application::{Application, Input};
 
+use super::nulls::silence;
 use crate::counted::counted;
 use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState};
 use crate::times::{ago, at, span};
@@ -34,6 +35,8 @@ pub(super) struct Facts<'a> {
     /// In how many parts it runs.
     pub(super) parts: u64,
     pub(super) activity: Option<&'a QueryActivity>,
+    /// Of its parameters that are null, those that a condition compares with.
+    pub(super) compared_nulls: Vec<String>,
 }
 
 /// Why a query of an application gives what it gives.
@@ -48,7 +51,8 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
     }
     let mut all: Vec<String> = Vec::new();
     if let (Some(activity), Some((application, events))) = (facts.activity, facts.application) {
-        let one = Sentences { application, activity, strays: &facts.server.strays };
+        let one =
+            Sentences { application, activity, strays: &facts.server.strays, compared_nulls: &facts.compared_nulls };
         all.extend(one.works());
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(one.waits());
@@ -57,6 +61,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         all.extend(one.refused());
         all.extend(one.times());
         all.extend(one.stopped_rows());
+        all.extend(silence(one.compared_nulls).filter(|_| activity.results == 0));
         all.extend(one.windows());
         if all.is_empty() {
             all.push(format!("{} came, and none of them has given a result yet", counted(activity.events(), "event")));
@@ -75,6 +80,7 @@ struct Sentences<'a> {
     application: &'a Application,
     activity: &'a QueryActivity,
     strays: &'a [String],
+    compared_nulls: &'a [String],
 }
 
 impl Sentences<'_> {
