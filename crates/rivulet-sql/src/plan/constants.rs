@@ -25,7 +25,7 @@ struct Naming {
     names: &'static [&'static str],
 }
 
-const NAMING: [Naming; 4] = [
+const NAMING: [Naming; 5] = [
     Naming {
         function: "date_trunc",
         what: "unit",
@@ -56,6 +56,7 @@ const NAMING: [Naming; 4] = [
     },
     Naming { function: "encode", what: "form", place: 1, names: &["hex", "base64"] },
     Naming { function: "decode", what: "form", place: 1, names: &["hex", "base64"] },
+    Naming { function: "digest", what: "method", place: 1, names: &["md5", "sha224", "sha256", "sha384", "sha512"] },
 ];
 
 /// The functions of regular expressions, whose second argument is one.
@@ -125,6 +126,7 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
     let is_known = match *what {
         // There are more spellings of units than are named here.
         "unit" => try_over(call, 1 - place, lit(ScalarValue::TimestampMicrosecond(Some(0), None))).is_ok(),
+        "method" => text_of(name).is_none_or(|name| names.iter().any(|known| known.eq_ignore_ascii_case(name))),
         _ => text_of(name).is_none_or(|name| names.contains(&name) || name == "base64pad"),
     };
     if is_known {
