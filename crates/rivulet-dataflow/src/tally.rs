@@ -21,6 +21,8 @@ pub struct Tally {
     pub since_us: i64,
     /// Whether the slot has had its query no longer than that.
     pub is_from_start: bool,
+    /// Whether it is since the query got other values.
+    pub is_from_change: bool,
     /// The events of each input; inputs behind the last one that had any are left out.
     pub inputs: Vec<Came>,
     /// Rows that reached each operator of the chain, by how many operators follow with it: the last operator is 1, and
@@ -66,6 +68,12 @@ impl Tally {
     #[must_use]
     pub fn anew(&self, now_us: i64) -> Self {
         Self { is_endless: self.is_endless, ..Self::new(now_us, self.until_us) }
+    }
+
+    /// The same where the query has other values from now on: what was counted is of the values before.
+    #[must_use]
+    pub fn changed(&self, now_us: i64) -> Self {
+        Self { is_from_change: true, ..self.anew(now_us) }
     }
 
     /// The rows that reached an operator, by how many follow with it.

@@ -26,6 +26,7 @@ pub(crate) use access::BrokerAccess;
 pub use access::{
     Access, Action, Authorizer, Caller, Credentials, LocalOperator, Permit, Refused, Resource, ResourceKind,
 };
+pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 pub use names::{FullName, Tenant};
 pub use session::Session;

@@ -70,6 +70,7 @@ impl Group {
             for changes in resets.into_values() {
                 done = done.and(task.reset(&mut core, &changes, parameters));
             }
+            of_task.iter().for_each(|(place, _)| task.tally_change(&mut core, place.slot));
         }
         done
     }

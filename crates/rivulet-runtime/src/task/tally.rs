@@ -34,6 +34,15 @@ pub struct Examined {
 }
 
 impl Task {
+    /// A query has other values from now on. Where it shares its slot, all that has changed is where results go.
+    pub(crate) fn tally_change(&self, core: &mut Core, slot: Slot) {
+        let is_shared = core.slots.queries_in(slot) > 1;
+        let tallies = core.refusals.tallies_mut().as_mut().filter(|_| !is_shared);
+        if let Some(tally) = tallies.and_then(|tallies| tallies.get_mut(slot)) {
+            *tally = tally.changed(self.host.clock.now_us());
+        }
+    }
+
     /// What is known of the query in a slot; nothing if it is not there, or runs in parts. From now on it is counted
     /// what becomes of its events, until `for_us` have passed since the last question.
     pub(crate) fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {

@@ -16,6 +16,9 @@ pub struct QueryActivity {
     pub counted_since_ms: i64,
     /// Whether that is since the query was created, or the server started.
     pub is_from_start: bool,
+    /// Whether that is since the query got other values.
+    #[serde(default)]
+    pub is_from_change: bool,
     /// Each input, in the order of declaration.
     pub inputs: Vec<QueryInput>,
     /// Events that wait to be processed.
@@ -124,6 +127,7 @@ impl From<service::QueryActivity> for QueryActivity {
             now_ms: ms(activity.now_us),
             counted_since_ms: ms(activity.counted_since_us),
             is_from_start: activity.is_from_start,
+            is_from_change: activity.is_from_change,
             inputs: activity.inputs.into_iter().map(input).collect(),
             waiting: activity.waiting,
             is_spilled: activity.is_spilled,

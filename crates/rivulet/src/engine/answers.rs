@@ -8,7 +8,7 @@ use super::registry;
 use crate::counted::counted;
 use crate::service::{
     ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryActivity, QueryInfo, ServiceError,
-    StatementResult, TableInfo,
+    StatementResult, TableInfo, counted_from,
 };
 use crate::times::at;
 
@@ -168,8 +168,8 @@ pub(super) fn describe_query(one: QueryInfo) -> StatementResult {
 fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
-    let since = if activity.is_from_start { "the start of the query" } else { "the first question" };
-    add("counted since", json!(format!("{}, {since}", at(activity.counted_since_us))));
+    let from = counted_from(activity.is_from_start, activity.is_from_change);
+    add("counted since", json!(format!("{}, {from}", at(activity.counted_since_us))));
     let several = activity.inputs.len() > 1;
     for input in activity.inputs {
         let of_input = if several { format!(" of {}", input.name) } else { String::new() };
@@ -189,6 +189,9 @@ fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
     if let Some(refusal) = activity.last_refusal {
         let text = format!("{}: {}\npayload: {}", refusal.reason, refusal.detail, refusal.content);
         add("last refusal", json!(text));
+    }
+    for (place, step) in (1..).zip(activity.steps) {
+        add(&format!("step {place}: {}", step.operator), json!(step.rows));
     }
     add("filtered out", json!(activity.filtered_out));
     add("results", json!(activity.results));

@@ -13,6 +13,7 @@ use rivulet_operators::application::Application;
 use rivulet_runtime::GroupMetrics;
 
 use super::applications::Applications;
+use super::queries::why::reasons;
 use super::running::Running;
 use super::threads::Threads;
 use crate::counted::counted;
@@ -120,7 +121,11 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
         let last = last_refusal.map(|last| format!("; the last one because of {last}")).unwrap_or_default();
         let all_of_them =
             if events == 1 { "the only event was".to_owned() } else { format!("all {events} events were") };
-        all.push((Kind::Refused, format!("{all_of_them} refused{last}")));
+        let by_reason = Reason::ALL.into_iter().filter(|reason| ![Reason::Removed, Reason::Overflow].contains(reason));
+        let by_reason = by_reason.map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]));
+        let by_reason: Vec<(String, u64)> = by_reason.filter(|(_, rows)| *rows > 0).collect();
+        let reasons = if by_reason.len() > 1 { format!(" ({})", reasons(&by_reason)) } else { String::new() };
+        all.push((Kind::Refused, format!("{all_of_them} refused{reasons}{last}")));
     }
     if metrics.clock_differs > 0 && metrics.clock_differs * 2 >= events && seconds.is_empty() {
         all.push((

@@ -9,6 +9,8 @@ pub struct QueryActivity {
     pub counted_since_us: i64,
     /// Whether that is since the query was created, or the server started.
     pub is_from_start: bool,
+    /// Whether it is since the query got other values.
+    pub is_from_change: bool,
     /// Each input, in the order of declaration.
     pub inputs: Vec<InputActivity>,
     /// Events that wait to be processed.
@@ -86,6 +88,15 @@ pub struct QueryRefusal {
     pub is_row: bool,
     /// When the event came.
     pub at_us: i64,
+}
+
+/// Since when is counted, in words.
+pub(crate) fn counted_from(is_from_start: bool, is_from_change: bool) -> &'static str {
+    match (is_from_start, is_from_change) {
+        (true, _) => "the start of the query",
+        (_, true) => "the last change of its values",
+        _ => "the first question",
+    }
 }
 
 impl QueryActivity {

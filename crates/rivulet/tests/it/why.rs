@@ -112,6 +112,55 @@ fn each_step_of_an_event_has_its_sentence() {
 }
 
 #[test]
+fn a_window_that_is_longer_than_the_idle_timeout_closes_when_its_time_has_passed() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE APPLICATION long (home TEXT)
+         INPUT readings (ts TIMESTAMP EVENT TIME, v DOUBLE) FROM 'mqtt:home/{home}' FORMAT JSON
+           WITH (idle_timeout => INTERVAL '5 seconds', lateness => INTERVAL '1 hour')
+         OUTPUT 'mqtt:home/{home}/mean' FORMAT JSON
+         AS SELECT avg(v) AS v, window_end FROM readings GROUP BY tumble(ts, INTERVAL '10 hours');
+         CREATE QUERY seven FROM APPLICATION long WITH (home => '7')",
+    );
+    let hour_ms = 3_600_000;
+    let begin_ms = now_ms() as u64 / (10 * hour_ms) * (10 * hour_ms) - 10 * hour_ms;
+    publisher.publish("home/7", &json!({"ts": begin_ms + 6 * hour_ms, "v": 1.0}).to_string());
+    // Four hours to its end, and one in which rows may come late.
+    expect(&server, "seven", "or when none has come for 5 hours, which is at ");
+}
+
+#[test]
+fn counts_begin_anew_with_other_values_and_reasons_are_told_apart() {
+    let (_folder, server, mut publisher) =
+        with(&format!("{MEANS}; CREATE QUERY seven FROM APPLICATION means WITH (home => '7', warm => 0)"));
+    let begin_ms = now_ms() as u64 / 300_000 * 300_000;
+    let event = |ts: u64, v: f64| json!({"ts": ts, "v": v}).to_string();
+    publisher.publish("home/7/temperature", &event(begin_ms, 1.0));
+    for payload in ["{\"ts\": 1, \"v\": \"hot\"}".to_owned(), "warm".into(), event(begin_ms + 86_400_000, 1.0)] {
+        publisher.publish("home/7/temperature", &payload);
+    }
+    expect(&server, "seven", "3 of 4 events were refused (2 decode, 1 future): the last one, future: ");
+    let described = server.sql_ok("DESCRIBE QUERY seven").to_string();
+    for part in ["step 1: assign time", "step 2: filter", "\"refused: decode\",2"] {
+        assert!(described.contains(part), "{part} in {described}");
+    }
+    let output = rivulet().args(["query", "show", "seven", "--server", &server.url()]).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    for part in ["step 1        assign time: 2 rows", "refused by    decode: 2", "refused by    future: 1"] {
+        assert!(lines.contains(part), "{part} in {lines}");
+    }
+
+    server.sql_ok("ALTER QUERY seven SET (warm => 5)");
+    expect(&server, "seven", "no event has come on home/7/temperature since the query got other values ");
+    let activity = &shown(&server, "seven")["activity"];
+    assert_eq!((&activity["is_from_change"], &activity["refused"]), (&json!(true), &json!({})), "{activity}");
+    publisher.publish("home/7/temperature", &event(begin_ms, 4.0));
+    expect(&server, "seven", "1 event came, WHERE kept none");
+    server.sql_ok("ALTER QUERY seven SET (warm => NULL)");
+    publisher.publish("home/7/temperature", &event(begin_ms, 40.0));
+    expect(&server, "seven", "the parameter warm is NULL, and no comparison with NULL is true");
+}
+
+#[test]
 fn an_input_without_events_is_named_and_a_join_without_partners() {
     let (_folder, server, mut publisher) = with(
         "CREATE APPLICATION pairs (id TEXT)

@@ -13,7 +13,7 @@ use crate::api::types::{
 };
 use crate::counted::counted;
 use crate::http_client::{Client, WatchEvent, segment};
-use crate::service::QUERIES_PAGE_MAX;
+use crate::service::{QUERIES_PAGE_MAX, counted_from};
 use crate::times::at;
 
 use super::app;
@@ -315,7 +315,7 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         write!(out, "{}", big_text(big))?;
         return write_why(&mut out, &query.why);
     }
-    let mut lines = vec![
+    let mut lines: Vec<(String, String)> = [
         ("name", query.name.clone()),
         ("id", query.id.unwrap_or_default().to_string()),
         ("application", query.application.clone()),
@@ -323,11 +323,13 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
         ("parameters", values(&query)),
         ("input topic", query.input_topic.clone()),
         ("output topic", query.output_topic.clone()),
-    ];
-    lines.extend(query.label.clone().map(|label| ("label", label)));
-    lines.extend(query.parts.map(|parts| ("parts", parts.to_string())));
+    ]
+    .map(|(label, value)| (label.to_owned(), value))
+    .into();
+    lines.extend(query.label.clone().map(|label| ("label".to_owned(), label)));
+    lines.extend(query.parts.map(|parts| ("parts".to_owned(), parts.to_string())));
     let counters = [("events", query.events), ("results", query.results), ("refused", query.refused)];
-    lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label, count?.to_string()))));
+    lines.extend(counters.into_iter().filter_map(|(label, count)| Some((label.to_owned(), count?.to_string()))));
     lines.extend(query.activity.as_ref().into_iter().flat_map(activity_lines));
     for (label, value) in lines {
         let line = format!("{label:13} {value}");
@@ -339,22 +341,44 @@ fn show(global: Global, client: &Client, name: &str) -> Result<(), CliError> {
     write_why(&mut out, &query.why)
 }
 
-/// What became of a query's events, beside how many there were.
-fn activity_lines(activity: &QueryActivity) -> Vec<(&'static str, String)> {
+/// What became of a query's events, beside how many there were: what DESCRIBE QUERY says of it.
+fn activity_lines(activity: &QueryActivity) -> Vec<(String, String)> {
     let time = |ms: i64| at(ms.saturating_mul(1_000));
-    let last_event_ms = activity.inputs.iter().filter_map(|input| input.last_ms).max();
+    let from = counted_from(activity.is_from_start, activity.is_from_change);
+    let since = time(activity.counted_since_ms);
+    let mut lines = vec![("counted since".to_owned(), format!("{since}, {from}"))];
+    let mut add = |label: &str, value: Option<String>| lines.extend(value.map(|value| (label.to_owned(), value)));
+    if activity.inputs.len() > 1 {
+        for input in &activity.inputs {
+            let last = input.last_ms.map(|ms| format!(", the last one {}", time(ms))).unwrap_or_default();
+            add("events of", Some(format!("{}: {}{last}", input.name, input.events)));
+        }
+    }
+    add("last event", activity.inputs.iter().filter_map(|input| input.last_ms).max().map(time));
+    for input in &activity.inputs {
+        add("on its topic", input.topic_events.map(|events| counted(events, "event")));
+    }
+    add("waiting", (activity.waiting > 0).then(|| counted(activity.waiting, "event")));
+    add("on disk", activity.is_spilled.then(|| "until the next event".to_owned()));
+    for (reason, rows) in &activity.refused {
+        add("refused by", Some(format!("{reason}: {rows}")));
+    }
+    let refusal = activity.last_refusal.as_ref();
+    add("a refusal", refusal.map(|refusal| format!("{}: {}", refusal.reason, refusal.content)));
+    add("its reason", refusal.map(|refusal| refusal.detail.replace('\n', "; ")));
+    for (place, step) in (1..).zip(&activity.steps) {
+        add(&format!("step {place}"), Some(format!("{}: {}", step.operator, counted(step.rows, "row"))));
+    }
+    add("filtered out", Some(activity.filtered_out.to_string()));
+    add("last result", activity.last_result_ms.map(time));
+    add("as JSON", activity.last_result.clone());
+    add("event time", activity.last_event_time_ms.map(time));
+    add("newest time", activity.clock_ms.map(time));
+    add("watermark", activity.watermark_ms.map(time));
     let window = activity.window_start_ms.zip(activity.window_end_ms);
-    let lines = [
-        ("counted since", Some(time(activity.counted_since_ms))),
-        ("last event", last_event_ms.map(time)),
-        ("filtered out", Some(activity.filtered_out.to_string())),
-        ("a refusal", activity.last_refusal.as_ref().map(|refusal| format!("{}: {}", refusal.reason, refusal.content))),
-        ("last result", activity.last_result_ms.map(time)),
-        ("watermark", activity.watermark_ms.map(time)),
-        ("open window", window.map(|(start_ms, end_ms)| format!("{} to {}", time(start_ms), time(end_ms)))),
-        ("next timer", activity.next_timer_ms.map(time)),
-    ];
-    lines.into_iter().filter_map(|(label, value)| Some((label, value?))).collect()
+    add("open window", window.map(|(start_ms, end_ms)| format!("{} to {}", time(start_ms), time(end_ms))));
+    add("next timer", activity.next_timer_ms.map(time));
+    lines
 }
 
 fn write_why(out: &mut impl Write, why: &[String]) -> Result<(), CliError> {

@@ -53,6 +53,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
         now_us: found.now_us,
         counted_since_us: tally.since_us,
         is_from_start: tally.is_from_start,
+        is_from_change: tally.is_from_change,
         waiting: found.waiting,
         is_spilled: found.is_spilled,
         refused: Reason::ALL

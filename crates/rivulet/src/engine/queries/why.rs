@@ -87,9 +87,10 @@ impl Sentences<'_> {
     /// Since when is counted.
     fn since(&self) -> String {
         let ago = ago(self.activity.now_us, self.activity.counted_since_us);
-        match self.activity.is_from_start {
-            true => format!("since the query was started {ago}"),
-            false => format!("since counting began {ago}"),
+        match (self.activity.is_from_start, self.activity.is_from_change) {
+            (true, _) => format!("since the query was started {ago}"),
+            (_, true) => format!("since the query got other values {ago}"),
+            _ => format!("since counting began {ago}"),
         }
     }
 
@@ -143,7 +144,7 @@ impl Sentences<'_> {
         if self.activity.results_ever.is_some_and(|ever| ever > self.activity.results) {
             let ever = counted(self.activity.results_ever.unwrap_or_default(), "result");
             text.push_str(&format!("; the query has given {ever} before"));
-        } else if !self.activity.is_from_start {
+        } else if !self.activity.is_from_start && !self.activity.is_from_change {
             text.push_str("; ask again after the next event");
         }
         text
@@ -160,17 +161,16 @@ impl Sentences<'_> {
             _ if refused == events => format!("all {refused} events were refused"),
             _ => format!("{refused} rows of {} were refused", counted(events, "event")),
         };
-        match &self.activity.last_refusal {
-            Some(last) => {
-                let (detail, hint) = last.detail.split_once("\nhint: ").unwrap_or((&last.detail, ""));
-                let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
-                let what = if last.is_row { "row" } else { "payload" };
-                text.push_str(&format!(" ({}): {detail}{hint}; last {what}: {}", last.reason, last.content));
-            }
-            None => {
-                let reasons = self.activity.refused.iter().map(|(reason, rows)| format!("{rows} {reason}"));
-                text.push_str(&format!(" ({})", reasons.collect::<Vec<_>>().join(", ")));
-            }
+        text.push_str(&format!(" ({})", reasons(&self.activity.refused)));
+        if let Some(last) = &self.activity.last_refusal {
+            let (detail, hint) = last.detail.split_once("\nhint: ").unwrap_or((&last.detail, ""));
+            let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
+            let what = if last.is_row { "row" } else { "payload" };
+            let of = match self.activity.refused.len() {
+                1 => String::new(),
+                _ => format!("the last one, {}: ", last.reason),
+            };
+            text.push_str(&format!(": {of}{detail}{hint}; last {what}: {}", last.content));
         }
         Some(text)
     }
@@ -251,10 +251,13 @@ impl Sentences<'_> {
         if inputs.iter().all(|input| input.event_time.is_none()) {
             text.push_str(&format!("{verb} when the server's clock has come to its end{due}"));
         } else {
+            // An event may be as late, and silence must last until the clock has gone on from the newest event time.
+            let closes_us = end_us.saturating_add(lateness_us);
+            let missing_us = activity.clock_us.map_or(0, |newest_us| closes_us.saturating_sub(newest_us));
+            let silence = span(missing_us.max(idle_us));
+            let closes = at(closes_us);
             text.push_str(&format!(
-                "{verb} when an event comes with a time from {} on, or when none has come for {}{due}",
-                at(end_us.saturating_add(lateness_us)),
-                span(idle_us),
+                "{verb} when an event comes with a time from {closes} on, or when none has come for {silence}{due}"
             ));
             if let Some(watermark_us) = activity.watermark_us {
                 text.push_str(&format!("; its watermark stands at {}", at(watermark_us)));
@@ -262,6 +265,16 @@ impl Sentences<'_> {
         }
         Some(text)
     }
+}
+
+/// Refused rows by reason: the reason alone if there is one, else the most frequent first.
+pub(in crate::engine) fn reasons(refused: &[(String, u64)]) -> String {
+    if let [(reason, _)] = refused {
+        return reason.clone();
+    }
+    let mut refused: Vec<&(String, u64)> = refused.iter().filter(|(_, rows)| *rows > 0).collect();
+    refused.sort_by_key(|(_, rows)| std::cmp::Reverse(*rows));
+    refused.iter().map(|(reason, rows)| format!("{rows} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Of topics those that have most levels in common with one, at most three; none without any.
@@ -297,7 +310,7 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     if refused > 0 {
         let last = query.refusal.as_ref().map(|refusal| format!(": {refusal}")).unwrap_or_default();
         let were = if refused == 1 { "was" } else { "were" };
-        all.push(format!("{} {were} refused{last}", counted(refused, "row")));
+        all.push(format!("{} {were} refused ({}){last}", counted(refused, "row"), reasons(&query.refused)));
     }
     if query.rows_in > 0 && query.rows_out == 0 {
         let came = counted(query.rows_in, "row");
