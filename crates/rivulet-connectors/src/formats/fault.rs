@@ -190,7 +190,15 @@ impl Fault {
             Problem::BinaryDepth => "nested too deep".into(),
             Problem::BinaryIntegerRange => "a number that does not fit BIGINT".into(),
         };
+        let is_bare = matches!(
+            self.problem,
+            Problem::ExpectedBareNumber | Problem::ExpectedBareBoolean | Problem::ExpectedTimestamp
+        );
         match name {
+            Some(name) if is_bare && is_word(payload, at, name) => format!(
+                "field '{name}' at byte {at}: {what}, its name: a first line with names is declared by FORMAT CSV \
+                 (header => true)"
+            ),
             Some(name) => format!("field '{name}' at byte {at}: {what}"),
             None => format!("at byte {at}: {what}"),
         }
@@ -206,6 +214,14 @@ fn declared_as(data_type: &DataType) -> String {
         DataType::Decimal128(precision, scale) => format!("DECIMAL({precision}, {scale})"),
         other => other.to_string(),
     }
+}
+
+/// Whether this word stands at byte `at`, in upper or lower case.
+fn is_word(payload: &[u8], at: usize, word: &str) -> bool {
+    let rest = payload.get(at..).unwrap_or_default();
+    let is_end = |byte: &u8| !byte.is_ascii_alphanumeric() && *byte != b'_';
+    rest.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word.as_bytes()))
+        && rest.get(word.len()).is_none_or(is_end)
 }
 
 /// What stands at byte `at`, by its first byte.

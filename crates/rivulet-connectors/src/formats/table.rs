@@ -183,6 +183,8 @@ mod tests {
             "the lines that can be read"
         );
         assert!(matches!(fault, Some(TableFault::Lines { count: 4, .. })));
+        let fault = decode_table(CSV, false, schema(), b"name,price\nA,1\n").unwrap_err().to_string();
+        assert!(fault.contains("found price, its name") && fault.contains("(header => true)"), "{fault}");
         let fault = decode_table(CSV, true, schema(), b"price,name\n").unwrap_err().to_string();
         assert_eq!(fault, "line 1: the header is 'price,name', and the columns are 'name,price'");
     }
