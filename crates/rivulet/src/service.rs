@@ -321,6 +321,8 @@ pub struct ServiceError {
     pub column: Option<u32>,
     /// What to do next.
     pub hint: Option<String>,
+    /// The parameter of a query that it is about, if it is about one.
+    pub parameter: Option<String>,
     /// How many statements of a script stand behind the one that failed.
     pub statements_not_run: usize,
 }
@@ -338,7 +340,8 @@ impl From<rivulet_sql::SqlError> for ServiceError {
 impl ServiceError {
     /// An error without position and hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), line: None, column: None, hint: None, statements_not_run: 0 }
+        let message = message.into();
+        Self { kind, message, line: None, column: None, hint: None, parameter: None, statements_not_run: 0 }
     }
 
     /// [`ErrorKind::NotFound`].

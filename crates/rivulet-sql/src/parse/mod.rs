@@ -309,7 +309,8 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if cursor.expect_one_of(&["QUERY", "APPLICATION"])? == 1 {
         let name = cursor.name("the name of an application")?;
         let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
-        cursor.expect_word("SET")?;
+        let example = || format!("write ALTER APPLICATION {name} SET (lateness => INTERVAL '5 seconds')");
+        cursor.expect_word("SET").map_err(|error| error.hint(example()))?;
         let options = cursor.named_values("the name of an option")?;
         let wish = if cursor.eat_word("with") { create::state_wish(cursor)? } else { StateWish::default() };
         return Ok(Statement::AlterApplication { name, input, options, wish });

@@ -89,9 +89,15 @@ fn the_hint_of_a_subquery_looks_at_its_aggregate() {
 fn the_hint_of_a_table_looks_at_the_join() {
     let alone = "1: the table 'side_input' is read by itself";
     let exists = "1: IN or EXISTS over the table 'side_input' is not supported yet";
+    let hint = "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL";
     check(
         "",
         &[
+            (
+                "SELECT price FROM bid EXCEPT SELECT key FROM side_input",
+                "1: EXCEPT over the table 'side_input' is not supported yet",
+                hint,
+            ),
             (
                 "SELECT key FROM side_input",
                 alone,

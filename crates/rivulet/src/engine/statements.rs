@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use rivulet_sql::{Literal, Name, Position, StateWish, Statement};
+use rivulet_sql::{Literal, Name, Position, SqlError, StateWish, Statement};
 use serde_json::{Value, json};
 
 use super::answers::{
@@ -45,9 +45,16 @@ impl Engine {
     ) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
-        let count = match rivulet_sql::statements(script).try_fold(0, |count: usize, one| one.map(|_| count + 1)) {
+        let read = |count: usize, one: Result<(Statement, Position), SqlError>| {
+            let (statement, position) = one.map_err(ServiceError::from)?;
+            match never_runs(&statement) {
+                Some(error) => Err(error.at(position.line, position.column)),
+                None => Ok(count + 1),
+            }
+        };
+        let count = match rivulet_sql::statements(script).try_fold(0, read) {
             Ok(count) => count,
-            Err(error) => return vec![Err(error.into())],
+            Err(error) => return vec![Err(error)],
         };
         let (mut results, mut bytes) = (Vec::new(), 0);
         let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
@@ -396,17 +403,8 @@ impl Engine {
             Statement::ExplainBigQuery { query, analyze: false } => {
                 Ok(lines("plan", &self.big_queries.explain_text(tenant, &query)?))
             }
-            Statement::RunQuery(query) => Err(match query.sink {
-                Some(_) => ServiceError::invalid("a query that goes on needs a name on a server")
-                    .with_hint("write CREATE QUERY name AS INSERT INTO ..., or run the script with `rivulet run`"),
-                None => ServiceError::invalid("a server runs queries that write to a sink").with_hint(
-                    "write CREATE QUERY name AS SELECT ... INTO sink; `rivulet sql` shows the rows of one SELECT \
-                         as they come, and POST /api/v1/select gives them",
-                ),
-            }),
-            Statement::ExplainBigQuery { analyze: true, .. } => {
-                Err(ServiceError::invalid("EXPLAIN ANALYZE runs the query, which a server does only for a name")
-                    .with_hint("run it with `rivulet run`, or write EXPLAIN without ANALYZE"))
+            statement @ (Statement::RunQuery(_) | Statement::ExplainBigQuery { analyze: true, .. }) => {
+                Err(never_runs(&statement).unwrap_or_else(|| ServiceError::invalid("this statement is not run here")))
             }
             Statement::DropSource { name, if_exists } => {
                 self.drop_statement(Declared::Source, tenant, &name, if_exists)
@@ -450,7 +448,9 @@ impl Engine {
         // The text that it was made of may be another one by now, which is not to be undone.
         let (running, replacement) = self.replace(tenant, application, wish, Some(&running)).map_err(|error| {
             let allowing = |hint: String| match hint.find("CREATE OR REPLACE APPLICATION") {
-                Some(place) => format!("{}put WITH (state => 'discard') behind the options", &hint[..place]),
+                Some(place) => {
+                    format!("{}ALTER APPLICATION {name} SET (...) WITH (state => 'discard')", &hint[..place])
+                }
                 None => hint,
             };
             at(ServiceError { hint: error.hint.map(allowing), line: None, column: None, ..error }, name)
@@ -523,9 +523,34 @@ impl Engine {
     }
 }
 
-/// The one of several given values that an error speaks of.
+/// Why a server does not run a statement, whatever it has; nothing if it does. Nothing of a script with one is run.
+fn never_runs(statement: &Statement) -> Option<ServiceError> {
+    let (message, hint) = match statement {
+        Statement::RunQuery(query) if query.sink.is_some() => (
+            "a query that goes on needs a name on a server",
+            "write CREATE QUERY name AS INSERT INTO ..., or run the script with `rivulet run`",
+        ),
+        Statement::RunQuery(_) => (
+            "a script on a server has no SELECT that writes nowhere",
+            "send the SELECT alone: `rivulet sql` shows its rows as they come, and POST /api/v1/select gives them; or \
+             write CREATE QUERY name AS SELECT ... INTO sink",
+        ),
+        Statement::ExplainBigQuery { analyze: true, .. } => (
+            "EXPLAIN ANALYZE runs the query, which a server does only for a name",
+            "run it with `rivulet run`, or write EXPLAIN without ANALYZE",
+        ),
+        _ => return None,
+    };
+    Some(ServiceError::invalid(message).with_hint(hint))
+}
+
+/// The one of several given values that an error is about, or speaks of.
 fn about<'v>(error: &ServiceError, values: &'v [(Name, Literal, Position)]) -> Option<&'v Name> {
-    values.iter().map(|(name, ..)| name).find(|name| error.message.contains(&format!("'{name}'")))
+    let mut names = values.iter().map(|(name, ..)| name);
+    match &error.parameter {
+        Some(parameter) => names.find(|name| name.text == *parameter),
+        None => names.find(|name| error.message.contains(&format!("'{name}'"))),
+    }
 }
 
 fn not_declared(what: Declared, name: &Name) -> ServiceError {

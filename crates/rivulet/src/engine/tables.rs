@@ -205,8 +205,13 @@ impl ReferenceTables {
         }
         if !users.is_empty() {
             let users = users.join(", ");
+            let has_rows_in_text = known.declared(name).is_ok_and(|create| inline_rows::is_one(&create.address));
+            let rows = match has_rows_in_text {
+                true => format!("put other rows in the place of these with CREATE OR REPLACE TABLE {name}"),
+                false => "load other rows with REFRESH TABLE".to_owned(),
+            };
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' is used by {users}"))
-                .with_hint("drop them first, or load other rows with REFRESH TABLE"));
+                .with_hint(format!("drop them first, or {rows}")));
         }
         self.catalog.remove_table(full_name)?;
         known.loaded.remove(name);

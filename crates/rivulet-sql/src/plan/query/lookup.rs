@@ -85,7 +85,13 @@ impl Lowering {
                     }
                     _ => "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
                 };
-                return Err(not_yet(position, &format!("IN or EXISTS over the table '{name}'")).hint(hint));
+                // Of these alone null equals null.
+                let what = match (join.nulls_are_equal, join.kind) {
+                    (true, KeyedJoinKind::LeftAnti) => "EXCEPT",
+                    (true, _) => "INTERSECT",
+                    (false, _) => "IN or EXISTS",
+                };
+                return Err(not_yet(position, &format!("{what} over the table '{name}'")).hint(hint));
             }
             _ => {
                 return Err(refused(position, format!("the rows of the table '{name}' would come without partner"))

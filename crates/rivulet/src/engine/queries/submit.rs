@@ -612,7 +612,7 @@ pub(in crate::engine) fn param_value<'a>(value: &'a ParameterValue<'_>) -> Param
 }
 
 pub(in crate::engine) fn bind_error(error: BindError) -> ServiceError {
-    let refused = ServiceError::invalid(error.message);
+    let refused = ServiceError { parameter: error.parameter, ..ServiceError::invalid(error.message) };
     match error.hint {
         Some(hint) => refused.with_hint(hint),
         None => refused,
