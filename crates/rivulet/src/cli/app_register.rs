@@ -7,16 +7,16 @@ use rivulet_sql::{CreateTable, Position, Statement};
 
 use crate::api::types::{Application, Table};
 use crate::counted::counted;
-use crate::http_client::Client;
+use crate::http_client::{Client, ClientError};
 use crate::inline_rows;
 use crate::run::CONNECTORS;
-use crate::service::ServiceError;
+use crate::service::{ErrorKind, ServiceError};
 use crate::trial::beside_script;
 
-use super::Global;
 use super::error::CliError;
 use super::output::{colours, paint, print_json};
 use super::sql::read_source;
+use super::{Global, app};
 
 /// The most bytes of a table's file: it goes to the server within a statement, which has 4 MiB at most.
 const TABLE_BYTES_MAX: u64 = 3 << 20;
@@ -41,8 +41,10 @@ pub(super) struct RegisterArguments {
 
 /// What is sent to the server.
 enum Sent {
-    Table(String),
-    Application(String),
+    /// With its file, if that is not here.
+    Table(String, Option<PathBuf>),
+    /// With its name, if that is known.
+    Application(Option<String>, String),
 }
 
 pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments) -> Result<(), CliError> {
@@ -56,15 +58,24 @@ pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments
         let failed = |error: CliError| in_file(error, file, files.len());
         let folder = file.parent().unwrap_or(Path::new(""));
         for sent in statements(&sql, folder, replace).map_err(failed)? {
-            let failed = |error, text: &str| failed(CliError::from(error).in_source(text));
+            let failed = |error: ClientError, text: &str| failed(refused(error, file).in_source(text));
             match sent {
-                Sent::Table(text) => {
-                    let table = client.post_text("/api/v1/tables", &text).map_err(|error| failed(error, &sql))?;
+                Sent::Table(text, missing) => {
+                    let table = client.post_text("/api/v1/tables", &text).map_err(|error| {
+                        let error = failed(error, &sql);
+                        match &missing {
+                            Some(path) => error.with_note(format!("there is no file {} here", path.display())),
+                            None => error,
+                        }
+                    })?;
                     print_table(global, &table)?;
                 }
-                Sent::Application(text) => {
-                    let application = client.post_text(&path, &text).map_err(|error| failed(error, &text))?;
-                    print_application(global, &application)?;
+                Sent::Application(name, text) => {
+                    let known = name.and_then(|name| client.get::<Application>(&app::path(&name), &[]).ok());
+                    let application: Application =
+                        client.post_text(&path, &text).map_err(|error| failed(error, &text))?;
+                    let is_same = known.is_some_and(|known| known.id == application.id);
+                    print_application(global, &application, is_same)?;
                 }
             }
         }
@@ -75,20 +86,22 @@ pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments
 /// The statements of a script, as they are sent; tables so that they replace others, if that is wanted. A script that
 /// is not understood here goes to the server as it is: that may be of another version, and says what is wrong.
 fn statements(sql: &str, folder: &Path, replaces: bool) -> Result<Vec<Sent>, CliError> {
-    let whole = || vec![Sent::Application(sql.to_owned())];
+    let whole = || vec![Sent::Application(None, sql.to_owned())];
     let Ok(statements) = rivulet_sql::statements(sql).collect::<Result<Vec<_>, _>>() else { return Ok(whole()) };
     let mut sent = Vec::with_capacity(statements.len());
     for (statement, position) in statements {
         match statement {
             Statement::CreateTable(create) => {
-                let text = with_rows(&create, position, folder)?;
+                let (text, missing) = with_rows(&create, position, folder)?;
                 let text = match replaces && !create.replaces && !create.if_not_exists {
                     true => text.replacen(&text[..CREATE.len()], "CREATE OR REPLACE", 1),
                     false => text,
                 };
-                sent.push(Sent::Table(at(position, &text)));
+                sent.push(Sent::Table(at(position, &text), missing));
             }
-            Statement::CreateApplication(create) => sent.push(Sent::Application(at(position, &create.text))),
+            Statement::CreateApplication(create) => {
+                sent.push(Sent::Application(Some(create.name.text.clone()), at(position, &create.text)));
+            }
             _ => {
                 let hint =
                     "this registers applications and their tables; rivulet sql runs scripts with other statements";
@@ -106,12 +119,16 @@ fn at(position: Position, text: &str) -> String {
     format!("{}{}{text}", "\n".repeat(lines as usize), " ".repeat(columns as usize))
 }
 
-/// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server.
-fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<String, CliError> {
+/// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server, and
+/// where it would be here is told.
+fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<(String, Option<PathBuf>), CliError> {
     // A script of somebody else must not send any file of this machine: other paths are those of the server.
     let path = CONNECTORS.path_of(&create.address).filter(|path| is_below(Path::new(path)));
     let path = path.map(|path| beside_script(folder, path));
-    let Some(path) = path.filter(|path| path.is_file()) else { return Ok(create.text.clone()) };
+    let Some(path) = path else { return Ok((create.text.clone(), None)) };
+    if !path.is_file() {
+        return Ok((create.text.clone(), Some(path)));
+    }
     let shown = path.display();
     let unread = |error: &dyn std::fmt::Display| CliError::new(format!("cannot read {shown}: {error}"));
     let bytes = std::fs::metadata(&path).map_err(|error| unread(&error))?.len();
@@ -125,10 +142,11 @@ fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<
     let (old, new) = (literal(&create.address), literal(&inline_rows::address_of(&rows)));
     // Where it was read: the same text may stand in a comment before it.
     let begin = offset_of(create.address_position, position, &create.text);
-    match begin.and_then(|begin| create.text.split_at_checked(begin)) {
-        Some((before, behind)) if behind.starts_with(&old) => Ok(format!("{before}{new}{}", &behind[old.len()..])),
-        _ => Ok(create.text.replacen(&old, &new, 1)),
-    }
+    let text = match begin.and_then(|begin| create.text.split_at_checked(begin)) {
+        Some((before, behind)) if behind.starts_with(&old) => format!("{before}{new}{}", &behind[old.len()..]),
+        _ => create.text.replacen(&old, &new, 1),
+    };
+    Ok((text, None))
 }
 
 /// The byte of a text that begins at one place of a script at which another place is.
@@ -154,13 +172,31 @@ fn print_table(global: Global, table: &Table) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_application(global: Global, application: &Application) -> Result<(), CliError> {
+/// The refusal of a file that was sent. What exists with another text is replaced from here too.
+fn refused(error: ClientError, file: &Path) -> CliError {
+    let exists = matches!(&error, ClientError::Refused(detail) if detail.kind == ErrorKind::AlreadyExists.name());
+    let error = CliError::from(error);
+    let shown = file.display();
+    match exists {
+        true => error.with_hint(format!(
+            "rivulet app register --replace {shown} puts it in the place of that one, whose queries go on; or take \
+             another name"
+        )),
+        false => error,
+    }
+}
+
+/// `is_same` says whether it was registered with this text before.
+fn print_application(global: Global, application: &Application, is_same: bool) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     if global.json {
         return print_json(&mut out, application);
     }
     match &application.replacement {
         Some(replacement) => eprintln!("{}", replacement.text(&application.name)),
+        None if is_same => {
+            eprintln!("application {} is registered already with this text, nothing was done", application.name);
+        }
         None => eprintln!("application {} is registered", application.name),
     }
     for warning in &application.warnings {

@@ -94,8 +94,10 @@ enum Command {
     /// Run an SQL script on a server, or type SQL
     Sql(sql::SqlArguments),
     /// Register, list, show, explain or drop applications
+    #[command(arg_required_else_help = true)]
     App(app::AppArguments),
     /// Submit, list, show, watch, pause, resume or drop queries
+    #[command(after_help = query::EXAMPLES, arg_required_else_help = true)]
     Query(query::QueryArguments),
     /// Show what the server is doing
     #[command(after_help = status::COLUMNS)]

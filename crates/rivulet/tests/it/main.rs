@@ -32,6 +32,7 @@ mod dead_letters;
 mod engine;
 mod examples;
 mod file_names;
+mod first_steps;
 mod hostile_http;
 mod hostile_statements;
 mod key_property;

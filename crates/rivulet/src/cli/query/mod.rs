@@ -22,6 +22,17 @@ use super::output::{bytes, cell, colours, duration_us, paint, print_json, table}
 use super::{Connection, Global};
 use bulk::Existing;
 
+pub(super) const EXAMPLES: &str = "\
+A query is one use of an application: its values of the parameters. Big queries, which CREATE QUERY name AS SELECT ...
+makes, are shown, paused, resumed, dropped and watched by the same commands.
+
+Examples:
+  rivulet query submit --application freezer_alarm --name north_1 -p shop=north -p freezer=1
+  rivulet query why north_1          why nothing comes of it, or what does
+  rivulet query watch north_1        its results as they come
+  rivulet query set north_1 warmest=-10
+  rivulet query list --application freezer_alarm --like 'north%'";
+
 /// Arguments of `rivulet query`.
 #[derive(Debug, clap::Args)]
 pub(super) struct QueryArguments {
