@@ -223,6 +223,8 @@ pub struct LiveResult {
     pub text: String,
     /// Results before it that there was no memory for.
     pub skipped: u64,
+    /// Whether it is no result, but what a SELECT has refused.
+    pub is_note: bool,
     /// What it counts for, until the last reader has it.
     pub(crate) _waiting: Option<Waiting>,
 }

@@ -148,6 +148,7 @@ impl Watch {
             }
         };
         let event = match received {
+            Ok(Ok(result)) if result.is_note => Event::default().event("refused").data(&result.text),
             Ok(Ok(result)) => {
                 self.left -= 1;
                 Event::default().event("result").data(&result.text)

@@ -8,6 +8,7 @@ use rivulet_sql::Statement;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{CompletionType, Editor};
+use serde_json::Value;
 
 use crate::api::types::{SqlAnswer, StatementResult};
 use crate::counted::counted;
@@ -63,11 +64,42 @@ fn is_select(script: &str) -> bool {
     is_one && statements.next().is_none()
 }
 
+/// What a SELECT has refused: told when it is twice as much as was told before, and at the end.
+#[derive(Default)]
+struct Refused {
+    told_rows: u64,
+    rows: u64,
+    text: String,
+}
+
+impl Refused {
+    fn note(&mut self, note: &str) {
+        let note: Value = serde_json::from_str(note).unwrap_or_default();
+        self.rows = note["rows"].as_u64().unwrap_or_default();
+        let reasons = note["reasons"].as_object().into_iter().flatten();
+        let reasons: Vec<String> = reasons.map(|(reason, rows)| format!("{rows} {reason}")).collect();
+        let example = note["example"].as_str().map(|text| format!("; one of them: {text}")).unwrap_or_default();
+        let were = if self.rows == 1 { "was" } else { "were" };
+        self.text = format!("{} {were} refused ({}){example}", counted(self.rows, "row"), reasons.join(", "));
+        if self.rows >= 2 * self.told_rows {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        if self.rows > self.told_rows {
+            eprintln!("{}", self.text);
+            self.told_rows = self.rows;
+        }
+    }
+}
+
 /// Prints the rows of a SELECT, a JSON object each, until its input ends or Ctrl-C.
 fn select(client: &Client, script: &str) -> Result<(), CliError> {
     if io::stderr().is_terminal() {
         eprintln!("rows are shown as they come; Ctrl-C ends it");
     }
+    let mut refused = Refused::default();
     let shown = client.select(script, |event| match event {
         WatchEvent::Result(row) => {
             let mut out = io::stdout().lock();
@@ -78,7 +110,14 @@ fn select(client: &Client, script: &str) -> Result<(), CliError> {
             eprintln!("too slow: {} skipped", counted(count, "row"));
             Ok(())
         }
-        WatchEvent::End("ended" | "limit") => Ok(()),
+        WatchEvent::Refused(note) => {
+            refused.note(note);
+            Ok(())
+        }
+        WatchEvent::End("ended" | "limit") => {
+            refused.tell();
+            Ok(())
+        }
         WatchEvent::End("stopping") => Err(CliError::new("the server is stopping: no more rows")),
         WatchEvent::End(reason) => Err(CliError::new(reason.strip_prefix("failed: ").unwrap_or(reason).to_owned())),
     });

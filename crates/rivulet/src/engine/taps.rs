@@ -168,6 +168,13 @@ impl Taps {
         }
     }
 
+    /// Tells the readers of a query what was refused. Call it seldom: it has no bound of its own.
+    pub(super) fn note(&self, query: &Watched, text: String) {
+        if let Some(tap) = self.taps.read().get(query) {
+            let _ = tap.sender.send(Arc::new(LiveResult { text, is_note: true, ..LiveResult::default() }));
+        }
+    }
+
     /// Hands a result on if there is room for it; whether anybody still watches.
     fn offer(&self, query: &Watched, tap: &Tap, watched: usize, text: String) -> bool {
         let bytes = text.len() + RESULT_BYTES;
@@ -179,7 +186,8 @@ impl Taps {
         if has_room(self.bytes_max / watched.max(1), &tap.bytes) && has_room(self.bytes_max, &self.bytes) {
             let waiting = Some(Waiting::new(bytes, &tap.bytes, &self.bytes));
             let skipped = tap.skipped.swap(0, Ordering::Relaxed);
-            return tap.sender.send(Arc::new(LiveResult { text, skipped, _waiting: waiting })).is_ok();
+            let result = LiveResult { text, skipped, is_note: false, _waiting: waiting };
+            return tap.sender.send(Arc::new(result)).is_ok();
         }
         let skipped = tap.skipped.fetch_add(1, Ordering::Relaxed) + 1;
         let mut last = self.last_notice.lock();

@@ -12,6 +12,8 @@ pub enum WatchEvent<'a> {
     Result(&'a str),
     /// So many results were skipped because this client was too slow.
     Lost(u64),
+    /// What a SELECT has refused so far, as JSON: `rows`, `reasons` and an `example`.
+    Refused(&'a str),
     /// There will be no more: `limit`, `dropped` (the query was) or `stopping` (the server is).
     End(&'a str),
 }
@@ -35,6 +37,7 @@ pub(super) fn read<E>(
         if content.is_empty() {
             match event.as_str() {
                 "result" => visit(WatchEvent::Result(&data))?,
+                "refused" => visit(WatchEvent::Refused(&data))?,
                 "lost" => visit(WatchEvent::Lost(data.parse().unwrap_or(0)))?,
                 "end" => return visit(WatchEvent::End(&data)),
                 // A comment, or an event of a later version.

@@ -229,6 +229,7 @@ fn results_are_watched_live_and_losses_are_told() {
                 seen.push(match event {
                     WatchEvent::Result(result) => result.to_owned(),
                     WatchEvent::Lost(_) => "lost".to_owned(),
+                    WatchEvent::Refused(text) => format!("refused: {text}"),
                     WatchEvent::End(reason) => format!("end: {reason}"),
                 });
                 Ok::<_, ClientError>(())
@@ -266,7 +267,7 @@ fn a_slow_watcher_is_told_how_many_results_it_lost() {
                 match event {
                     WatchEvent::Result(_) => results += 1,
                     WatchEvent::Lost(count) => lost += count,
-                    WatchEvent::End(_) => {}
+                    WatchEvent::Refused(_) | WatchEvent::End(_) => {}
                 }
                 if results == 1 && lost == 0 {
                     let _ = seen_first.send(());

@@ -34,6 +34,7 @@ fn select(client: &Client, sql: &str) -> Result<(Vec<String>, String), ClientErr
         match event {
             WatchEvent::Result(row) => rows.push(row.to_owned()),
             WatchEvent::Lost(count) => panic!("{count} rows were lost"),
+            WatchEvent::Refused(_) => {}
             WatchEvent::End(reason) => reason.clone_into(&mut end),
         }
         Ok(())
@@ -130,4 +131,16 @@ fn what_is_no_select_that_can_be_watched_is_refused() {
     assert!(refused("SHOW QUERIES").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM few; SELECT n FROM few").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM fwe").line.is_some());
+}
+
+#[test]
+fn a_select_says_what_it_refused() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    declare(&engine, folder.path(), "{\"n\":\"one\"}\n{\"n\":\"two\"}\n");
+    let shown = rivulet().args(["sql", "--server", &server.url(), "-c", "SELECT n FROM few"]).output().unwrap();
+    let said = String::from_utf8_lossy(&shown.stderr);
+    assert!(shown.status.success() && shown.stdout.is_empty(), "{said}");
+    assert!(said.contains("2 rows were refused (2 decode); one of them: field 'n'"), "{said}");
 }

@@ -205,7 +205,7 @@ fn watch(client: &Client, name: &str, limit: Option<u64>) -> Result<(), CliError
             eprintln!("too slow: {} skipped", counted(count, "result"));
             Ok(())
         }
-        WatchEvent::End("limit") => Ok(()),
+        WatchEvent::Refused(_) | WatchEvent::End("limit") => Ok(()),
         WatchEvent::End("dropped") => Err(CliError::new(format!("the query {name} was dropped: no more results"))),
         WatchEvent::End(_) => Err(CliError::new("the server is stopping: no more results")
             .with_hint("watch again when it runs; the query is kept")),

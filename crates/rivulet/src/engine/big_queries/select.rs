@@ -5,15 +5,17 @@
 //! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source,
 //! and writes nowhere: not even what it refuses to the sinks of its sources.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rivulet_connectors::connector::Host;
-use rivulet_dataflow::Batch;
+use rivulet_dataflow::{Batch, Reason};
 use rivulet_runtime::Tap;
 use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
+use serde_json::json;
 
 use super::BigQueries;
 use crate::engine::taps::{Taps, Watched};
@@ -27,6 +29,9 @@ const SELECTS_MAX: usize = 16;
 
 /// How often it is looked whether one has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// The least time between two notes about rows that were refused.
+const NOTE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Numbers of SELECT, each once in a process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -102,6 +107,33 @@ impl Select {
     }
 }
 
+/// What its reader knows of the rows that a SELECT has refused: nothing else says why none come.
+#[derive(Default)]
+struct Told {
+    rows: u64,
+    looked: Option<Instant>,
+}
+
+impl Told {
+    /// Tells of those that are new, once in a while and at the end.
+    fn tell(&mut self, running: &Running, taps: &Taps, watched: &Watched, is_over: bool) {
+        if !is_over && self.looked.is_some_and(|looked| looked.elapsed() < NOTE_PERIOD) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let report = running.report();
+        let rows = report.refused.iter().sum::<u64>();
+        if rows == self.rows {
+            return;
+        }
+        self.rows = rows;
+        let reasons = Reason::ALL.into_iter().map(|reason| (reason.name(), report.refused[reason as usize]));
+        let reasons: BTreeMap<&str, u64> = reasons.filter(|(_, rows)| *rows > 0).collect();
+        let note = json!({"rows": rows, "reasons": reasons, "example": report.refusals.last()});
+        taps.note(watched, note.to_string());
+    }
+}
+
 /// Ends a SELECT when its reader goes.
 struct Guard(Arc<Running>);
 
@@ -174,8 +206,11 @@ impl BigQueries {
         let selection = Selection { rows, end: end.clone(), _running: Box::new(Guard(running.clone())) };
         let wait = move || {
             let _place = place;
+            let mut refused = Told::default();
             let ended = loop {
-                if let Some(ended) = running.wait(LOOK_PERIOD) {
+                let ended = running.wait(LOOK_PERIOD);
+                refused.tell(&running, &taps, &watched, ended.is_some());
+                if let Some(ended) = ended {
                     break ended;
                 }
             };
