@@ -23,6 +23,25 @@ pub struct Call {
     pub has_star: bool,
 }
 
+/// What a query names in FROM: the parts of each name, and where it stands. What it defines in WITH is among them.
+pub fn relations(query: &ast::Query) -> Vec<(Vec<String>, (u64, u64))> {
+    let mut found = Vec::new();
+    let collected = look(query, &mut |node| {
+        if let Node::TableFactor(ast::TableFactor::Table { name, args: None, .. }) = node {
+            let parts = name.0.iter().filter_map(ast::ObjectNamePart::as_ident);
+            let parts = parts.map(|part| match part.quote_style {
+                None => part.value.to_lowercase(),
+                Some(_) => part.value.clone(),
+            });
+            let start = name.span().start;
+            found.push((parts.collect(), (start.line, start.column)));
+        }
+        Ok(())
+    });
+    debug_assert!(collected.is_ok(), "nothing is wrong with a name here");
+    found
+}
+
 /// The functions that a query calls, except for those with a syntax of their own.
 pub fn calls(query: &ast::Query) -> Vec<Call> {
     let mut found = Vec::new();

@@ -132,6 +132,10 @@ impl ContextProvider for Catalog {
         };
         match &name {
             TableReference::Bare { table } => self.relations.get(table.as_ref()).cloned().ok_or_else(unknown),
+            // What an application reads and writes is called by both names.
+            TableReference::Partial { schema, table } => {
+                self.relations.get(&format!("{schema}.{table}")).cloned().ok_or_else(unknown)
+            }
             _ => Err(unknown()),
         }
     }

@@ -54,7 +54,9 @@ pub use explain_query::explain_query;
 pub use functions::{FunctionDescription, function, functions};
 pub use migration::{QueryMigration, StateMigration, migration, query_migration};
 pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements};
-pub use plan::query::{PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query};
+pub use plan::query::{
+    PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,
+};
 pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};

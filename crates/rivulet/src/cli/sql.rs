@@ -190,7 +190,8 @@ Statements end with a semicolon and may take several lines.
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
-  SELECT ... FROM source;  shows rows as they come, until Ctrl-C
+  SELECT ... FROM source | application.input | application.output | query | \"mqtt:topic/+\" [LIMIT n];
+    shows rows as they come, until Ctrl-C
   CHECKPOINT;  SHOW CHECKPOINTS;
 Tab completes keywords, functions and names that the server has.
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";

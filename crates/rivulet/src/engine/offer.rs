@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::data_folder::archive::Backup;
 use crate::service::{
     Access, Alteration, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
-    QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement, Selection, Service, ServiceError,
-    Session, StatementResult, Status, TableInfo, Tenant,
+    QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement, Resource, Selection, Service,
+    ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -167,7 +167,9 @@ impl Service for Engine {
     }
 
     fn select(&self, permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
-        self.big_queries.begin_select(permit.tenant(), sql)
+        let access = self.access();
+        let may = |kind, name: &str| access.may_subscribe(permit.caller(), Resource { kind, name: Some(name) });
+        self.big_queries.begin_select(permit.tenant(), sql, &may)
     }
 
     fn checkpoint(&self, _permit: &Permit) -> Result<CheckpointInfo, ServiceError> {

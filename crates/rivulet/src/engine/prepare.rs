@@ -192,7 +192,7 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
     ))
 }
 
-fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError> {
+pub(super) fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError> {
     let options: Vec<(String, String)> =
         spec.options.iter().map(|(name, value)| (name.clone(), literal_text(value))).collect();
     let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));

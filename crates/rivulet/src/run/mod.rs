@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Direction, FinalUpTo, Health, Host};
 use rivulet_dataflow::stage::sink_instances;
-use rivulet_dataflow::{Sink, Snapshot};
+use rivulet_dataflow::{Sink, Snapshot, Source};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Tap, WorkerSettings, WorkerStatus, Workers};
-use rivulet_sql::{PlannedOutput, QueryPlan, SinkDeclaration};
+use rivulet_sql::{PlannedOutput, PlannedSource, QueryPlan, SinkDeclaration};
 
 use crate::service::{ErrorKind, ServiceError};
 use letters::QueryLetters;
@@ -133,9 +133,12 @@ impl Runner {
         name: &str,
         results: Option<Box<dyn Results>>,
     ) -> Result<Running, ServiceError> {
-        Opened::open(self.options, &Host::of_user(), plan, name, results, None)?.start(&self.workers)
+        Opened::open(self.options, &Host::of_user(), plan, name, results, None, None)?.start(&self.workers)
     }
 }
+
+/// Opens a source that no connector has; nothing of those that have one.
+pub(crate) type Given = dyn Fn(&PlannedSource) -> Option<Result<Box<dyn Source>, ServiceError>> + Send + Sync;
 
 /// Where a query goes on of which checkpoints are made; without a snapshot it begins.
 pub(crate) type Checkpointed = Option<Snapshot>;
@@ -152,14 +155,15 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens what a query reads and writes in a process that has connections, and may make checkpoints. This waits for
-    /// the world outside.
+    /// Opens what a query reads, unless it is `given`, and writes in a process that has connections, and may make
+    /// checkpoints. This waits for the world outside.
     pub(crate) fn open(
         options: RunOptions,
         host: &Host,
         plan: &QueryPlan,
         name: &str,
         results: Option<Box<dyn Results>>,
+        given: Option<&Given>,
         checkpoints: Option<Checkpointed>,
     ) -> Result<Self, ServiceError> {
         let parallelism = options.parallelism;
@@ -174,7 +178,10 @@ impl Opened {
         let sources = plan.sources.iter().enumerate().map(|(place, source)| {
             let (end, host) = open::end(&source.declaration.name, Direction::Source, host);
             ends.push(end);
-            open::source(source, parallelism, &host, was_at(place))
+            match given.and_then(|given| given(source)) {
+                Some(given) => Ok(vec![open::partition(given?, source, None)]),
+                None => open::source(source, parallelism, &host, was_at(place)),
+            }
         });
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());

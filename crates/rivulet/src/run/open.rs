@@ -97,11 +97,17 @@ pub(super) fn source(
     let opened = CONNECTORS.open_source(&spec, partitions_wanted).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
     })?;
-    // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
-    let live_limit = |source: &dyn Source| source.is_live().then_some(FUTURE_LIMIT_US);
     let mut newest_us = was_at.unwrap_or_default().iter().map(|state| state.newest_us);
-    let partitions = opened.into_iter().map(|source| Partition {
-        future_limit_us: declaration.future_limit_us.or_else(|| live_limit(&*source)),
+    Ok(opened.into_iter().map(|source| partition(source, planned, newest_us.next().flatten())).collect())
+}
+
+/// A partition of a source that is open, whose newest row so far has this time.
+pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest_us: Option<i64>) -> Partition {
+    let declaration = &planned.declaration;
+    // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
+    let live_limit = source.is_live().then_some(FUTURE_LIMIT_US);
+    Partition {
+        future_limit_us: declaration.future_limit_us.or(live_limit),
         source: match &planned.computed {
             Some(computed) => computed.over(source),
             None => source,
@@ -109,9 +115,8 @@ pub(super) fn source(
         event_time_column: planned.event_time,
         lateness_us: declaration.lateness_us,
         idle_timeout_us: declaration.idle_timeout_us,
-        newest_us: newest_us.next().flatten(),
-    });
-    Ok(partitions.collect())
+        newest_us,
+    }
 }
 
 /// A source or sink of a query, opened by a host of its own in which it says how it gets on.

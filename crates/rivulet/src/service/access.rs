@@ -136,7 +136,7 @@ impl Permit {
         Self(caller)
     }
 
-    pub(super) fn caller(&self) -> &Caller {
+    pub(crate) fn caller(&self) -> &Caller {
         &self.0
     }
 
@@ -271,6 +271,14 @@ impl Access {
             ServiceError::new(ErrorKind::Forbidden, format!("'{caller}' may not {verb} {resource}"))
                 .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
         })
+    }
+
+    /// Whether a caller may read what comes from now on, which is looked for by the service itself.
+    pub(crate) fn may_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> Result<(), ServiceError> {
+        match self.may_everything(caller) {
+            true => Ok(()),
+            false => self.may(caller, Action::Subscribe, resource),
+        }
     }
 
     fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {

@@ -24,8 +24,9 @@ const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings
 /// How many wrong tokens an address has free.
 const GUESSES: usize = 5;
 
-/// Knows three tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
-/// `secret`, changes queries whose names begin with `ann_`, publishes to `in/...` and subscribes to `out/...`.
+/// Knows four tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
+/// `secret`, changes queries whose names begin with `ann_`, publishes to `in/...` and subscribes to `out/...`. Bob
+/// does no more than run a SELECT over what he may subscribe to, which is `out/...`.
 struct Tokens;
 
 impl Authorizer for Tokens {
@@ -33,6 +34,7 @@ impl Authorizer for Tokens {
         match credentials.secret {
             Some(b"of-operator") => Ok(Caller::local_operator()),
             Some(b"of-ann") => Ok(Caller::new("default", "ann")),
+            Some(b"of-bob") => Ok(Caller::new("default", "bob")),
             Some(b"of-stranger") => Ok(Caller::new("nowhere", "stranger")),
             _ => Err(Refused::default()),
         }
@@ -49,6 +51,7 @@ impl Authorizer for Tokens {
             (Action::Read, ..) => true,
             (Action::Change, ResourceKind::Query, name) => name.is_some_and(is_own),
             (Action::Publish, ResourceKind::Topic, topic) => topic.is_some_and(|topic| topic.starts_with("in/")),
+            (Action::Subscribe, ResourceKind::Source, _) => caller.name() == "bob",
             (Action::Subscribe, ResourceKind::Topic, filter) => filter.is_some_and(|filter| filter.starts_with("out/")),
             _ => false,
         };
@@ -448,4 +451,23 @@ fn clients_of_the_embedded_broker_use_the_topics_that_they_may() {
     }
     let access = engine.access();
     assert_eq!((access.logins_refused(), access.requests_refused()), (4, 6));
+}
+
+#[test]
+fn a_select_reads_nothing_that_its_caller_may_not_subscribe_to() {
+    let folder = TempDir::new().expect("a folder");
+    let (_server, service) = server(folder.path());
+    let bob = service.session(Caller::new("default", "bob"));
+    for (relation, may) in [
+        ("\"mqtt:out/a\"", true),
+        ("\"mqtt:in/a\"", false),
+        ("\"mqtt:#\"", false),
+        ("doubled.output", true),
+        ("doubled.readings", false),
+        ("q", false),
+    ] {
+        let refused = bob.select(&format!("SELECT * FROM {relation}")).map(drop).err();
+        let is_forbidden = refused.as_ref().is_some_and(|error| error.kind == ErrorKind::Forbidden);
+        assert_eq!(is_forbidden, !may, "{relation}: {refused:?}");
+    }
 }

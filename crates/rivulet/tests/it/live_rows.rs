@@ -6,10 +6,11 @@ use std::path::Path;
 
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError, WatchEvent};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::engine::open;
-use super::server::rivulet;
+use super::server::{Publisher, Server, rivulet};
 use super::support::{AsOperator, TestServer, wait_until};
 use super::tables::said;
 
@@ -131,6 +132,58 @@ fn what_is_no_select_that_can_be_watched_is_refused() {
     assert!(refused("SHOW QUERIES").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM few; SELECT n FROM few").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM fwe").line.is_some());
+}
+
+/// Rows of a SELECT on a server, once they come; `publish` is called until they do.
+fn rows_of(server: &Server, sql: &str, limit: usize, mut publish: impl FnMut()) -> Vec<Value> {
+    let (client, sql) = (Client::new(&server.url()).unwrap(), format!("{sql} LIMIT {limit}"));
+    let selected = std::thread::spawn(move || select(&client, &sql));
+    wait_until("the SELECT has its rows", || {
+        publish();
+        selected.is_finished()
+    });
+    let (rows, end) = selected.join().unwrap().unwrap();
+    assert_eq!((rows.len(), end.as_str()), (limit, "ended"));
+    rows.iter().map(|row| serde_json::from_str(row).unwrap()).collect()
+}
+
+#[test]
+fn a_select_reads_topics_what_applications_read_and_write_and_results_of_queries() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(
+        "CREATE APPLICATION warm (home TEXT)
+         INPUT readings (ts TIMESTAMP EVENT TIME, v DOUBLE) FROM 'mqtt:home/{home}/t' FORMAT JSON
+         OUTPUT 'mqtt:home/{home}/warm' FORMAT JSON
+         AS SELECT ts, v * 2 AS twice FROM readings;
+         CREATE QUERY seven FROM APPLICATION warm WITH (home => '7');
+         CREATE SOURCE all_readings (home TEXT, v DOUBLE) FROM 'mqtt:home/+/t' FORMAT JSON
+           WITH (level_columns => 'home');
+         CREATE SINK nowhere TO 'blackhole:';
+         CREATE QUERY sums AS SELECT home, sum(v) AS v FROM all_readings GROUP BY home INTO nowhere;
+         CREATE QUERY plain AS SELECT home, v + 1 AS v FROM all_readings INTO nowhere",
+    );
+    let mut publisher = Publisher::connect(server.mqtt);
+    let mut publish = || publisher.publish("home/7/t", "{\"ts\": 1700000000000, \"v\": 2.5}");
+    let mut first = |sql: &str| rows_of(&server, sql, 1, &mut publish).remove(0);
+    let topic = first("SELECT * FROM \"mqtt:home/+/t\"");
+    assert_eq!(topic["topic"], "home/7/t");
+    assert!(topic["payload"].as_str().unwrap().contains("\"v\": 2.5"), "{topic}");
+    let input = first("SELECT topic, v FROM warm.readings");
+    assert_eq!(input, json!({"topic": "home/7/t", "v": 2.5}));
+    let output = first("SELECT topic, twice FROM warm.output");
+    assert_eq!(output, json!({"topic": "home/7/warm", "twice": 5.0}));
+    let result = first("SELECT ts, twice + 1 AS more FROM seven WHERE twice > 1");
+    assert_eq!(result, json!({"ts": 1_700_000_000_000_u64, "more": 6.0}));
+    assert_eq!(first("SELECT v FROM plain WHERE home = '7'")["v"], 3.5);
+    assert_eq!(first("SELECT op, home FROM sums WHERE op = '-'"), json!({"op": "-", "home": "7"}));
+
+    let client = Client::new(&server.url()).unwrap();
+    let refused = |sql: &str| select(&client, sql).unwrap_err().to_string();
+    assert!(refused("SELECT v FROM warm.nothing").contains("has no input or output 'nothing'"));
+    assert!(refused("SELECT v FROM eight").contains("there is no source, view or table 'eight'"));
+    server.sql_ok("DROP QUERY seven; DROP QUERY plain; DROP QUERY sums");
+    assert!(refused("SELECT v FROM plain").contains("there is no source, view or table 'plain'"));
 }
 
 #[test]

@@ -156,6 +156,15 @@ pub fn plan_look(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError>
     with_room(query.position, || plan_here(query, scope, false))
 }
 
+/// What a query names in FROM: the parts of each name, in lower case unless it is quoted, and where it stands.
+///
+/// # Errors
+/// A stored text that could not be read.
+pub fn relations_of(query: &BigQuery) -> Result<Vec<(Vec<String>, Position)>, SqlError> {
+    let found = rivulet_relational::calls::relations(query.query()?);
+    Ok(found.into_iter().map(|(parts, place)| (parts, Position::from(place).or(query.position))).collect())
+}
+
 fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;

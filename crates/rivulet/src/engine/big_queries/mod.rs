@@ -7,8 +7,8 @@
 //! In reading order: `claim`: who changes a query; `opener`: what waits for the world outside; `declared`: sources,
 //! sinks and views; here: queries, from their creation to their end; `saved` and `note`: what outlives the process;
 //! `life`: the states of a query; `begin`: where one goes on; `load`: start and end of the server; `replace`: another
-//! version of a query goes on where one was; `info` and `health`: what is shown of them; `select`: who looks at rows as
-//! they come; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which
+//! version of a query goes on where one was; `info` and `health`: what is shown of them; `select` and `looked_at`: who
+//! looks at rows as they come, and at which; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which
 //! the process dies; `memory`: about those that need more than there may be.
 
 mod begin;
@@ -19,6 +19,7 @@ mod health;
 mod info;
 mod life;
 mod load;
+mod looked_at;
 mod memory;
 mod note;
 mod opener;

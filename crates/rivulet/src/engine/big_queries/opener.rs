@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
 use crate::run::results::Results;
-use crate::run::{self, Opened, RunOptions};
+use crate::run::{self, Given, Opened, RunOptions};
 use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// What is needed to open something.
@@ -116,15 +116,16 @@ impl Opener {
         opened.with_tap(tap).start(&self.workers).map_err(without_place)
     }
 
-    /// Opens what a SELECT reads, and lets it run for its reader alone.
+    /// Opens what a SELECT reads, unless it is `given`, and lets it run for its reader alone.
     pub(super) fn start_select(
         &self,
         plan: &Arc<QueryPlan>,
         name: &FullName,
         results: Box<dyn Results>,
+        given: Box<Given>,
     ) -> Result<run::Running, ServiceError> {
         let host = Host { only_looks: true, ..self.host_of(name) };
-        let opened = self.open(plan, &name.name, host, Some(results), None)?;
+        let opened = self.open(plan, &name.name, host, Some((results, given)), None)?;
         opened.start(&self.workers).map_err(without_place)
     }
 
@@ -133,7 +134,7 @@ impl Opener {
         plan: &Arc<QueryPlan>,
         name: &str,
         host: Host,
-        results: Option<Box<dyn Results>>,
+        look: Option<(Box<dyn Results>, Box<Given>)>,
         checkpoints: Option<Option<Snapshot>>,
     ) -> Result<Opened, ServiceError> {
         let policy = self.config.workers.policy;
@@ -147,7 +148,8 @@ impl Opener {
         }
         let options = RunOptions::new(self.config.workers.threads);
         let (plan, query) = (plan.clone(), name.to_owned());
-        let open = move || Opened::open(options, &host, &plan, &query, results, checkpoints);
+        let (results, given) = look.unzip();
+        let open = move || Opened::open(options, &host, &plan, &query, results, given.as_deref(), checkpoints);
         let opened = self.call(&format!("opening what '{name}' reads and writes"), self.limit(), open);
         opened.map_err(without_place)
     }

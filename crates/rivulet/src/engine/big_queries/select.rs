@@ -18,6 +18,7 @@ use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
 use serde_json::json;
 
 use super::BigQueries;
+use super::looked_at::May;
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
 use crate::run::results::Results;
@@ -157,7 +158,12 @@ impl BigQueries {
     }
 
     /// Runs a SELECT of a tenant for as long as what this returns is held.
-    pub(in crate::engine) fn begin_select(&self, tenant: &Tenant, sql: &str) -> Result<Selection, ServiceError> {
+    pub(in crate::engine) fn begin_select(
+        &self,
+        tenant: &Tenant,
+        sql: &str,
+        may: May<'_>,
+    ) -> Result<Selection, ServiceError> {
         let Some(Statement::RunQuery(query)) = only_statement(sql)? else {
             return Err(ServiceError::invalid("expected one SELECT").with_hint("other statements go to /api/v1/sql"));
         };
@@ -169,7 +175,9 @@ impl BigQueries {
                 .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
         }
         let host = Host { files: self.opener.files.clone(), ..Host::default() };
-        let plan = Arc::new(plan_look(&query, &with_files(&query, &self.scope(tenant), &host)?)?);
+        let mut scope = with_files(&query, &self.scope(tenant), &host)?;
+        self.add_looked_at(tenant, &query, &mut scope, may)?;
+        let plan = Arc::new(plan_look(&query, &scope)?);
         if !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
@@ -195,7 +203,7 @@ impl BigQueries {
             left: plan.output.limit,
         };
         let name = tenant.named(format!("select {number}"));
-        let started = self.opener.start_select(&plan, &name, Box::new(results));
+        let started = self.opener.start_select(&plan, &name, Box::new(results), self.results_of(tenant));
         let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
         let end = Arc::<OnceLock<String>>::default();
         {

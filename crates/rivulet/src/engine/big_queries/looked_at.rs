@@ -1,0 +1,314 @@
+//! What a SELECT may read beside sources, views and tables: topics, what applications read and write, and the results
+//! of queries. Each becomes a source that is there for that SELECT alone.
+//!
+//! What must hold: nobody waits for whoever looks. A topic is read by a route of its own, whose queue drops the oldest;
+//! results are those that [`Taps`](crate::engine::taps::Taps) give to every reader, and what a reader misses is counted
+//! as refused for it alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use rivulet_connectors::formats::{Format, InputFormat};
+use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Source, SourceError};
+use rivulet_operators::application::{Application, FormatSpec, Output};
+use rivulet_sql::{BigQuery, Literal, Name, PlannedSource, Position, Scope, SourceDeclaration, relations_of};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use super::BigQueries;
+use crate::engine::prepare::format;
+use crate::run::Given;
+use crate::service::{ErrorKind, LiveResult, ResourceKind, ServiceError, Tenant};
+
+/// Whether whoever looks may subscribe to something of this name.
+pub(in crate::engine) type May<'a> = &'a dyn Fn(ResourceKind, &str) -> Result<(), ServiceError>;
+
+/// What the address of a query's results begins with. No statement can name it: it is no connector.
+const RESULTS: &str = "results:";
+
+/// What the name of a topic begins with.
+const TOPIC: &str = "mqtt:";
+
+/// The column of the topic, where there is no other of that name.
+const TOPIC_COLUMN: &str = "topic";
+
+/// What an output without a name is called.
+const OUTPUT: &str = "output";
+
+/// The format whose texts are read as they are.
+const JSON: &str = "json";
+
+/// How long to wait when there is no result.
+const IDLE: Duration = Duration::from_millis(5);
+
+impl BigQueries {
+    /// Adds what a SELECT reads and the scope does not have.
+    pub(super) fn add_looked_at(
+        &self,
+        tenant: &Tenant,
+        query: &BigQuery,
+        scope: &mut Scope,
+        may: May<'_>,
+    ) -> Result<(), ServiceError> {
+        for (parts, position) in relations_of(query)? {
+            let name = Name { text: parts.join("."), position };
+            let is_known = scope.source(&name.text).is_some()
+                || scope.view(&name.text).is_some()
+                || scope.table(&name.text).is_some();
+            if is_known {
+                continue;
+            }
+            let found = match parts.as_slice() {
+                [topic] if topic.starts_with(TOPIC) => Some(of_topic(&name, &topic[TOPIC.len()..], may)?),
+                [query] => self.of_results(tenant, &name, query, may)?,
+                [application, part] => self.of_application(tenant, &name, application, part, may)?,
+                _ => None,
+            };
+            if let Some(source) = found {
+                scope.add_source(source)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the results of queries that a SELECT of a tenant reads.
+    pub(super) fn results_of(&self, tenant: &Tenant) -> Box<Given> {
+        let (queries, tenant) = (self.queries.clone(), tenant.clone());
+        Box::new(move |planned: &PlannedSource| {
+            let query = planned.declaration.address.strip_prefix(RESULTS)?;
+            let open = || -> Result<Box<dyn Source>, ServiceError> {
+                let schema = planned.declaration.schema.project(&planned.columns);
+                let schema = schema.map_err(|error| ServiceError::new(ErrorKind::Internal, error.to_string()))?;
+                let format = planned.declaration.format.as_ref();
+                let source = ResultSource::new(queries.watch(&tenant.named(query))?, Arc::new(schema), format)?;
+                Ok(Box::new(source))
+            };
+            Some(open())
+        })
+    }
+
+    /// The results of a query, if there is one of this name.
+    fn of_results(
+        &self,
+        tenant: &Tenant,
+        name: &Name,
+        query: &str,
+        may: May<'_>,
+    ) -> Result<Option<SourceDeclaration>, ServiceError> {
+        let full_name = tenant.named(query);
+        let big = self.known.lock().queries.get(&full_name).map(|one| one.plan.clone());
+        let mut format = None;
+        let fields: Vec<FieldRef> = match big {
+            Some(Some(plan)) => {
+                let op = plan.output.changes.then(|| Arc::new(Field::new("op", DataType::Utf8, true)));
+                op.into_iter().chain(plan.output.schema.fields().iter().cloned()).collect()
+            }
+            Some(None) => return Err(not_running(name, query)),
+            None if !self.queries.state.lock().has_query(&full_name) => return Ok(None),
+            None => {
+                let application = self.queries.info(&full_name)?.application;
+                let running = self.queries.applications.find(&tenant.named(&application));
+                let running = running.map_err(|_| not_running(name, query))?;
+                // What readers get is the text of the first output, where that is JSON.
+                let output = running.application.outputs.first();
+                format = output.map(|output| output.format.clone()).filter(|format| format.name == JSON);
+                output.map(|output| output.schema.fields().to_vec()).unwrap_or_default()
+            }
+        };
+        may(ResourceKind::Query, query)?;
+        let fields: Vec<Field> = fields.iter().map(|field| as_decoded(field)).collect();
+        Ok(Some(source(name, format!("{RESULTS}{query}"), Arc::new(Schema::new(fields)), format, Vec::new())))
+    }
+
+    /// What comes to an input of an application, or is written by an output, of all its queries and devices.
+    fn of_application(
+        &self,
+        tenant: &Tenant,
+        name: &Name,
+        application: &str,
+        part: &str,
+        may: May<'_>,
+    ) -> Result<Option<SourceDeclaration>, ServiceError> {
+        let Ok(running) = self.queries.applications.find(&tenant.named(application)) else { return Ok(None) };
+        let one = &running.application;
+        let filter = |filter: Option<String>| {
+            let filter = filter.ok_or_else(|| {
+                let message = format!("of '{name}' each query has an address of its own");
+                placed(ServiceError::invalid(message), name).with_hint("read the topic itself: FROM \"mqtt:a/topic\"")
+            })?;
+            may(ResourceKind::Topic, &filter).map_err(|error| placed(error, name))?;
+            Ok::<_, ServiceError>(filter)
+        };
+        if let Some(place) = one.inputs.iter().position(|input| input.name == part) {
+            let (input, topics) = (&one.inputs[place], &running.topics.inputs[place]);
+            let columns = |places: &[usize]| {
+                let names = places.iter().map(|&column| input.schema.field(column).name().as_str());
+                names.collect::<Vec<_>>().join(", ")
+            };
+            let mut options = Vec::new();
+            if !input.topic.levels.is_empty() {
+                options.push(("level_columns", columns(&input.topic.levels)));
+            }
+            let (schema, topic) = match input.topic.whole {
+                Some(column) => (input.schema.clone(), Some(columns(&[column]))),
+                None => with_topic(&input.schema),
+            };
+            options.extend(topic.map(|topic| ("topic_column", topic)));
+            let address = format!("{TOPIC}{}", filter(topics.events.filter())?);
+            let declared = source(name, address, schema, Some(input.format.clone()), options);
+            return Ok(Some(SourceDeclaration {
+                event_time_column: input.event_time,
+                lateness_us: input.lateness_us,
+                idle_timeout_us: Some(input.idle_timeout_us),
+                future_limit_us: Some(input.future_limit_us),
+                ..declared
+            }));
+        }
+        let is_meant = |output: &Output| match &output.name {
+            Some(name) => name == part,
+            None => part == OUTPUT,
+        };
+        let Some(place) = one.outputs.iter().position(is_meant) else { return Err(no_part(name, one, part)) };
+        let output = &one.outputs[place];
+        let fields: Vec<Field> = output.schema.fields().iter().map(|field| as_decoded(field)).collect();
+        let (schema, topic) = with_topic(&Arc::new(Schema::new(fields)));
+        let options = topic.map(|topic| ("topic_column", topic)).into_iter().collect();
+        let address = format!("{TOPIC}{}", filter(running.topics.outputs[place].filter())?);
+        Ok(Some(source(name, address, schema, Some(output.format.clone()), options)))
+    }
+}
+
+/// The messages of a topic, or of all that a filter has: topic and payload.
+fn of_topic(name: &Name, filter: &str, may: May<'_>) -> Result<SourceDeclaration, ServiceError> {
+    may(ResourceKind::Topic, filter).map_err(|error| placed(error, name))?;
+    let text = |name: &str| Field::new(name, DataType::Utf8, true);
+    let schema = Arc::new(Schema::new(vec![text(TOPIC_COLUMN), text("payload")]));
+    let format = FormatSpec { name: "raw".into(), options: Vec::new(), position: (0, 0) };
+    let options = vec![("topic_column", TOPIC_COLUMN.to_owned())];
+    Ok(source(name, format!("{TOPIC}{filter}"), schema, Some(format), options))
+}
+
+/// A source that is declared nowhere.
+fn source(
+    name: &Name,
+    address: String,
+    schema: SchemaRef,
+    format: Option<FormatSpec>,
+    options: Vec<(&str, String)>,
+) -> SourceDeclaration {
+    let position = name.position;
+    let option = |(option, value): (&str, String)| {
+        (Name { text: option.to_owned(), position }, Literal::Text(value), Position::default())
+    };
+    SourceDeclaration {
+        name: name.clone(),
+        schema,
+        event_time_column: None,
+        lateness_us: 0,
+        idle_timeout_us: None,
+        future_limit_us: None,
+        late: None,
+        dead_letter: None,
+        address,
+        address_position: position,
+        format,
+        options: options.into_iter().map(option).collect(),
+        text: String::new(),
+    }
+}
+
+/// The columns with the topic behind them, if none of them is called so.
+fn with_topic(schema: &SchemaRef) -> (SchemaRef, Option<String>) {
+    if schema.index_of(TOPIC_COLUMN).is_ok() {
+        return (schema.clone(), None);
+    }
+    let topic = Arc::new(Field::new(TOPIC_COLUMN, DataType::Utf8, true));
+    let fields: Vec<_> = schema.fields().iter().cloned().chain([topic]).collect();
+    (Arc::new(Schema::new(fields)), Some(TOPIC_COLUMN.to_owned()))
+}
+
+/// A column of a result as it is read from the text that was written of it.
+fn as_decoded(field: &Field) -> Field {
+    let data_type = match field.data_type() {
+        known @ (DataType::Int64 | DataType::Float64 | DataType::Boolean | DataType::Timestamp(..)) => known.clone(),
+        number if number.is_numeric() => DataType::Float64,
+        _ => DataType::Utf8,
+    };
+    Field::new(field.name(), data_type, true)
+}
+
+fn placed(error: ServiceError, name: &Name) -> ServiceError {
+    match error.line {
+        Some(_) => error,
+        None => error.at(name.position.line, name.position.column),
+    }
+}
+
+fn not_running(name: &Name, query: &str) -> ServiceError {
+    let error = ServiceError::new(ErrorKind::Conflict, format!("the query '{query}' is not running"));
+    placed(error, name).with_hint("it has results again when it runs")
+}
+
+fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
+    let inputs = application.inputs.iter().map(|input| input.name.as_str());
+    let outputs = application.outputs.iter().map(|output| output.name.as_deref().unwrap_or(OUTPUT));
+    let known: Vec<&str> = inputs.chain(outputs).collect();
+    let message = format!("the application '{}' has no input or output '{part}'", application.name);
+    placed(ServiceError::not_found(message), name).with_hint(format!("there are {}", known.join(", ")))
+}
+
+/// The results of a query as rows.
+struct ResultSource {
+    results: Receiver<Arc<LiveResult>>,
+    decoder: Box<dyn Decoder>,
+    /// Those that wait to be decoded.
+    events: Events,
+}
+
+impl ResultSource {
+    fn new(
+        results: Receiver<Arc<LiveResult>>,
+        schema: SchemaRef,
+        written: Option<&FormatSpec>,
+    ) -> Result<Self, ServiceError> {
+        let times = written.map(format).transpose()?.map(|(_, times)| times).unwrap_or_default();
+        let (format, topic_columns) = (Format::Json, Vec::new());
+        let format = InputFormat { format, times, schema, event_time_column: None, topic_columns };
+        let decoder = format.decoder().map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()));
+        Ok(Self { results, decoder: decoder?, events: Events::default() })
+    }
+}
+
+impl Source for ResultSource {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        let mut is_over = false;
+        while self.events.rows() < rows_max.max(1) {
+            match self.results.try_recv() {
+                Ok(result) => {
+                    refusals.count(Reason::Overflow, result.skipped);
+                    self.events.push(0, now_us, result.text.as_bytes());
+                }
+                Err(TryRecvError::Lagged(count)) => refusals.count(Reason::Overflow, count),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Closed) => {
+                    is_over = true;
+                    break;
+                }
+            }
+        }
+        if self.events.is_empty() {
+            return Ok(if is_over { Polled::End } else { Polled::Nothing(IDLE) });
+        }
+        let columns = self.decoder.decode(&self.events, refusals).columns;
+        self.events.clear();
+        Ok(match columns.num_rows() {
+            0 => Polled::Nothing(Duration::ZERO),
+            _ => Polled::Rows { columns, arrival_us: now_us },
+        })
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
