@@ -123,7 +123,7 @@ fn wrong_values_are_refused_where_they_stand() {
     for (statement, column, message, hint) in [
         ("ALTER QUERY q SET (loww => 1)", 20, "unknown parameter 'loww'", "did you mean 'low'?"),
         ("ALTER QUERY q SET (low => 'x')", 20, "'low' is BIGINT", ""),
-        ("ALTER QUERY q SET (low => 1, size => 0)", 13, "the number of rows of the window", "count_window(100)"),
+        ("ALTER QUERY q SET (low => 1, size => 0)", 30, "the number of rows of the window", "count_window(100)"),
         ("ALTER QUERY q SET (home => NULL)", 20, "cannot be NULL", ""),
         ("ALTER QUERY q SET (home => 'a/#')", 0, "", ""),
         ("ALTER QUERY r SET (low => 1)", 13, "there is no query 'r'", "SHOW QUERIES"),
