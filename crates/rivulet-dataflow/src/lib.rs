@@ -57,7 +57,7 @@ pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, Opera
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{Chain, Context, Cut, Fault, Holding, Operator, OperatorError, Surroundings, panic_text};
-pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds};
+pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use snapshot::{CollectedState, PartitionState, Snapshot, StageSnapshot, StatePart, StateSink};

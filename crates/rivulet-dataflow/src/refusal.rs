@@ -140,12 +140,39 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// The refusals of one activation of a task.
+/// How long rows waited for something that is no work: for the end of their window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Results that had to wait.
+    pub rows: u64,
+    /// All that they waited, microseconds.
+    pub sum_us: u64,
+    /// The longest wait, microseconds.
+    pub max_us: u64,
+}
+
+impl Waits {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+        self.max_us = self.max_us.max(other.max_us);
+    }
+
+    /// How long a result waited on average, microseconds; `None` if none had to.
+    pub fn mean_us(&self) -> Option<u64> {
+        self.sum_us.checked_div(self.rows)
+    }
+}
+
+/// The refusals of one activation of a task, and what else its operators have to tell.
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [u64; Reason::ALL.len()],
     /// Rows that were not refused, and have times that are wrong most likely, by input; empty while there are none.
     seconds: Vec<Seconds>,
+    /// How long results waited for the end of their window.
+    waits: Waits,
     records: Vec<Refusal>,
     /// How many records are kept beside the counts; 0 where nobody asked for them.
     records_max: usize,
@@ -159,6 +186,7 @@ pub struct Refusals {
 pub(crate) struct Mark {
     counts: [u64; Reason::ALL.len()],
     seconds: Vec<Seconds>,
+    waits: Waits,
     records: usize,
     slots: usize,
     tallies: Option<Box<Tallies>>,
@@ -190,6 +218,17 @@ impl Refusals {
     /// The content of how many more refusals would be kept.
     pub fn room(&self) -> usize {
         self.records_max.saturating_sub(self.records.len())
+    }
+
+    /// A result is given at `now_us` whose last row arrived at `arrival_us`: it waited in between.
+    pub fn note_wait(&mut self, arrival_us: i64, now_us: i64) {
+        let wait_us = now_us.saturating_sub(arrival_us).max(0).unsigned_abs();
+        self.waits.add(Waits { rows: 1, sum_us: wait_us, max_us: wait_us });
+    }
+
+    /// How long results waited since the last [`Refusals::clear`].
+    pub fn waits(&self) -> Waits {
+        self.waits
     }
 
     /// Counts `rows` refused rows without content.
@@ -277,18 +316,20 @@ impl Refusals {
 
     /// Whether nothing was refused, and nothing else noted.
     pub fn is_empty(&self) -> bool {
-        self.counts.iter().all(|&count| count == 0) && self.seconds.is_empty()
+        self.counts.iter().all(|&count| count == 0) && self.seconds.is_empty() && self.waits.rows == 0
     }
 
     /// How far this has come, for [`Refusals::go_back_to`].
     pub(crate) fn mark(&self) -> Mark {
         let (records, slots) = (self.records.len(), self.slots().len());
-        Mark { counts: self.counts, seconds: self.seconds.clone(), records, slots, tallies: self.tallies.clone() }
+        let (counts, seconds, waits, tallies) = (self.counts, self.seconds.clone(), self.waits, self.tallies.clone());
+        Mark { counts, seconds, waits, records, slots, tallies }
     }
 
     /// Forgets what was refused since a mark that was made after the last [`Refusals::clear`].
     pub(crate) fn go_back_to(&mut self, mark: Mark) {
         (self.counts, self.seconds, self.tallies) = (mark.counts, mark.seconds, mark.tallies);
+        self.waits = mark.waits;
         self.records.truncate(mark.records);
         if let Some(slots) = &mut self.slots {
             slots.truncate(mark.slots);
@@ -317,6 +358,7 @@ impl Refusals {
     pub fn clear(&mut self) {
         self.counts = Default::default();
         self.seconds.clear();
+        self.waits = Waits::default();
         if let Some(tallies) = &mut self.tallies {
             tallies.take_records(&mut self.records);
         }

@@ -780,9 +780,11 @@ pub struct BigQueryInfo {
     pub refusal: Option<String>,
     /// By source, rows whose times are most likely seconds that were taken for milliseconds.
     pub times_in_seconds: Vec<(String, u64)>,
-    /// From the arrival of the newest row that a result is made of to its handing to the sink. Of a window that
-    /// includes the wait for its end.
+    /// From the arrival of the newest row that a result is made of, or from the end of its window, to its handing to
+    /// the sink.
     pub latency: LatencyStatus,
+    /// From the arrival of the newest row of a window to its end.
+    pub window_wait: WindowWait,
     /// Memory of its operators.
     pub state_bytes: u64,
     /// Rows that wait between its tasks.
@@ -793,6 +795,19 @@ pub struct BigQueryInfo {
     pub watermark_lag_us: Option<u64>,
     /// Parallel tasks that it runs in; none while it does not run.
     pub tasks: u64,
+}
+
+/// How long the results of windows waited for the end of their window, after the newest row had come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowWait {
+    /// Results.
+    pub results: u64,
+    /// All that they waited, in microseconds.
+    pub sum_us: u64,
+    /// On average; `None` before the first.
+    pub mean_us: Option<u64>,
+    /// The longest; `None` before the first.
+    pub max_us: Option<u64>,
 }
 
 /// How a source or sink of a big query gets on with the device behind it.

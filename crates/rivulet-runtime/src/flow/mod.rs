@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
 use rivulet_dataflow::{
-    Batch, Dataflow, Reason, Refusal, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink,
+    Batch, Dataflow, Reason, Refusal, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink, Waits,
 };
 
 use crate::Histogram;
@@ -149,8 +149,10 @@ pub struct FlowReport {
     pub seconds: Vec<Seconds>,
     /// The first refusals in words.
     pub refusals: Vec<String>,
-    /// From the arrival of a row to the writing of what came of it, microseconds.
+    /// From the arrival of a row, or from the end of its window, to the writing of what came of it, microseconds.
     pub latency_us: Histogram,
+    /// From the arrival of the newest row of a window to its end.
+    pub waits: Waits,
     /// Memory of operators, bytes.
     pub state_bytes: usize,
     /// How far the time of what was written is, microseconds since the epoch: the watermark of the slowest task with a

@@ -434,9 +434,12 @@ pub struct BigQuery {
     /// By source, rows whose times are most likely seconds that were taken for milliseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times_in_seconds: BTreeMap<String, u64>,
-    /// Time from the arrival of the newest row that a result is made of to its handing to the sink. Of a window that
-    /// includes the wait for its end.
+    /// Time from the arrival of the newest row that a result is made of, or from the end of its window, to its handing
+    /// to the sink.
     pub latency: Latency,
+    /// Time from the arrival of the newest row of a window to its end.
+    #[serde(default)]
+    pub window_wait: WindowWait,
     /// Memory of its operators.
     pub state_bytes: u64,
     /// Rows that wait between its tasks.
@@ -747,6 +750,15 @@ pub struct ApplicationStatus {
     pub warnings: Vec<String>,
 }
 
+/// How long the results of windows waited for the end of their window, in microseconds; null before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WindowWait {
+    /// On average.
+    pub mean_us: Option<u64>,
+    /// The longest.
+    pub max_us: Option<u64>,
+}
+
 /// Percentiles of a latency, in microseconds; null before the first event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Latency {
@@ -909,6 +921,7 @@ impl From<service::BigQueryInfo> for BigQuery {
             refusal: info.refusal,
             times_in_seconds: info.times_in_seconds.into_iter().collect(),
             latency: info.latency.into(),
+            window_wait: WindowWait { mean_us: info.window_wait.mean_us, max_us: info.window_wait.max_us },
             state_bytes: info.state_bytes,
             waiting_rows: info.waiting_rows,
             watermark_us: info.watermark_us,

@@ -37,7 +37,7 @@ Of each big query, since it was last started:
   rows out   rows that the receiver behind its sink has acknowledged
   refused    rows refused, for the reasons below the table
   p50, p99   median and 99th percentile of the time from a row's arrival to the handing of what came of it to the
-             sink; of a window that includes the wait for its end
+             sink; of a window from its end, and the wait for that is shown by query show
   behind     how far the time of its results is behind the clock
 With --wide also:
   tasks      parallel tasks that it runs in

@@ -277,8 +277,12 @@ fn describe_big_query(one: BigQueryInfo) -> StatementResult {
         add("a refusal", json!(refusal));
     }
     add("rows waiting", json!(one.waiting_rows));
-    add("latency p50, us", json!(one.latency.p50_us));
-    add("latency p99, us", json!(one.latency.p99_us));
+    add("from arrival or end of window to sink, p50, us", json!(one.latency.p50_us));
+    add("from arrival or end of window to sink, p99, us", json!(one.latency.p99_us));
+    if one.window_wait.mean_us.is_some() {
+        add("wait for the end of a window, mean, us", json!(one.window_wait.mean_us));
+        add("wait for the end of a window, max, us", json!(one.window_wait.max_us));
+    }
     add("watermark lag, us", json!(one.watermark_lag_us));
     add("state, bytes", json!(one.state_bytes));
     add("tasks", json!(one.tasks));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use rivulet::api::types::{BigQueryCreated, BigQueryList, Query};
 use rivulet::engine::Engine;
@@ -51,6 +52,31 @@ fn property(engine: &Engine, query: &str, name: &str) -> String {
     let shown = run(engine, &format!("DESCRIBE QUERY {query}")).expect("described");
     let row = shown.rows.into_iter().find(|row| row[0] == name).expect("the property");
     row[1].as_str().map_or_else(|| row[1].to_string(), str::to_owned)
+}
+
+/// How long a result waited for the end of its window is no time that the work took.
+#[test]
+fn the_wait_for_a_window_is_told_apart_from_latency() {
+    const WAIT: Duration = Duration::from_millis(300);
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    declare(&engine, folder.path());
+    let info = || engine.status().big_queries.remove(0);
+    assert_eq!((info().window_wait.mean_us, info().latency.p50_us), (None, None));
+    append(folder.path(), "{\"ts\":0,\"device\":\"a\",\"value\":30}\n");
+    wait_until("the row is read", || info().rows_in == 1);
+    std::thread::sleep(WAIT);
+    append(folder.path(), "{\"ts\":20000,\"device\":\"a\",\"value\":30}\n");
+    wait_until("a result is told of", || info().window_wait.results == 1 && info().latency.p50_us.is_some());
+    let waited = info().window_wait;
+    assert!(u128::from(waited.sum_us) >= WAIT.as_micros(), "{waited:?}");
+    assert_eq!((waited.mean_us, waited.max_us), (Some(waited.sum_us), Some(waited.sum_us)));
+    let told = property(&engine, "per_device", "wait for the end of a window, mean, us");
+    assert_eq!(told, waited.sum_us.to_string());
+    property(&engine, "per_device", "from arrival or end of window to sink, p50, us");
+    let metrics = engine.metrics();
+    assert!(metrics.contains("rivulet_big_query_window_results_total{query=\"per_device\"} 1"), "{metrics}");
+    assert!(metrics.contains("rivulet_big_query_window_wait_seconds_total{query=\"per_device\"} "), "{metrics}");
 }
 
 #[test]

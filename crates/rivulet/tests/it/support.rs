@@ -14,7 +14,7 @@ use rivulet::http_client::Client;
 use rivulet::service::{
     ApplicationInfo, ApplicationStatus, BigQueryInfo, Caller, CheckpointInfo, ConnectionStatus, EndHealth, ErrorKind,
     LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement,
-    Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, generated_name,
+    Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, WindowWait, generated_name,
 };
 use rivulet_connectors::connector::{Condition, Direction};
 use serde_json::json;
@@ -330,6 +330,7 @@ impl Service for MemoryService {
                 },
             ],
             big_queries: vec![BigQueryInfo {
+                window_wait: WindowWait::default(),
                 name: "per_device".into(),
                 state: QueryState::Failed,
                 reason: Some("the disk is full".into()),

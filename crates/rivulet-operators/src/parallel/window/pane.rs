@@ -156,14 +156,21 @@ pub(crate) fn emit_windows(
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(starts)));
     let ends = windows.iter().map(|window| window.end_us);
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(ends)));
-    // A window of so many rows ends with its last one.
-    let last_us = i64::from(!matches!(plan.spec.window, KeyedWindowKind::Count { .. }));
+    // A window of so many rows ends with its last one; any other waits for its end, which is told apart from the time
+    // that the work takes. A result is as new as its window's end then.
+    let waits = !matches!(plan.spec.window, KeyedWindowKind::Count { .. });
+    let last_us = i64::from(waits);
+    let now_us = context.now_us;
+    if waits {
+        windows.iter().for_each(|window| context.refusals.note_wait(window.arrival_us, now_us));
+    }
+    let arrival_us = |window: &Window| if waits { window.arrival_us.max(now_us) } else { window.arrival_us };
     let mut failed = Vec::new();
     columns.extend(plan.groups.results(states, groups, &mut failed)?);
     let batch = Batch::new(
         vec![0; groups.len()].into(),
         windows.iter().map(|window| window.end_us - last_us).collect(),
-        windows.iter().map(|window| window.arrival_us).collect(),
+        windows.iter().map(arrival_us).collect(),
         RecordBatch::try_new(plan.output.clone(), columns)?,
     );
     emit_with_failures(batch, failed, context);

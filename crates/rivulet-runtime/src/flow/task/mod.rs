@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
     Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused, Seconds,
-    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, panic_text,
+    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
 use super::exchange::Outputs;
@@ -114,6 +114,7 @@ struct Figures {
     seconds: Seconds,
     told: Vec<String>,
     latency_us: Histogram,
+    waits: Waits,
     reached_us: Option<i64>,
     state_bytes: usize,
     /// How far the sources were.
@@ -445,6 +446,7 @@ impl FlowTask {
         for reason in Reason::ALL {
             figures.refused[reason as usize] += core.refusals.counted(reason);
         }
+        figures.waits.add(core.refusals.waits());
         core.refusals.seconds().iter().for_each(|seconds| figures.seconds.add(*seconds));
         let places = REFUSALS_TOLD_MAX - figures.told.len().min(REFUSALS_TOLD_MAX);
         let told = core.refusals.records().iter().take(places);

@@ -58,6 +58,7 @@ impl FlowTask {
             figures.seconds.add_to(&mut report.seconds, source);
         }
         report.refusals.extend_from_slice(&figures.told);
+        report.waits.add(figures.waits);
         if self.is_of_results {
             report.latency_us.merge(&figures.latency_us);
         }

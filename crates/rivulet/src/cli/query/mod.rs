@@ -445,6 +445,13 @@ fn big_text(query: &BigQuery) -> String {
         ("a refusal", query.refusal.clone()),
         ("waiting", Some(query.waiting_rows.to_string())),
         ("latency", Some(format!("p50 {}, p99 {}", or_dash(query.latency.p50_us), or_dash(query.latency.p99_us)))),
+        (
+            "window wait",
+            query.window_wait.mean_us.map(|mean_us| {
+                let max = or_dash(query.window_wait.max_us);
+                format!("mean {}, max {max}, from the newest row of a window to its end", duration_us(mean_us))
+            }),
+        ),
         ("behind", Some(or_dash(query.watermark_lag_us))),
         ("state bytes", Some(bytes(query.state_bytes))),
         ("tasks", Some(query.tasks.to_string())),

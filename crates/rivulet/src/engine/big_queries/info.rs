@@ -12,7 +12,7 @@ use super::{BigQueries, OneQuery};
 use crate::counted::counted;
 use crate::engine::registry::like;
 use crate::engine::running::{latency, named};
-use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant};
+use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant, WindowWait};
 
 /// A big query with what the summary leaves out.
 #[derive(Debug)]
@@ -84,6 +84,12 @@ impl OneQuery {
             refusal: report.refusals.first().cloned(),
             times_in_seconds: seconds.iter().map(|(source, seconds)| (source.clone(), seconds.rows)).collect(),
             latency: latency(&report.latency_us),
+            window_wait: WindowWait {
+                results: report.waits.rows,
+                sum_us: report.waits.sum_us,
+                mean_us: report.waits.mean_us(),
+                max_us: (report.waits.rows > 0).then_some(report.waits.max_us),
+            },
             state_bytes: report.state_bytes as u64,
             waiting_rows: report.tasks.iter().map(|task| task.waiting_rows as u64).sum(),
             watermark_us: report.watermark_us,

@@ -91,7 +91,10 @@ impl Snapshot {
             }
         }
         type Count = fn(&BigQueryInfo) -> u64;
-        let counters: [(&str, &str, Count); 2] = [
+        let counters: [(&str, &str, Count); 3] = [
+            ("big_query_window_results", "Results of windows that waited for the end of their window", |info| {
+                info.window_wait.results
+            }),
             ("big_query_rows_in", "Rows read from the sources of a big query", |info| info.rows_in),
             ("big_query_rows_out", "Rows of a big query that the receiver behind its sink has acknowledged", |info| {
                 info.rows_out
@@ -142,8 +145,15 @@ impl Snapshot {
             }
         }
         self.encode_ends(encoder)?;
-        let help = "From the arrival of the newest row that a result of a big query is made of to its handing to the \
-                    sink; of a window that includes the wait for its end";
+        let help = "From the arrival of the newest row of a window of a big query to its end: the sum over its results";
+        let mut family = encoder.encode_descriptor("big_query_window_wait", help, seconds, MetricType::Counter)?;
+        for one in &self.big_queries {
+            let labels = Labels(Some(&one.tenant), &[("query", &one.info.name)]);
+            let sum = one.info.window_wait.sum_us as f64 / 1e6;
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&sum, None)?;
+        }
+        let help = "From the arrival of the newest row that a result of a big query is made of, or from the end of its \
+                    window, to its handing to the sink";
         let mut family = encoder.encode_descriptor("big_query_latency", help, seconds, MetricType::Histogram)?;
         for one in &self.big_queries {
             encode_histogram(&mut family, &Labels(Some(&one.tenant), &[("query", &one.info.name)]), &one.latency_us)?;
