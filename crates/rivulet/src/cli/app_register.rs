@@ -119,8 +119,8 @@ fn at(position: Position, text: &str) -> String {
     format!("{}{}{text}", "\n".repeat(lines as usize), " ".repeat(columns as usize))
 }
 
-/// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server, and
-/// where it would be here is told.
+/// The statement of a table with the rows of its file in it, if the file is here. Otherwise it is one of the server,
+/// and where it would be here is told.
 fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<(String, Option<PathBuf>), CliError> {
     // A script of somebody else must not send any file of this machine: other paths are those of the server.
     let path = CONNECTORS.path_of(&create.address).filter(|path| is_below(Path::new(path)));

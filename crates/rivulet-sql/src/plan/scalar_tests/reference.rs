@@ -369,7 +369,7 @@ fn the_reference_of_the_functions_is_current() {
                 if called.split('(').next() == Some(name) {
                     let written: Vec<String> = arguments.iter().map(|one| literal(one)).collect();
                     let call = filled(template, &written);
-                    let _ = writeln!(text, "- `{call}` is `{}`", value(&call));
+                    let _ = writeln!(text, "- `{call}` is `{}`", shortened(value(&call)));
                     is_shown = true;
                 }
             }
@@ -429,6 +429,15 @@ fn value(expression: &str) -> String {
     let found = PATHS.map(|path| evaluate(path, expression, &Columns::default()).expect("an example is planned"));
     assert_eq!(found[0], found[1], "{expression}");
     found[0][0].clone()
+}
+
+/// A long value that has no place to break it, as it fits a line.
+fn shortened(value: String) -> String {
+    const SHOWN: usize = 96;
+    match value.get(..SHOWN) {
+        Some(begin) if value.len() > SHOWN => format!("{begin}..."),
+        _ => value,
+    }
 }
 
 /// What an aggregate is over [`ROWS`].

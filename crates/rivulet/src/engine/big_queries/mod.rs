@@ -8,8 +8,8 @@
 //! sinks and views; here: queries, from their creation to their end; `saved` and `note`: what outlives the process;
 //! `life`: the states of a query; `begin`: where one goes on; `load`: start and end of the server; `replace`: another
 //! version of a query goes on where one was; `info` and `health`: what is shown of them; `select` and `looked_at`: who
-//! looks at rows as they come, and at which; `watch`: what is done about those that fail or do not start; `starts` and `crash`: about those at which
-//! the process dies; `memory`: about those that need more than there may be.
+//! looks at rows as they come, and at which; `watch`: what is done about those that fail or do not start; `starts` and
+//! `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
 
 mod begin;
 mod claim;
