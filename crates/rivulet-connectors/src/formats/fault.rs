@@ -60,6 +60,7 @@ pub(crate) enum Problem {
     TooManyRows,
     TooMuchText,
     TooMuchTopic,
+    NotInMessage,
     TooFewFields,
     TooManyFields,
     QuoteInField,
@@ -114,6 +115,7 @@ impl Fault {
             Problem::Empty => return "the payload is empty".into(),
             Problem::Missing => return format!("field '{}' is missing", name.map_or("?", |name| name)),
             Problem::NoRow => return "the payload holds no row".into(),
+            Problem::NotInMessage => return "its message has nothing for a column that must have a value".into(),
             Problem::TooManyRows => {
                 return format!("the payload holds more than {} rows", super::rows::ROWS_PER_EVENT_MAX);
             }

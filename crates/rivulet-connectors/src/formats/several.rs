@@ -28,7 +28,8 @@ pub struct InputFormat {
     pub schema: SchemaRef,
     /// The index of the column that is never null.
     pub event_time_column: Option<usize>,
-    /// The columns that come from the topic, by ascending index; of type `Utf8`, and not the one of the event time.
+    /// The columns that come from the topic, by ascending index: `Utf8`; of what stands for a topic where events come
+    /// from other sources also `Int64` and `Timestamp(Microsecond, None)`, which may be the event time.
     pub topic_columns: Vec<(usize, TopicPart)>,
 }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringBuilder};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{
+    ArrayRef, Int64Builder, RecordBatch, RecordBatchOptions, StringBuilder, TimestampMicrosecondBuilder,
+};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use super::fault::{Fault, Problem};
 use crate::mqtt::TopicPart;
+use crate::mqtt::topic::level_text;
 
 /// How many bytes the topic of one event may be in all rows of it: each has all of it in each column, so an event of
 /// half a megabyte could be gigabytes.
@@ -33,14 +36,72 @@ struct TopicColumn {
     /// Among all columns.
     place: usize,
     part: TopicPart,
-    values: StringBuilder,
+    values: Values,
+}
+
+/// What such a column has: text of a topic, and of what stands for one also numbers and times.
+struct Values {
+    is_nullable: bool,
+    of: ValuesOf,
+}
+
+enum ValuesOf {
+    Text(StringBuilder),
+    Number(Int64Builder),
+    /// Microseconds since the epoch.
+    Time(TimestampMicrosecondBuilder),
+}
+
+impl Values {
+    fn new(field: &Field) -> Self {
+        let of = match field.data_type() {
+            DataType::Int64 => ValuesOf::Number(Int64Builder::new()),
+            DataType::Timestamp(..) => ValuesOf::Time(TimestampMicrosecondBuilder::new()),
+            _ => ValuesOf::Text(StringBuilder::new()),
+        };
+        Self { is_nullable: field.is_nullable(), of }
+    }
+
+    /// How much text it has.
+    fn text_bytes(&self) -> usize {
+        match &self.of {
+            ValuesOf::Text(values) => values.values_slice().len(),
+            ValuesOf::Number(_) | ValuesOf::Time(_) => 0,
+        }
+    }
+
+    /// Whether it may have what a topic says.
+    fn takes(&self, text: &str) -> bool {
+        self.is_nullable || matches!(self.of, ValuesOf::Text(_)) || text.parse::<i64>().is_ok()
+    }
+
+    fn append(&mut self, part: TopicPart, text: &str, rows: usize) {
+        match &mut self.of {
+            ValuesOf::Text(values) => match part {
+                TopicPart::Key(_) if text.is_empty() && self.is_nullable => values.append_nulls(rows),
+                TopicPart::Key(_) => (0..rows).for_each(|_| values.append_value(level_text(text))),
+                _ => (0..rows).for_each(|_| values.append_value(text)),
+            },
+            ValuesOf::Number(values) => (0..rows).for_each(|_| values.append_option(text.parse().ok())),
+            ValuesOf::Time(values) => (0..rows).for_each(|_| values.append_option(text.parse().ok())),
+        }
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        match &mut self.of {
+            ValuesOf::Text(values) => Arc::new(values.finish()),
+            ValuesOf::Number(values) => Arc::new(values.finish()),
+            ValuesOf::Time(values) => Arc::new(values.finish()),
+        }
+    }
 }
 
 impl TopicColumns {
     /// None of the columns of `schema` has a value yet; `parts` are those that come from topics, by ascending place.
     pub(super) fn new(schema: SchemaRef, parts: &[(usize, TopicPart)]) -> Self {
-        let column = |&(place, part)| TopicColumn { place, part, values: StringBuilder::new() };
-        Self { schema, columns: parts.iter().map(column).collect() }
+        let column = |&(place, part)| TopicColumn { place, part, values: Values::new(schema.field(place)) };
+        let columns = parts.iter().map(column).collect();
+        Self { schema, columns }
     }
 
     /// Appends what the rows of one event have, or nothing if that is too much text.
@@ -52,15 +113,18 @@ impl TopicColumns {
             return Err(Fault::new(Problem::TooMuchTopic, 0));
         }
         let fits = |column: &TopicColumn| {
-            let bytes = topic.len().checked_mul(rows)?.checked_add(column.values.values_slice().len())?;
+            let bytes = topic.len().checked_mul(rows)?.checked_add(column.values.text_bytes())?;
             i32::try_from(bytes).ok()
         };
         if self.columns.iter().any(|column| fits(column).is_none()) {
             return Err(Fault::new(Problem::TooMuchText, 0));
         }
+        // Messages of before may have been those of an input without this column.
+        if !self.columns.iter().all(|column| column.values.takes(column.part.of_bytes(topic))) {
+            return Err(Fault::new(Problem::NotInMessage, 0));
+        }
         for TopicColumn { part, values, .. } in &mut self.columns {
-            let text = part.of_bytes(topic);
-            (0..rows).for_each(|_| values.append_value(text));
+            values.append(*part, part.of_bytes(topic), rows);
         }
         Ok(())
     }
@@ -70,13 +134,13 @@ impl TopicColumns {
         let (mut of_payload, mut of_topic) = (payload.columns().iter(), self.columns.iter_mut().peekable());
         let columns = (0..self.schema.fields().len()).map(|place| -> ArrayRef {
             match of_topic.next_if(|column| column.place == place) {
-                Some(column) => Arc::new(column.values.finish()),
+                Some(column) => column.values.finish(),
                 None => of_payload.next().expect("a column of the payload or of the topic").clone(),
             }
         });
         let options = RecordBatchOptions::new().with_row_count(Some(payload.num_rows()));
         RecordBatch::try_new_with_options(self.schema.clone(), columns.collect(), &options)
-            .expect("text in the columns of topics, and a value for each row")
+            .expect("the declared types, and a value for each row")
     }
 }
 
@@ -91,14 +155,40 @@ mod tests {
         let schema = Arc::new(Schema::new(vec![Field::new("topic", DataType::Utf8, false)]));
         let mut columns = TopicColumns::new(schema, &[(0, TopicPart::Whole)]);
         let topic = [b'x'; 1 << 10];
-        let before = columns.columns[0].values.values_slice().len();
+        let before = columns.columns[0].values.text_bytes();
         for rows in [(4 << 10) + 1, 1 << 16, usize::MAX] {
             assert_eq!(columns.append(&topic, rows), Err(Fault::new(Problem::TooMuchTopic, 0)));
-            assert_eq!(columns.columns[0].values.values_slice().len(), before);
+            assert_eq!(columns.columns[0].values.text_bytes(), before);
         }
         assert_eq!(columns.append(&topic, 4 << 10), Ok(()));
         assert_eq!(columns.append(b"", 64), Ok(()));
         assert_eq!(columns.append(b"", 65), Err(Fault::new(Problem::TooMuchTopic, 0)));
-        assert_eq!(columns.columns[0].values.values_slice().len(), 4 << 20);
+        assert_eq!(columns.columns[0].values.text_bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn numbers_and_times_of_a_message_are_there_or_it_is_refused() {
+        let time = DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, None);
+        let fields = [("key", DataType::Utf8, true), ("place", DataType::Int64, true), ("sent", time, false)];
+        let fields = fields.map(|(name, of, is_nullable)| Field::new(name, of, is_nullable));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let parts = [(0, TopicPart::Key(1)), (1, TopicPart::Level(2)), (2, TopicPart::Level(3))];
+        let mut columns = TopicColumns::new(schema, &parts);
+        assert_eq!(columns.append(b"x/a%2Fb/7/5", 2), Ok(()));
+        assert_eq!(columns.append(b"x///6", 1), Ok(()));
+        for topic in [&b"x/a/7/"[..], b"x/a", b"", b"x/a/7/soon"] {
+            assert_eq!(columns.append(topic, 1), Err(Fault::new(Problem::NotInMessage, 0)));
+        }
+        let rows = columns.finish(
+            &RecordBatch::try_new_with_options(
+                Arc::new(Schema::empty()),
+                Vec::new(),
+                &RecordBatchOptions::new().with_row_count(Some(3)),
+            )
+            .unwrap(),
+        );
+        let text = arrow::util::pretty::pretty_format_batches(&[rows]).unwrap().to_string();
+        assert!(text.contains("| a/b | 7     | 1970-01-01T00:00:00.000005 |"), "{text}");
+        assert!(text.contains("|     |       | 1970-01-01T00:00:00.000006 |"), "{text}");
     }
 }

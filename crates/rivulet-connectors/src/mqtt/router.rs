@@ -172,7 +172,7 @@ impl Router {
     /// Messages are routed between the pieces of a large addition, so it does not hold up the traffic.
     pub fn add(&self, routes: &[Route<'_>]) -> Result<(), RouteError> {
         for route in routes {
-            topic::check_filter(route.filter)?;
+            topic::check_route(route.filter)?;
         }
         let mut added = 0;
         for chunk in routes.chunks(ROUTES_AT_ONCE) {
@@ -381,7 +381,8 @@ impl Routing<'_> {
     fn count_taken(&mut self, message: &Received<'_>, pending: &Pending) {
         if pending.is_delivered {
             self.counts.routed_messages += 1;
-        } else if self.is_input {
+        } else if self.is_input && !message.topic.starts_with(topic::SOURCE_MARK.as_bytes()) {
+            // What other sources bring is counted with them.
             self.counts.unrouted_messages += 1;
             self.router.strays.note(message.topic, message.arrival_us);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::topic::{self, TopicError};
+use super::topic::{self, TopicError, push_level};
 
 /// The prefix that names this connector in the address of a source or sink.
 const PREFIX: &str = "mqtt:";
@@ -14,6 +14,9 @@ pub enum Direction {
     Input,
     /// Queries write to them: there are no wildcards.
     Output,
+    /// Queries read the events of a key, which begins with [`SOURCE_MARK`](topic::SOURCE_MARK) in the place of a topic:
+    /// a value is any text.
+    Key,
 }
 
 /// A topic with parameters in it.
@@ -157,9 +160,9 @@ impl Template {
     /// The one filter that matches the topics of all queries: every level with a parameter is a `+`.
     ///
     /// `None` if the template is a whole topic: then every query needs a subscription of its own, to what
-    /// [`Template::bind`] gives.
+    /// [`Template::bind`] gives; and of keys, to which nobody subscribes.
     pub fn filter(&self) -> Option<String> {
-        if self.is_whole_topic() {
+        if self.is_whole_topic() || self.direction == Direction::Key {
             return None;
         }
         // NUL stands for the parameters: it occurs in no topic.
@@ -173,7 +176,7 @@ impl Template {
     ///
     /// Fails if a value does not fit: so that one query cannot read or write what belongs to others.
     pub fn bind<'v>(&self, value: impl Fn(usize) -> &'v str) -> Result<String, TemplateError> {
-        if !self.is_whole_topic() {
+        if !self.is_whole_topic() && self.direction != Direction::Key {
             for piece in &self.pieces {
                 if let Piece::Parameter { index, name } = *piece
                     && let Some(problem) = level_problem(value(index))
@@ -201,6 +204,11 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => out.push_str(text),
+                Piece::Parameter { index, .. } if self.direction == Direction::Key => {
+                    let start = out.len();
+                    write(*index, out);
+                    escape_from(start, out);
+                }
                 Piece::Parameter { index, .. } => write(*index, out),
             }
         }
@@ -218,8 +226,19 @@ impl Template {
     fn check(&self, text: &str) -> Result<(), TopicError> {
         match self.direction {
             Direction::Input => topic::check_filter(text),
+            Direction::Key => topic::check_route(text),
             Direction::Output => topic::check_topic(text.as_bytes()).map(|_| ()),
         }
+    }
+}
+
+/// Writes what stands from `start` on as one level of a topic.
+fn escape_from(start: usize, out: &mut String) {
+    if out[start..].contains(['+', '#', '/', '%', '{', '}', '\0']) {
+        let mut level = Vec::new();
+        push_level(&out[start..], &mut level);
+        out.truncate(start);
+        out.push_str(&String::from_utf8_lossy(&level));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Topics and filters: what is a valid one, and which filter matches which topic.
 
+use std::borrow::Cow;
 use std::str;
 
 /// The most bytes a topic or filter may have.
@@ -7,6 +8,43 @@ pub const TOPIC_BYTES_MAX: usize = 65_535;
 
 /// The most levels a filter may have: what bounds the depth of the trie that holds them.
 pub const FILTER_LEVELS_MAX: usize = 200;
+
+/// What the routes of events begin with that come from other sources than MQTT: their key stands in the place of a
+/// topic. No client publishes to such a topic and no query names it, for it has a NUL; no wildcard matches it, for it
+/// begins with `$`.
+pub const SOURCE_MARK: &str = "$\0";
+
+/// Appends a text as one level of a topic that begins with [`SOURCE_MARK`]: what means something in a topic is written
+/// as `%` and two digits.
+#[inline]
+pub fn push_level(text: &str, out: &mut Vec<u8>) {
+    let means = |byte: u8| matches!(byte, b'+' | b'#' | b'/' | b'%' | b'{' | b'}' | 0);
+    if !text.bytes().any(means) {
+        return out.extend_from_slice(text.as_bytes());
+    }
+    for byte in text.bytes() {
+        match means(byte) {
+            true => out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+            false => out.push(byte),
+        }
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The text of a level that [`push_level`] has written.
+pub fn level_text(level: &str) -> Cow<'_, str> {
+    if !level.contains('%') {
+        return level.into();
+    }
+    let mut bytes = Vec::with_capacity(level.len());
+    let mut rest = level.bytes();
+    let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16)).unwrap_or_default() as u8;
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' { digit(rest.next()) << 4 | digit(rest.next()) } else { byte });
+    }
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
 
 /// A topic or filter that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +121,8 @@ pub enum TopicPart {
     Level(usize),
     /// Everything from the level at this place on; nothing where the topic ends before it.
     Rest(usize),
+    /// The level at this place, as [`push_level`] has written it; nothing where it is empty.
+    Key(usize),
 }
 
 impl TopicPart {
@@ -100,7 +140,7 @@ impl TopicPart {
     pub fn of(self, topic: &str) -> &str {
         match self {
             Self::Whole => topic,
-            Self::Level(place) => topic.split('/').nth(place).unwrap_or_default(),
+            Self::Level(place) | Self::Key(place) => topic.split('/').nth(place).unwrap_or_default(),
             Self::Rest(place) => topic.splitn(place + 1, '/').nth(place).unwrap_or_default(),
         }
     }
@@ -174,6 +214,11 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
         return Err(TopicError::TooManyLevels { filter: filter.to_owned() });
     }
     Ok(())
+}
+
+/// The same of the filter of a route, which may begin with [`SOURCE_MARK`].
+pub(super) fn check_route(filter: &str) -> Result<(), TopicError> {
+    check_filter(filter.strip_prefix(SOURCE_MARK).unwrap_or(filter))
 }
 
 /// Whether a valid filter can match more than one topic.
