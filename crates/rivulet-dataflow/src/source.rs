@@ -44,6 +44,10 @@ pub trait Source: Send {
         None
     }
 
+    /// Everything that polls have brought so far is where it outlives a crash: senders that wait for that may be told.
+    /// Called by a host that has promised it when the source was opened, between two polls.
+    fn confirm(&mut self) {}
+
     /// How many of how many bytes, rows or whatever it counts in are done, where that is known.
     fn progress(&self) -> Option<(u64, u64)> {
         None

@@ -62,8 +62,35 @@ pub struct Opening {
     pub final_up_to: Option<AskFinal>,
     /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
     pub replaced: Option<ReplacedFile>,
+    /// What its messages have beside their payload, of a source that inputs of applications may read.
+    pub messages: Option<Messages>,
     /// Whether addresses are paths of files and folders on this machine.
     pub address_is_path: bool,
+}
+
+/// What the messages of a source have beside their payload: the options that name columns of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Messages {
+    /// The key, as text.
+    pub key: Option<&'static str>,
+    /// When a message was sent.
+    pub time: Option<&'static str>,
+    /// Where a message stands, if it can be read there again.
+    pub place: Option<MessagePlace>,
+    /// Whether its senders wait until an event is safe ([`Source::confirm`]).
+    pub is_confirmed: bool,
+}
+
+/// The options that name the columns which say where a message stands, both `Int64`.
+#[derive(Clone, Copy, Debug)]
+pub struct MessagePlace {
+    /// The number of its partition.
+    pub partition: &'static str,
+    /// Its offset there; they ascend, maybe with gaps.
+    pub offset: &'static str,
+    /// Has the positions of a source ([`Source::position`]) go on in a partition at an offset, if they are not there
+    /// yet.
+    pub go_on: fn(positions: &mut Vec<Option<String>>, partition: i64, offset: i64),
 }
 
 impl Opening {
@@ -75,6 +102,7 @@ impl Opening {
         check: Check::NONE,
         final_up_to: None,
         replaced: None,
+        messages: None,
         address_is_path: false,
     };
 }

@@ -24,6 +24,14 @@ pub enum ConnectorError {
         /// What to do.
         hint: String,
     },
+    /// Inputs of applications do not read it.
+    #[error("an input of an application cannot read '{connector}:'\nhint: {hint}")]
+    NoInput {
+        /// The connector.
+        connector: &'static str,
+        /// What to do.
+        hint: String,
+    },
     /// The connector has no such option.
     #[error("'{connector}:' as a {direction} has no option '{option}'\nhint: {hint}")]
     UnknownOption {

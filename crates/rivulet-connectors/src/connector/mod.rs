@@ -37,7 +37,8 @@ mod http;
 mod mqtt;
 
 pub use description::{
-    ConnectorDescription, Direction, DirectionDescription, Guarantee, OptionDescription, OptionKind,
+    ConnectorDescription, Direction, DirectionDescription, Guarantee, MessagePlace, Messages, OptionDescription,
+    OptionKind,
 };
 pub use error::ConnectorError;
 pub use file::{InferredFile, infer_file};

@@ -10,7 +10,9 @@ use super::description::Instance;
 use super::health::Noted;
 use super::nearest::nearest;
 use super::options::{Options, shortened, shown};
-use super::{ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, OWN, SinkSpec, SourceSpec};
+use super::{
+    ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, Messages, OWN, SinkSpec, SourceSpec,
+};
 use crate::files::Files;
 
 /// The connectors that statements can name.
@@ -106,6 +108,20 @@ impl Connectors {
     /// Whether the sink may say itself from where a query goes on ([`Connectors::final_up_to`]).
     pub fn may_decide_begin(self, spec: &SinkSpec) -> bool {
         self.checked_sink(spec).is_ok_and(|(connector, _)| connector.open.final_up_to.is_some())
+    }
+
+    /// What the messages of a source have beside their payload, if inputs of applications may read it.
+    ///
+    /// # Errors
+    /// There is no such source, or they may not.
+    pub fn messages(self, connector: &str) -> Result<Messages, ConnectorError> {
+        let connector = self.find(connector, Direction::Source)?;
+        connector.open.messages.ok_or_else(|| {
+            let has_messages = self.all().filter(|connector| connector.open.messages.is_some());
+            let names: Vec<String> = has_messages.map(|connector| format!("{}:", connector.name)).collect();
+            let hint = format!("they read mqtt:, {}; a big query can read it: CREATE SOURCE", names.join(", "));
+            ConnectorError::NoInput { connector: connector.name, hint }
+        })
     }
 
     /// The one file that the result of a query replaces when the query ends, if the sink is such a file.

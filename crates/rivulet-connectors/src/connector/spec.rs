@@ -33,6 +33,9 @@ pub struct Host {
     pub holds_up: Arc<AtomicBool>,
     /// Whether whoever reads only looks, so that nothing may be taken from others who read the same.
     pub only_looks: bool,
+    /// Whether the host says of a source when what it has brought is safe ([`rivulet_dataflow::Source::confirm`]), so
+    /// that senders wait for that.
+    pub confirms: bool,
     /// Where the source or sink that is opened with this says how it gets on.
     pub health: Arc<Health>,
 }

@@ -1,6 +1,7 @@
 //! A small HTTP server that takes posts into a bounded queue.
 //!
-//! What must hold: a post that was answered with 202 is in the queue; one that finds no room is answered so and leaves
+//! What must hold: a post that was answered with 202 is in the queue; one that was answered with 200 is safe, if its
+//! source was opened for a host that confirms what it has taken; one that finds no room is answered so and leaves
 //! nothing. What is held is bounded: bodies that are being read by their number and size, bodies that wait by their
 //! bytes. A web page posts only if it is of this server, which serves none: it is a page of another site, or of a name
 //! that was made to resolve to this machine.
@@ -47,17 +48,24 @@ pub(super) struct ListenerOptions {
     /// Whether all bodies are lines.
     pub(super) is_lines: bool,
     pub(super) token: Option<String>,
+    /// Whether posts are answered when they are confirmed.
+    pub(super) confirms: bool,
     /// The names that posts may be for; all without.
     pub(super) hosts: Option<Hosts>,
     pub(super) server: ServerOptions,
 }
 
+/// How long a post waits until it is confirmed.
+const CONFIRM_MAX: Duration = Duration::from_secs(30);
+
 /// The body of a post.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Post {
     pub(super) body: Bytes,
     /// Whether each line is a payload.
     pub(super) is_lines: bool,
+    /// Told when it is safe, where its sender waits for that.
+    pub(super) confirm: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -164,14 +172,29 @@ async fn take(
             return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
         }
     };
-    let mut queue = shared.queue.lock();
-    // A body that is larger than all the room there is passes when nothing waits.
-    if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
-        return come_again(1);
+    if options.confirms && std::str::from_utf8(&body).is_err() {
+        return (StatusCode::BAD_REQUEST, "the body is not UTF-8\n").into_response();
     }
-    queue.bytes += weight(&body);
-    queue.posts.push_back(Post { body, is_lines });
-    StatusCode::ACCEPTED.into_response()
+    let confirmed = {
+        let mut queue = shared.queue.lock();
+        // A body that is larger than all the room there is passes when nothing waits.
+        if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
+            return come_again(1);
+        }
+        queue.bytes += weight(&body);
+        let (confirm, confirmed) = options.confirms.then(oneshot::channel).unzip();
+        queue.posts.push_back(Post { body, is_lines, confirm });
+        confirmed
+    };
+    let Some(confirmed) = confirmed else { return StatusCode::ACCEPTED.into_response() };
+    match tokio::time::timeout(CONFIRM_MAX, confirmed).await {
+        Ok(Ok(())) => StatusCode::OK.into_response(),
+        _ => {
+            let message =
+                "the event is not in the log yet\nhint: post it again; see with rivulet status what it waits for\n";
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
+        }
+    }
 }
 
 fn come_again(after_s: u64) -> Response {
@@ -220,6 +243,7 @@ mod tests {
             queue_bytes_max: 1 << 20,
             is_lines: false,
             token: None,
+            confirms: false,
             hosts: Some(Hosts::new("", address.ip())),
             server: BOUNDS,
         }

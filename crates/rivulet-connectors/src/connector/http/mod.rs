@@ -19,8 +19,8 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 use crate::http_server::{Hosts, is_host_list};
 use listener::{Listener, ListenerOptions};
@@ -36,8 +36,10 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Takes POST requests whose body is one payload (a JSON object or an array of objects), or, by its content type \
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
-               too many do; 413 to bodies that are too large. A connection that is silent, or takes longer than 10 s for the head of a \
-               request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
+               too many do; 413 to bodies that are too large. An input of an application with \
+               `durability => 'log'` answers 200 when the events are in the log on disk, and 503 to what is not \
+               there after 30 s, which is to be posted again. A connection that is silent, or takes longer than \
+               10 s for the head of a request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[
@@ -83,6 +85,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
         source: Some(open_source),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true }),
         ..Opening::NONE
     },
 };
@@ -243,6 +246,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         is_lines: options.boolean("lines"),
         token: token.map(str::to_owned),
         // A page under a name that was made to resolve to this machine does not know the token.
+        confirms: spec.host.confirms,
         hosts: (token.is_none() || hosts.is_some()).then(|| Hosts::new(hosts.unwrap_or_default(), address.ip())),
         server: listener::BOUNDS,
     });

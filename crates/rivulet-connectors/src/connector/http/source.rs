@@ -5,6 +5,8 @@ use std::time::Duration;
 use memchr::memchr;
 use rivulet_dataflow::{Decoder, Polled, Refusals, Source, SourceError};
 
+use tokio::sync::oneshot;
+
 use super::listener::{Listener, Post};
 use crate::connector::intake::Intake;
 
@@ -17,20 +19,23 @@ pub(super) struct HttpSource {
     intake: Intake,
     /// The post whose lines are being taken, from this byte on.
     open: Option<(Post, usize)>,
+    /// Senders whose posts were taken as a whole, and who wait until they are confirmed.
+    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl HttpSource {
     pub(super) fn new(listener: Listener, decoder: Box<dyn Decoder>) -> Self {
-        Self { listener, intake: Intake::new(decoder), open: None }
+        Self { listener, intake: Intake::new(decoder), open: None, waiting: Vec::new() }
     }
 }
 
 impl Source for HttpSource {
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
         while self.intake.has_room(rows_max) {
-            let Some((post, from)) = self.open.take().or_else(|| Some((self.listener.take()?, 0))) else { break };
+            let Some((mut post, from)) = self.open.take().or_else(|| Some((self.listener.take()?, 0))) else { break };
             if !post.is_lines {
                 self.intake.push(now_us, &post.body);
+                self.waiting.extend(post.confirm.take());
                 continue;
             }
             let rest = &post.body[from..];
@@ -40,8 +45,9 @@ impl Source for HttpSource {
                 self.intake.push(now_us, line);
             }
             let next = from + length + 1;
-            if next < post.body.len() {
-                self.open = Some((post, next));
+            match next < post.body.len() {
+                true => self.open = Some((post, next)),
+                false => self.waiting.extend(post.confirm.take()),
             }
         }
         if self.intake.payloads() == 0 {
@@ -52,5 +58,10 @@ impl Source for HttpSource {
 
     fn is_live(&self) -> bool {
         true
+    }
+
+    fn confirm(&mut self) {
+        // Who has gone away meanwhile is not told.
+        self.waiting.drain(..).for_each(|sender| _ = sender.send(()));
     }
 }

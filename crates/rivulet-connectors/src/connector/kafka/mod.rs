@@ -29,8 +29,8 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace, Messages,
+    OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
 };
 use properties::PROPERTIES;
 use transaction::Transactions;
@@ -139,12 +139,19 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
         final_up_to: Some(final_up_to),
+        messages: Some(Messages {
+            key: Some("key_column"),
+            time: Some("timestamp_column"),
+            place: Some(MessagePlace { partition: "partition_column", offset: "offset_column", go_on: start::go_on }),
+            is_confirmed: false,
+        }),
         ..Opening::NONE
     },
 };
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     parse_address(&spec.address)?;
+    start::check(options)?;
     properties::check(options, &spec.host.files)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     metadata::Layout::new(spec, options, &format).map(drop)

@@ -35,6 +35,21 @@ impl Reading {
 /// A partition of a query that goes on: the next offset, and that at which reading ends, if it does.
 pub(super) type Resumed = (i32, Option<i64>, Option<i64>);
 
+/// Has the positions of a source go on in a partition at an offset, if they are not there yet.
+pub(super) fn go_on(positions: &mut Vec<Option<String>>, partition: i64, offset: i64) {
+    let Ok(partition) = i32::try_from(partition) else { return };
+    let write = |resumed: Resumed| serde_json::to_string(&resumed).ok();
+    for position in positions.iter_mut() {
+        let read = position.as_deref().and_then(|text| serde_json::from_str::<Resumed>(text).ok());
+        let Some((known, at, end)) = read.filter(|(known, ..)| *known == partition) else { continue };
+        if at.is_none_or(|at| at < offset) {
+            *position = write((known, Some(offset), end));
+        }
+        return;
+    }
+    positions.push(write((partition, Some(offset), None)));
+}
+
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Begin {
@@ -73,6 +88,15 @@ impl Start {
     }
 }
 
+/// Whether a declaration says where to begin in a way that is understood.
+pub(super) fn check(options: &Options) -> Result<(), ConnectorError> {
+    let is_time = matches!(Start::parse(options)?, Start::Time(_));
+    match options.text("group").filter(|_| is_time) {
+        None => Ok(()),
+        Some(_) => Err(options.wrong("start", "cannot be a time with a group", "leave one of them out")),
+    }
+}
+
 /// Divides the topic. `failed` makes an error of what the broker says.
 pub(super) fn plan(
     topic: &str,
@@ -93,9 +117,7 @@ pub(super) fn plan(
         // The library wants a name even where it is not used.
         None => config.set("group.id", "rivulet").set("enable.auto.commit", "false"),
     };
-    if group.is_some() && matches!(start, Start::Time(_)) {
-        return Err(options.wrong("start", "cannot be a time with a group", "leave one of them out"));
-    }
+    check(options)?;
     properties::set(&mut config, options, files)?;
     let first: BaseConsumer = client(&config, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
