@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::{Clock, Push};
+use rivulet_dataflow::{Clock, LogPosition, Push};
 use tokio::io::AsyncRead;
 
 use super::acknowledge::{Admission, Answer, DedupWindow};
@@ -161,6 +161,16 @@ impl UnderWay {
     /// How long to wait before it is offered again.
     pub(super) fn next_wait(&mut self) -> Duration {
         self.stall.next_wait()
+    }
+
+    /// Where the message that was taken last stands in the log; 0 if in none.
+    pub(super) fn position(&self) -> LogPosition {
+        self.pending.position()
+    }
+
+    /// Whether an inbox has the message that was taken last.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.pending.is_delivered()
     }
 }
 

@@ -32,6 +32,7 @@
 //! - [`log`]: that log, as the router sees it;
 //! - [`acknowledge`]: acknowledgements that wait for the log;
 //! - `intake`: what is read from a connection, on its way into the router, for client and broker;
+//! - [`feed`]: messages of other sources than MQTT on the same way, for inputs of applications that read Kafka or HTTP;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;
@@ -44,6 +45,7 @@ pub mod index;
 pub mod router;
 pub mod log;
 pub mod acknowledge;
+pub mod feed;
 pub mod publisher;
 pub mod client;
 pub mod broker;

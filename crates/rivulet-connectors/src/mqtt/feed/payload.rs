@@ -1,0 +1,128 @@
+//! JSON that is looked through without being decoded: the objects of an array, and the field that is the key of one.
+
+use std::borrow::Cow;
+
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Calls `each` with the objects of an array; with the payload itself if it is none, or is no JSON.
+pub(super) fn for_each_object<'p>(payload: &'p str, mut each: impl FnMut(&'p str)) {
+    let Some(mut rest) = payload.trim_start().strip_prefix('[') else { return each(payload) };
+    // What is no array is refused by the queries, if it has a key.
+    if serde_json::from_str::<Vec<IgnoredAny>>(payload).is_err() {
+        return each(payload);
+    }
+    loop {
+        rest = rest.trim_start();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+        let Some(Ok(_)) = values.next() else { return };
+        let (object, behind) = rest.split_at(values.byte_offset());
+        each(object);
+        let Some(next) = behind.trim_start().strip_prefix(',') else { return };
+        rest = next;
+    }
+}
+
+/// The text of a field of an object; `None` where there is none, or no text, number or truth value. Of a name that
+/// stands twice the last value counts.
+pub(super) fn key_in<'p>(payload: &'p str, field: &str) -> Option<Cow<'p, str>> {
+    let mut deserializer = serde_json::Deserializer::from_str(payload);
+    Walk::FieldOf(field).deserialize(&mut deserializer).ok().and_then(Walked::text)
+}
+
+/// Looks through JSON without keeping what is not asked for.
+#[derive(Clone, Copy)]
+enum Walk<'f> {
+    /// For the field of an object with this name.
+    FieldOf(&'f str),
+    /// Whether a name is this one.
+    Is(&'f str),
+    /// For the text of a value.
+    Text,
+}
+
+enum Walked<'de> {
+    Text(Cow<'de, str>),
+    Is(bool),
+    Nothing,
+}
+
+impl<'de> Walked<'de> {
+    fn text(self) -> Option<Cow<'de, str>> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Is(_) | Self::Nothing => None,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = Walked<'de>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = Walked<'de>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Self::FieldOf(field) = self else {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(Walked::Nothing);
+        };
+        let mut found = Walked::Nothing;
+        while let Some(name) = map.next_key_seed(Walk::Is(field))? {
+            match name {
+                Walked::Is(true) => found = map.next_value_seed(Walk::Text)?,
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Walked::Nothing)
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(match self {
+            Self::Is(name) => Walked::Is(text == name),
+            Self::Text => Walked::Text(text.into()),
+            Self::FieldOf(_) => Walked::Nothing,
+        })
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(match self {
+            Self::Is(name) => Walked::Is(text == name),
+            Self::Text => Walked::Text(text.to_owned().into()),
+            Self::FieldOf(_) => Walked::Nothing,
+        })
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Walked::Text(value.to_string().into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Walked::Text(value.to_string().into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(Walked::Text(value.to_string().into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Walked::Text(value.to_string().into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Walked::Nothing)
+    }
+}
