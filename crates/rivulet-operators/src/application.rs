@@ -182,6 +182,8 @@ pub struct Input {
     pub topic: TopicColumns,
     /// Where events come from.
     pub address: Address,
+    /// How that is read, where it is no topic.
+    pub source: Option<SourceInput>,
     /// How payloads are written.
     pub format: FormatSpec,
     /// How far a row may be behind the newest one of its query and still count, microseconds.
@@ -210,6 +212,68 @@ pub struct TopicColumns {
     pub levels: Vec<usize>,
     /// Line and column, from 1, where `levels` are named; zeros if nowhere.
     pub levels_position: (u32, u32),
+}
+
+/// How an input is read whose events come from another source than MQTT, which gives one stream for all queries.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceInput {
+    /// The key by which the events of a query are told from those of others; without it every query gets every event.
+    pub key: Option<Address>,
+    /// The field of the payload that is the key of an event, and where it is named; without it the key that the source
+    /// gives the event.
+    pub key_field: Option<(String, (u32, u32))>,
+    /// The columns that come from the source and not from payloads.
+    pub columns: Vec<SourceColumn>,
+    /// The options of the source: name, value, and where they stand.
+    pub options: Vec<(String, Literal, (u32, u32))>,
+}
+
+/// A column that comes from the source of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceColumn {
+    /// The option that names it.
+    pub option: &'static str,
+    /// What it has.
+    pub part: SourcePart,
+    /// Its index.
+    pub column: usize,
+    /// Line and column where it is named, from 1.
+    pub position: (u32, u32),
+}
+
+/// What a source says of an event beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePart {
+    /// Its key: `Utf8`.
+    Key,
+    /// The number of its partition: `Int64`.
+    Partition,
+    /// Its offset there: `Int64`.
+    Offset,
+    /// When it was sent: `Timestamp(Microsecond, None)`.
+    Time,
+}
+
+impl SourceInput {
+    /// The same but for where it stands in the text.
+    #[must_use]
+    pub fn without_places(&self) -> Self {
+        let mut plain = self.clone();
+        plain.key.iter_mut().for_each(|key| key.position = (0, 0));
+        plain.key_field.iter_mut().for_each(|(_, position)| *position = (0, 0));
+        plain.columns.iter_mut().for_each(|column| column.position = (0, 0));
+        plain.options.iter_mut().for_each(|(.., position)| *position = (0, 0));
+        plain.options.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        plain
+    }
+}
+
+impl Input {
+    /// The parameters that say which events are those of a query: they stand in the address or the key.
+    pub fn address_parameters(&self) -> impl Iterator<Item = usize> + '_ {
+        let key = self.source.as_ref().and_then(|source| source.key.as_ref());
+        self.address.parameters().chain(key.into_iter().flat_map(Address::parameters))
+    }
 }
 
 /// What an application writes.

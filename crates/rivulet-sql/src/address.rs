@@ -44,6 +44,17 @@ pub(crate) fn parse_address(text: &str, position: Position, parameters: &[&str])
     })
 }
 
+/// Reads a key of messages, as text with placeholders.
+pub(crate) fn parse_key(text: &str, position: Position, parameters: &[&str]) -> Result<Address, SqlError> {
+    if text.is_empty() || text.len() > ADDRESS_BYTES_MAX {
+        return Err(SqlError::new(position, format!("a key has 1 to {ADDRESS_BYTES_MAX} bytes"))
+            .hint("write key => '{device}', with a parameter of the application"));
+    }
+    let of_key = |error: SqlError| SqlError { message: error.message.replace("the address", "the key"), ..error };
+    let parts = cut(text, position, parameters).map_err(of_key)?;
+    Ok(Address { connector: String::new(), template: text.to_owned(), parts, position: position.into() })
+}
+
 /// The address that is all in the parameter `index`, called `name`.
 pub(crate) fn address_of_parameter(name: &str, index: usize, position: Position) -> Address {
     Address {

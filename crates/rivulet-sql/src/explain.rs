@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use arrow::datatypes::Schema;
 
-use crate::application::{Application, TableIndex};
+use crate::application::{Application, SourceInput, TableIndex};
 use crate::code::SqlCode;
 use crate::statement::FormatSpec;
 use crate::value::{format_us, type_name};
@@ -52,10 +52,20 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
                 (true, _) => "event time",
                 _ if input.topic.whole == Some(index) => "the topic",
                 _ if input.topic.levels.contains(&index) => "a level of the topic",
+                _ if input.source.as_ref().is_some_and(|source| is_of_source(source, index)) => "not in the payload",
                 (false, false) => "not null",
                 (false, true) => "",
             });
         table(out, &rows)?;
+        if let Some(source) = &input.source {
+            match (&source.key, &source.key_field) {
+                (None, _) => writeln!(out, "  each query reads every event")?,
+                (Some(key), None) => writeln!(out, "  a query reads the events with the key {}", key.template)?,
+                (Some(key), Some((field, _))) => {
+                    writeln!(out, "  a query reads the events whose field {field} is {}", key.template)?;
+                }
+            }
+        }
         for (name, expression) in &input.computed {
             writeln!(out, "  {name} is {expression}")?;
         }
@@ -166,6 +176,11 @@ fn table(out: &mut String, rows: &[[String; 3]]) -> std::fmt::Result {
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+/// Whether a column comes from the source and not from payloads.
+fn is_of_source(source: &SourceInput, index: usize) -> bool {
+    source.columns.iter().any(|column| column.column == index)
 }
 
 fn format_text(format: &FormatSpec) -> String {

@@ -60,7 +60,7 @@ pub use plan::query::{
 pub use plan::{plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
-pub use shown::shown_statement;
+pub use shown::{shown_application, shown_statement};
 pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,

@@ -15,14 +15,37 @@ pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v 
         Some(Statement::CreateSink(create)) if create.unread.is_none() => (&create.address, &create.options, true),
         _ => return "(this version does not understand the statement)".into(),
     };
-    let connector = address.split(':').next().unwrap_or_default();
-    let hidden = |(name, value, position): &(Name, Literal, Position)| {
-        let value = match value {
-            Literal::Text(text) => text.clone(),
-            other => other.to_string(),
+    lexer::with_values(text, options.iter().filter_map(|option| hidden(address, is_sink, option, &shown)))
+}
+
+/// The text of a `CREATE APPLICATION`, likewise. A text that is not understood, as one of another version may be, is
+/// shown as it is if it names topics only.
+pub fn shown_application(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
+    let Ok(Statement::CreateApplication(create)) = parse_stored(text).map(|stored| stored.statement) else {
+        return match ["kafka:", "http:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector)) {
+            true => "(this version does not understand the statement)".into(),
+            false => text.to_owned(),
         };
-        let seen = shown(connector, is_sink, &name.text, &value);
-        (seen != value).then(|| (*position, format!("'{}'", seen.replace('\'', "''"))))
     };
-    lexer::with_values(text, options.iter().filter_map(hidden))
+    let inputs = create.inputs.iter().filter_map(|input| Some((&input.address.as_ref()?.0, &input.options)));
+    let values = inputs.flat_map(|(address, options)| {
+        options.iter().filter_map(|option| hidden(address, false, option, &shown)).collect::<Vec<_>>()
+    });
+    lexer::with_values(text, values)
+}
+
+/// Where the value of an option stands, and what is shown in its place, if it is not shown itself.
+fn hidden(
+    address: &str,
+    is_sink: bool,
+    (name, value, position): &(Name, Literal, Position),
+    shown: &impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>,
+) -> Option<(Position, String)> {
+    let connector = address.split(':').next().unwrap_or_default();
+    let value = match value {
+        Literal::Text(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let seen = shown(connector, is_sink, &name.text, &value);
+    (seen != value).then(|| (*position, format!("'{}'", seen.replace('\'', "''"))))
 }

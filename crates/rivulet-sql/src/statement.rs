@@ -11,6 +11,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
 
+use crate::address::DEFAULT_CONNECTOR;
 pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
@@ -468,5 +469,15 @@ impl CreateApplication {
         let is_input = |name: &str| self.inputs.iter().any(|input| input.name.text == name);
         let joined = self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str());
         joined.filter(|name| !is_input(name)).collect()
+    }
+
+    /// Where the addresses of inputs stand that read something else than topics.
+    pub fn source_positions(&self) -> impl Iterator<Item = Position> + '_ {
+        let is_topic = |address: &str| {
+            let connector = address.split(':').next().unwrap_or_default();
+            connector.eq_ignore_ascii_case(DEFAULT_CONNECTOR)
+        };
+        let addresses = self.inputs.iter().filter_map(|input| input.address.as_ref());
+        addresses.filter(move |(address, _)| !is_topic(address)).map(|(_, position)| *position)
     }
 }

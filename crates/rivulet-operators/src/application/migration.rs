@@ -54,7 +54,7 @@ pub struct Alteration {
 pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
     let factories = application.dataflow.operators();
     let is_of_input = |&parameter: &usize| {
-        application.inputs.iter().any(|input| input.address.parameters().any(|other| other == parameter))
+        application.inputs.iter().any(|input| input.address_parameters().any(|other| other == parameter))
     };
     let of_inputs: Vec<usize> = changed.iter().copied().filter(is_of_input).collect();
     let (mut before, mut reset) = (of_inputs.clone(), of_inputs);

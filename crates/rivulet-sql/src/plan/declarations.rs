@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
-use crate::address::{Address, address_of_parameter, parse_address};
-use crate::application::{Durability, Input, Overflow, Parameter, TopicColumns};
+use crate::address::{Address, DEFAULT_CONNECTOR, address_of_parameter, parse_address, parse_key};
+use crate::application::{Durability, Input, Overflow, Parameter, SourceColumn, SourceInput, SourcePart, TopicColumns};
 use crate::parse::name_in_sql;
 use crate::statement::{CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
@@ -185,6 +185,7 @@ impl Resolver<'_> {
             computed: Vec::new(),
             computed_event_time: None,
             topic: TopicColumns::default(),
+            source: (address.connector != DEFAULT_CONNECTOR).then(SourceInput::default),
             address,
             format: declaration.format.clone(),
             lateness_us: 0,
@@ -196,6 +197,9 @@ impl Resolver<'_> {
             dead_letter: None,
         };
         for (name, literal, position) in &declaration.options {
+            if self.source_option(declaration, &mut input, (name, literal, *position))? {
+                continue;
+            }
             match name.text.as_str() {
                 "lateness" => input.lateness_us = span(name, literal, *position, 0)?,
                 "idle_timeout" => input.idle_timeout_us = span(name, literal, *position, 1)?,
@@ -229,6 +233,12 @@ impl Resolver<'_> {
                         "level_columns",
                     ];
                     let error = SqlError::new(name.position, format!("unknown option '{other}'"));
+                    if SOURCE_OPTIONS.contains(&other) {
+                        return Err(error.hint(
+                            "it is for inputs that read other sources than topics, as 'kafka:'; a topic has \
+                             parameters itself, as 'mqtt:room/{room}'",
+                        ));
+                    }
                     return Err(match suggest::nearest(other, OPTIONS) {
                         Some(near) => error.did_you_mean(Some(near)),
                         None => error.hint(format!("the options are {}", crate::address::list(&OPTIONS))),
@@ -236,15 +246,77 @@ impl Resolver<'_> {
                 }
             }
         }
-        let of_topic = input.topic.levels.len() + usize::from(input.topic.whole.is_some());
+        let of_source = input.source.as_ref().map_or(0, |source| source.columns.len());
+        let of_topic = input.topic.levels.len() + usize::from(input.topic.whole.is_some()) + of_source;
         if of_topic == declaration.columns.len() {
-            let message = format!("all columns of the input '{}' come from the topic", declaration.name);
+            let what = if of_source > 0 { "source" } else { "topic" };
+            let message = format!("all columns of the input '{}' come from the {what}", declaration.name);
             return Err(SqlError::new(declaration.name.position, message)
                 .hint("declare at least one of the payload, for example state TEXT with FORMAT TEXT"));
         }
+        let Some(source) = &input.source else { return Ok(input) };
+        if let (Some((field, position)), None) = (&source.key_field, &source.key) {
+            let (line, column) = *position;
+            let message = format!("key_field names '{field}', and the input has no key");
+            return Err(SqlError::new(Position { line, column }, message)
+                .hint("write which key a query reads: key => '{device}', with a parameter of the application"));
+        }
         Ok(input)
     }
+
+    /// Takes an option of an input that reads no topic; false if it is one that every input has.
+    fn source_option(
+        &mut self,
+        declaration: &InputDeclaration,
+        input: &mut Input,
+        (name, literal, position): (&Name, &Literal, Position),
+    ) -> Result<bool, SqlError> {
+        let Some(source) = &mut input.source else { return Ok(false) };
+        match name.text.as_str() {
+            option if INPUT_OPTIONS.contains(&option) => return Ok(false),
+            option @ ("topic_column" | "level_columns") => {
+                let message = format!("{option} is for topics, and the input reads '{}:'", input.address.connector);
+                return Err(SqlError::new(name.position, message)
+                    .hint("key_column names the column that is the key of a message"));
+            }
+            "key" => {
+                let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+                let key = parse_key(text(name, literal, position)?, position, &names)?;
+                for index in key.parameters() {
+                    self.put_in_address(index, position)?;
+                }
+                source.key = Some(key);
+            }
+            "key_field" => source.key_field = Some((text(name, literal, position)?.to_owned(), position.into())),
+            option => match SOURCE_COLUMNS.iter().find(|(known, ..)| *known == option) {
+                Some(&(option, part, data_type)) => {
+                    let data_type = data_type();
+                    let column = text(name, literal, position)?;
+                    let column = source_column(declaration, source, name, column, &data_type, position)?;
+                    source.columns.push(SourceColumn { option, part, column, position: position.into() });
+                }
+                None => source.options.push((name.text.clone(), literal.clone(), position.into())),
+            },
+        }
+        Ok(true)
+    }
 }
+
+/// The options that an input of any kind has.
+const INPUT_OPTIONS: [&str; 7] =
+    ["lateness", "idle_timeout", "future_limit", "overflow", "durability", "late", "dead_letter"];
+
+/// Those that one which reads no topic has beside those of its source.
+const SOURCE_OPTIONS: [&str; 6] =
+    ["key", "key_field", "key_column", "partition_column", "offset_column", "timestamp_column"];
+
+/// Those of them that name a column, what it has, and its type.
+const SOURCE_COLUMNS: [(&str, SourcePart, fn() -> DataType); 4] = [
+    ("key_column", SourcePart::Key, || DataType::Utf8),
+    ("partition_column", SourcePart::Partition, || DataType::Int64),
+    ("offset_column", SourcePart::Offset, || DataType::Int64),
+    ("timestamp_column", SourcePart::Time, || DataType::Timestamp(TimeUnit::Microsecond, None)),
+];
 
 fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
     let interval = match literal {
@@ -275,6 +347,48 @@ fn text<'a>(name: &Name, literal: &'a Literal, position: Position) -> Result<&'a
     }
 }
 
+/// The declared column with the name that an option gives, which is to come from the source.
+fn source_column(
+    input: &InputDeclaration,
+    source: &SourceInput,
+    option: &Name,
+    name: &str,
+    data_type: &DataType,
+    position: Position,
+) -> Result<usize, SqlError> {
+    let place = declared_column(input, option, name, &type_name(data_type), position)?;
+    let error = |problem: String| SqlError::new(position, format!("{option} names '{name}'{problem}"));
+    let found = &input.columns[place].data_type;
+    if found != data_type {
+        let wanted = type_name(data_type);
+        return Err(error(format!(", which is {}", type_name(found))).hint(format!("declare it as {wanted}")));
+    }
+    if source.columns.iter().any(|other| other.column == place) {
+        return Err(error(" a second time".into()).hint("each column is one part of a message"));
+    }
+    Ok(place)
+}
+
+/// The declared column with the name that an option gives.
+fn declared_column(
+    input: &InputDeclaration,
+    option: &Name,
+    name: &str,
+    data_type: &str,
+    position: Position,
+) -> Result<usize, SqlError> {
+    let is_it = |text: &str| text == name || text == name.to_lowercase();
+    input.columns.iter().position(|column| is_it(&column.name.text)).ok_or_else(|| {
+        let message = format!("{option} names '{name}', and the input '{}' has no such column", input.name);
+        let error = SqlError::new(position, message);
+        let near = suggest::nearest(name, input.columns.iter().map(|column| column.name.text.as_str()));
+        match near {
+            Some(near) => error.did_you_mean(Some(near)),
+            None => error.hint(format!("declare it as well: {} {data_type}", name_in_sql(name))),
+        }
+    })
+}
+
 /// The declared column with the name that an option gives, which is to come from the topic.
 fn topic_column(
     input: &InputDeclaration,
@@ -284,15 +398,7 @@ fn topic_column(
     position: Position,
 ) -> Result<usize, SqlError> {
     let error = |problem: String| SqlError::new(position, format!("{option} names '{name}'{problem}"));
-    let is_it = |text: &str| text == name || text == name.to_lowercase();
-    let Some(place) = input.columns.iter().position(|column| is_it(&column.name.text)) else {
-        let error = error(format!(", and the input '{}' has no such column", input.name));
-        let near = suggest::nearest(name, input.columns.iter().map(|column| column.name.text.as_str()));
-        return Err(match near {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(format!("declare it as well: {} TEXT", name_in_sql(name))),
-        });
-    };
+    let place = declared_column(input, option, name, "TEXT", position)?;
     let data_type = &input.columns[place].data_type;
     if *data_type != DataType::Utf8 {
         return Err(error(format!(", which is {}", type_name(data_type)))

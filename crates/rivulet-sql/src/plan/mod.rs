@@ -124,7 +124,7 @@ fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application,
 fn deciding_parameters(create: &CreateApplication, declarations: &Declarations) -> Vec<usize> {
     let is_deciding = |(index, parameter): &(usize, &Parameter)| {
         create.parameters_used.contains(&parameter.name.to_lowercase())
-            || declarations.inputs.iter().any(|input| input.address.parameters().any(|other| other == *index))
+            || declarations.inputs.iter().any(|input| input.address_parameters().any(|other| other == *index))
     };
     declarations.parameters.iter().enumerate().filter(is_deciding).map(|(index, _)| index).collect()
 }

@@ -80,6 +80,7 @@ impl CodeLoader for Arithmetic {
                 computed: Vec::new(),
                 computed_event_time: None,
                 topic: TopicColumns::default(),
+                source: None,
                 address: address("in"),
                 format: json(),
                 lateness_us: 0,
