@@ -557,6 +557,8 @@ pub struct ApplicationInfo {
     pub not_running: Option<String>,
     /// What of it is probably a mistake: it runs all the same.
     pub warnings: Vec<String>,
+    /// How each source gets on that its inputs read beside topics, by the name of the input.
+    pub health: Vec<EndHealth>,
 }
 
 /// What became of an application of which a new version was registered.
@@ -810,10 +812,10 @@ pub struct WindowWait {
     pub max_us: Option<u64>,
 }
 
-/// How a source or sink of a big query gets on with the device behind it.
+/// How a source or sink of a big query, or the source of an application's input, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndHealth {
-    /// The name of the source or sink.
+    /// The name of the source or sink; of an application that of the input.
     pub name: String,
     /// Which of the two.
     pub direction: Direction,
@@ -827,11 +829,11 @@ pub struct EndHealth {
     pub retries: u64,
     /// Attempts that failed since the query was started.
     pub failures: u64,
-    /// Of a sink, rows that the receiver has acknowledged since then.
+    /// Of an input, messages that were routed. Of a sink, rows that the receiver has acknowledged since then.
     pub rows: u64,
     /// Their size in bytes as they were sent.
     pub bytes: u64,
-    /// Of a sink, rows that the receiver has rejected and that were left out.
+    /// Of an input, messages that were refused. Of a sink, rows that the receiver has rejected and that were left out.
     pub rejected_rows: u64,
     /// Of a sink, rows that it has and the receiver has not acknowledged.
     pub waiting_rows: u64,
@@ -1040,6 +1042,8 @@ pub struct ApplicationStatus {
     pub times_in_seconds: Vec<(String, u64)>,
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     pub warnings: Vec<String>,
+    /// How each source gets on that its inputs read beside topics, by the name of the input.
+    pub health: Vec<EndHealth>,
 }
 
 /// Percentiles of a latency, in microseconds; `None` before the first event.

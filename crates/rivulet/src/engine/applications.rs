@@ -6,8 +6,8 @@
 //! was found stays.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rivulet_operators::application::{Application, Tables};
@@ -196,10 +196,12 @@ impl Applications {
             queries_not_running: AtomicU64::new(0),
             warnings,
             warned: Warned::default(),
+            sources: OnceLock::new(),
         });
         running.log_warnings();
         self.routing.open(&running);
         self.routing.keep_results(&running, true);
+        self.routing.sources().begin_of(&running);
         known.insert(&running);
         running
     }
@@ -234,6 +236,21 @@ impl Applications {
         let known = self.known.lock();
         let numbers = known.numbered.keys().chain(known.not_running.keys()).copied().collect();
         (known.numbered.values().cloned().collect(), numbers)
+    }
+
+    /// The sources of inputs that do not work, as anybody may know.
+    pub(super) fn troubled_sources(&self) -> Vec<String> {
+        /// So many are named.
+        const NAMED_MAX: usize = 16;
+        let running = self.running();
+        let troubles = running.iter().flat_map(|one| {
+            let troubles = one.sources().iter().filter_map(|reader| reader.trouble());
+            troubles.map(move |trouble| match one.tenant.is_default() {
+                true => format!("the application {} runs, and {trouble}", one.full_name().in_public()),
+                false => format!("the application {} runs, and a source does not work", one.full_name().in_public()),
+            })
+        });
+        troubles.take(NAMED_MAX).collect()
     }
 
     /// One that runs, by number.

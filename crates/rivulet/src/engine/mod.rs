@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! backup -> coordinator -> big_queries -> queries -> applications -> tables -> outside
-//!                                                                 -> routing -> shared_input, messaging, event_log
+//!                                                                 -> routing -> shared_input, sources, messaging, event_log
 //!                          big_queries, queries   -> checkpoints
 //! ```
 //!
@@ -21,13 +21,14 @@
 //!   under its group's lock and takes none that is named before that.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
-//! and `not_running` (what an upgrade has left behind), `queries`, `lifecycle` (whether one runs), `upgrade` (how a new
-//! version takes over), `replace` (that of an application), `routing`, `topics` and `shared_input` (what they read),
-//! `tables` (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the
-//! sink of a task), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
-//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts`
-//! and `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
-//! counted), `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
+//! and `not_running` (what an upgrade has left behind), `sources` (inputs that read no topics), `queries`, `lifecycle`
+//! (whether one runs), `upgrade` (how a new version takes over), `replace` (that of an application), `routing`,
+//! `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` with
+//! `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other
+//! servers), `messaging` (broker or client), `memory` (how much there may be), `checkpoints`, `backup` and `event_log`
+//! (what outlives the process), `attempts` and `threads` (what is done again and again), `reserve` (a start on a full
+//! disk), `status` and `exposition` (what is counted), `warnings` (what an owner should know), [`stepped`] (for
+//! simulations and trials).
 
 mod answers;
 mod applications;
@@ -56,6 +57,7 @@ mod reserve;
 mod resting;
 mod running;
 mod shared_input;
+mod sources;
 mod statements;
 mod status;
 mod tables;
@@ -73,6 +75,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
+use rivulet_connectors::connector::Host;
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
@@ -97,6 +100,7 @@ use prepare::Preparation;
 use queries::Queries;
 use queries::lifecycle_log::Loading;
 use routing::Routing;
+use sources::Sources;
 use tables::ReferenceTables;
 use taps::Taps;
 pub(crate) use taps::Waiting;
@@ -107,7 +111,7 @@ pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::applications as saved;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
-pub(crate) use prepare::input_formats;
+pub(crate) use prepare::{input_formats, input_sources};
 pub(crate) use tables::read_table;
 pub(crate) use texts::{format_error, literal_text};
 
@@ -241,6 +245,7 @@ impl Engine {
         let parts = Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts };
         let engine = Self::assemble(config, parts)?;
         engine.coordinator.start(&engine.threads)?;
+        engine.routing.sources().begin();
         let watched = engine.big_queries.watch(&engine.threads);
         watched
             .and_then(|()| reserve::watch(&engine.config.data_dir, &engine.catalog, &engine.threads))
@@ -271,7 +276,10 @@ impl Engine {
             bytes_max: config.inbox_bytes_max,
             ..InboxLimits::default()
         };
-        let routing = Arc::new(Routing::new(messaging.clone(), event_log.clone(), workers.clone(), limits));
+        let host = Host { files: files.clone(), server: server_id.clone(), ..Host::default() };
+        let sources = Arc::new(Sources::new(messaging.router().clone(), host.clone()));
+        let routing = Routing::new(messaging.clone(), event_log.clone(), sources, workers.clone(), limits);
+        let routing = Arc::new(routing);
         let preparation = Preparation {
             config: config.clone(),
             languages,
@@ -279,6 +287,7 @@ impl Engine {
             catalog: catalog.clone(),
             taps: taps.clone(),
             server_id: server_id.clone(),
+            host,
         };
         let applications = Applications::new(preparation, workers.clone(), tables.clone(), routing.clone());
         let applications = Arc::new(applications);
@@ -440,6 +449,7 @@ impl Engine {
         }
         self.big_queries.begin_to_stop();
         self.messaging.close_input();
+        self.routing.sources().stop();
         self.event_log.end_replay();
         self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
         let waiting = self.workers.stop();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::sources::shown_sql;
 use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
 
@@ -54,7 +55,7 @@ impl NotRunning {
         ApplicationInfo {
             id: self.stored.id.clone(),
             name: self.stored.name.name.clone(),
-            sql: self.stored.text().into_owned(),
+            sql: shown_sql(&self.stored.text()),
             parameters: Vec::new(),
             input_topic: String::new(),
             output_topic: String::new(),
@@ -63,6 +64,7 @@ impl NotRunning {
             queries_not_running: self.queries,
             not_running: Some(self.reason.clone()),
             warnings: Vec::new(),
+            health: Vec::new(),
         }
     }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
+use rivulet_connectors::connector::Host;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
+use rivulet_connectors::mqtt::feed::FeedLayout;
 use rivulet_dataflow::{Cut, Decoder};
 use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
 use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
@@ -17,6 +19,7 @@ use super::languages::Languages;
 use super::messaging::Messaging;
 use super::output::{Outputs, TaskSink};
 use super::running::{InputShape, Prepared};
+use super::sources;
 use super::taps::Taps;
 use super::texts::{format_error, literal_text};
 use super::topics::{InputTopics, Topics};
@@ -33,13 +36,16 @@ pub(super) struct Preparation {
     pub(super) taps: Arc<Taps>,
     /// What tells this server from others.
     pub(super) server_id: String,
+    /// What sources of inputs find in this process.
+    pub(super) host: Host,
 }
 
 impl Preparation {
     /// What can be wrong with an application that the planner does not know: connectors and formats.
     pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
-        let topics = Topics::new(&application, |input| self.is_logged(input))?;
+        let topics = Topics::new(&application, &tenant.named(&application.name), |input| self.is_logged(input))?;
+        application.inputs.iter().try_for_each(|input| sources::check(input, &self.host))?;
         let mut inputs = Vec::with_capacity(application.inputs.len());
         for (input, topics) in application.inputs.iter().zip(&topics.inputs) {
             inputs.push(input_format(input, topics)?);
@@ -175,7 +181,7 @@ impl Preparation {
 /// An input whose events are in the log once they have come, from a broker that keeps nothing while this server is
 /// away.
 fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
-    let broker = config.broker.as_ref()?;
+    let broker = config.broker.as_ref().filter(|_| input.source.is_none())?;
     let (why, key) = match (&broker.client_id, broker.qos) {
         (None, _) => (
             "mqtt.broker.client_id is not set, so the external broker forgets this server with each connection",
@@ -218,8 +224,20 @@ fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, Serv
 /// # Errors
 /// An address or a format is not understood.
 pub(crate) fn input_formats(application: &Application) -> Result<Vec<InputFormat>, ServiceError> {
-    let topics = Topics::new(application, |_| false)?;
+    let topics = topics_of_trial(application)?;
     application.inputs.iter().zip(&topics.inputs).map(|(input, topics)| input_format(input, topics)).collect()
+}
+
+/// How messages of the source of each input get what stands for their topic, where an input has a source.
+///
+/// # Errors
+/// An address is not understood.
+pub(crate) fn input_sources(application: &Application) -> Result<Vec<Option<FeedLayout>>, ServiceError> {
+    Ok(topics_of_trial(application)?.inputs.into_iter().map(|input| input.source).collect())
+}
+
+fn topics_of_trial(application: &Application) -> Result<Topics, ServiceError> {
+    Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false)
 }
 
 /// The decoder of an application's rows.

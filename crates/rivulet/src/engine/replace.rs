@@ -12,12 +12,12 @@
 
 mod bound;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::MutexGuard;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_operators::application::{self, Application, Input, migration};
+use rivulet_operators::application::{self, Application, Input, SourceInput, migration};
 use rivulet_runtime::{Group, StateMigration};
 use rivulet_sql::StateWish;
 
@@ -179,6 +179,7 @@ impl Queries {
             }
             // Behind the routes: a result that the log has and no query was given would come after a crash.
             self.routing.keep_results(after, true);
+            self.routing.sources().begin_of(after);
         }
         for (now, then) in after.outputs.rows.iter().zip(&before.outputs.rows) {
             now.fetch_add(then.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -254,6 +255,7 @@ impl Upgrade for Version<'_> {
             queries_not_running: AtomicU64::new(self.before.queries_not_running.load(Ordering::Relaxed)),
             warnings,
             warned: Warned::default(),
+            sources: OnceLock::new(),
         });
         let parameters = |queries: &[QueryId]| self.bound.rows(queries);
         let migration = StateMigration { state: &self.migration.map, parameters: &parameters };
@@ -325,9 +327,11 @@ fn inputs_stay(running: &Running, prepared: &Prepared) -> bool {
     let (before, after) = (&running.application, &prepared.application);
     let is_same = |(one, other): (&Input, &Input)| {
         // A value that was not given may be another one now.
-        let parameters = one.address.parameters().zip(other.address.parameters());
+        let parameters = one.address_parameters().zip(other.address_parameters());
         let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
         (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)
+            && one.source.as_ref().map(SourceInput::without_places)
+                == other.source.as_ref().map(SourceInput::without_places)
             && parameters.all(|(one, other)| one == other)
     };
     let are_logged = |topics: &Topics| topics.inputs.iter().map(|input| input.is_logged).collect::<Vec<_>>();

@@ -18,6 +18,7 @@ use super::event_log::EventLog;
 use super::messaging::Messaging;
 use super::running::{Running, topics_of};
 use super::shared_input::{NO_QUERY, SharedInputs};
+use super::sources::Sources;
 use super::topics::{InputTopics, Topics};
 
 /// How often it is looked whether shared events are decoded.
@@ -27,6 +28,7 @@ const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
 pub(super) struct Routing {
     messaging: Arc<Messaging>,
     event_log: Arc<EventLog>,
+    sources: Arc<Sources>,
     shared: Mutex<SharedInputs>,
 }
 
@@ -35,11 +37,17 @@ impl Routing {
     pub(super) fn new(
         messaging: Arc<Messaging>,
         event_log: Arc<EventLog>,
+        sources: Arc<Sources>,
         workers: Arc<Workers>,
         limits: InboxLimits,
     ) -> Self {
         let shared = Mutex::new(SharedInputs::new(messaging.router().clone(), workers, limits));
-        Self { messaging, event_log, shared }
+        Self { messaging, event_log, sources, shared }
+    }
+
+    /// The sources of inputs that read no topics.
+    pub(super) fn sources(&self) -> &Arc<Sources> {
+        &self.sources
     }
 
     /// Makes the inboxes of an application known, one for each input, and subscribes to what serves all its queries.
@@ -57,12 +65,14 @@ impl Routing {
     /// [`Routing::keep_results`] on.
     pub(super) fn open(&self, running: &Arc<Running>) {
         self.shared.lock().attach(running);
+        self.sources.open(running);
     }
 
     /// Ends what [`Routing::register_inboxes`] and [`Routing::open`] began. No query has a route any more.
     pub(super) fn close(&self, running: &Running) {
         self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         self.keep_results(running, false);
+        self.sources.close(running);
         running.inboxes.iter().for_each(|inbox| self.messaging.router().unregister_inbox(*inbox));
         self.shared.lock().detach(running);
     }
@@ -76,13 +86,17 @@ impl Routing {
         let mut shared = self.shared.lock();
         shared.succeed(before, after);
         shared.attach(after);
+        drop(shared);
+        self.sources.open(after);
+        self.sources.begin_of(after);
     }
 
     /// Results of other queries that an application may read are in the log from when it is there, not from when it has
     /// a query that reads them: what is given once more after a crash is then known to be older than that query.
     pub(super) fn keep_results(&self, running: &Running, are_kept: bool) {
         let router = self.messaging.router();
-        for (place, input) in running.topics.inputs.iter().enumerate().filter(|(_, input)| input.is_logged) {
+        let may_be_results = |(_, input): &(usize, &InputTopics)| input.is_logged && input.source.is_none();
+        for (place, input) in running.topics.inputs.iter().enumerate().filter(may_be_results) {
             // Where each query names its own topic it may be any.
             let filter = input.filter.as_deref().unwrap_or("#");
             let number = u64::from(running.number) << InputIndex::BITS | place as u64;
@@ -257,6 +271,8 @@ fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
 
 /// Of the topics that queries read those that no subscription for all queries covers.
 fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Iterator<Item = &'t str> + Clone {
-    let own = |(input, topic): (&'t InputTopics, &'t String)| input.filter.is_none().then_some(topic.as_str());
+    let own = |(input, topic): (&'t InputTopics, &'t String)| {
+        (input.filter.is_none() && input.source.is_none()).then_some(topic.as_str())
+    };
     topics.iter().flat_map(move |topics| running.topics.inputs.iter().zip(topics).filter_map(own))
 }

@@ -1,19 +1,21 @@
 //! An application that runs: its group, where its events come from and its rows go to, how many queries it has, and
 //! what is shown of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Decoder, Reason, Seconds, Slot};
 use rivulet_operators::application::{Address, Application};
 use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
+use rivulet_sql::DEFAULT_CONNECTOR;
 
 use super::output::{Outputs, write_topic};
+use super::sources::{Reader, shown_sql};
 use super::topics::{InputTopics, Topics};
 use super::warnings::Warned;
 use crate::catalog::ApplicationNumber;
-use crate::service::{ApplicationInfo, ApplicationStatus, FullName, LatencyStatus, ParameterInfo, Tenant};
+use crate::service::{ApplicationInfo, ApplicationStatus, EndHealth, FullName, LatencyStatus, ParameterInfo, Tenant};
 
 /// An application with its group.
 pub(super) struct Running {
@@ -34,6 +36,8 @@ pub(super) struct Running {
     /// What its owner should know.
     pub(super) warnings: Vec<String>,
     pub(super) warned: Warned,
+    /// What its inputs read that is no topic; set when it is open.
+    pub(super) sources: OnceLock<Vec<Arc<Reader>>>,
 }
 
 /// An application that was found good and has not been started.
@@ -89,6 +93,16 @@ impl Running {
         named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
     }
 
+    /// What its inputs read that is no topic.
+    pub(super) fn sources(&self) -> &[Arc<Reader>] {
+        self.sources.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// How each of these gets on.
+    fn health(&self) -> Vec<EndHealth> {
+        self.sources().iter().map(|reader| reader.health()).collect()
+    }
+
     /// An answer about it, with its warnings.
     pub(super) fn answer(&self, text: String) -> String {
         self.warnings.iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))
@@ -115,6 +129,7 @@ impl Running {
             last_refusal: self.outputs.last_refusal.lock().clone(),
             times_in_seconds: self.times_in_seconds(),
             warnings,
+            health: self.health(),
             ..of_metrics(metrics)
         }
     }
@@ -125,7 +140,7 @@ impl Running {
         ApplicationInfo {
             id: application.id.clone(),
             name: application.name.clone(),
-            sql: application.text().into_owned(),
+            sql: shown_sql(&application.text()),
             parameters: application
                 .parameters
                 .iter()
@@ -142,13 +157,18 @@ impl Running {
             queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
             not_running: None,
             warnings: self.warnings(&self.group.metrics()),
+            health: self.health(),
         }
     }
 }
 
 /// The templates of addresses, with commas between.
 fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
-    addresses.map(|address| address.template.as_str()).collect::<Vec<_>>().join(", ")
+    let text = |address: &Address| match address.connector.as_str() {
+        DEFAULT_CONNECTOR => address.template.clone(),
+        _ => address.to_string(),
+    };
+    addresses.map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// The sources or inputs with times that are most likely seconds that were taken for milliseconds, with their names.

@@ -4,10 +4,16 @@ use std::borrow::Cow;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
+use rivulet_connectors::connector::Messages;
+use rivulet_connectors::mqtt::feed::{
+    FeedLayout, KeyFrom, MESSAGE_KEY, MESSAGE_OFFSET, MESSAGE_PARTITION, MESSAGE_TIME,
+};
+use rivulet_connectors::mqtt::topic::push_level;
 use rivulet_connectors::mqtt::{Direction, Template, TopicPart};
-use rivulet_operators::application::{Address, Application, Input, Part};
+use rivulet_operators::application::{Address, Application, Input, Part, SourceInput, SourcePart};
 
-use crate::service::{ErrorKind, ServiceError};
+use crate::run::CONNECTORS;
+use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// The topic templates of an application.
 #[derive(Clone, Debug)]
@@ -24,8 +30,11 @@ pub(super) struct InputTopics {
     pub(super) events: Template,
     /// Whether what it receives goes to the log.
     pub(super) is_logged: bool,
-    /// The one subscription that serves all queries; `None` where each query names its own topic.
+    /// The one subscription that serves all queries; `None` where each query names its own topic, and of what is no
+    /// topic.
     pub(super) filter: Option<String>,
+    /// How a source's messages get what stands for a topic, where events come from one.
+    pub(super) source: Option<FeedLayout>,
     pub(super) late: Option<Template>,
     pub(super) dead_letter: Option<Template>,
 }
@@ -33,6 +42,17 @@ pub(super) struct InputTopics {
 impl InputTopics {
     /// The columns of `input`, whose topics these are, that come from the topic of an event; by ascending index.
     pub(super) fn columns(&self, input: &Input) -> Result<Vec<(usize, TopicPart)>, ServiceError> {
+        if let Some(source) = &input.source {
+            let part = |part: SourcePart| match part {
+                SourcePart::Key => MESSAGE_KEY,
+                SourcePart::Partition => MESSAGE_PARTITION,
+                SourcePart::Offset => MESSAGE_OFFSET,
+                SourcePart::Time => MESSAGE_TIME,
+            };
+            let mut columns: Vec<_> = source.columns.iter().map(|one| (one.column, part(one.part))).collect();
+            columns.sort_unstable_by_key(|(column, _)| *column);
+            return Ok(columns);
+        }
         let levels = &input.topic.levels;
         let error = |message: String, hint: &str| {
             Err(ServiceError::invalid(message).with_hint(hint.to_owned()).at_place(input.topic.levels_position))
@@ -53,18 +73,40 @@ impl InputTopics {
         columns.sort_unstable_by_key(|(column, _)| *column);
         Ok(columns)
     }
+
+    /// The topic of a query as people know it, of the input whose topics these are.
+    pub(super) fn shown(&self, input: &Input, topic: String) -> String {
+        let Some(source) = &self.source else { return topic };
+        let key = topic.strip_prefix(&source.prefix).and_then(|key| key.strip_prefix('/'));
+        let key = key.map_or("", |key| key.strip_suffix("/#").unwrap_or(key));
+        match &source.key {
+            KeyFrom::Nothing => input.address.to_string(),
+            _ => format!("{} (key {})", input.address, rivulet_connectors::mqtt::topic::level_text(key)),
+        }
+    }
 }
 
 impl Topics {
-    /// Reads the addresses of an application, of whose inputs some are logged.
-    pub(super) fn new(application: &Application, is_logged: impl Fn(&Input) -> bool) -> Result<Self, ServiceError> {
+    /// Reads the addresses of an application with this name, of whose inputs some are logged.
+    pub(super) fn new(
+        application: &Application,
+        name: &FullName,
+        is_logged: impl Fn(&Input) -> bool,
+    ) -> Result<Self, ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let output = |address: &Address| template(address, &names, Direction::Output);
         let inputs = application.inputs.iter().map(|input| {
-            let events = template(&input.address, &names, Direction::Input)?;
+            let (events, source) = match &input.source {
+                Some(source) => {
+                    let layout = layout(name, input, source)?;
+                    (key_template(&layout, source, &names)?, Some(layout))
+                }
+                None => (template(&input.address, &names, Direction::Input)?, None),
+            };
             Ok(InputTopics {
                 filter: events.filter(),
                 events,
+                source,
                 is_logged: is_logged(input),
                 late: input.late.as_ref().map(output).transpose()?,
                 dead_letter: input.dead_letter.as_ref().map(output).transpose()?,
@@ -120,6 +162,85 @@ fn template(address: &Address, names: &[&str], direction: Direction) -> Result<T
         .collect();
     Template::parse(&text, names, direction)
         .map_err(|error| at(ServiceError::from_text(ErrorKind::Invalid, &error.to_string())))
+}
+
+/// What stands for the topics of messages of an input's source.
+fn layout(application: &FullName, input: &Input, source: &SourceInput) -> Result<FeedLayout, ServiceError> {
+    let messages = CONNECTORS.messages(&input.address.connector).map_err(|error| {
+        ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
+    })?;
+    let wrong = |message: String, hint: String, position| {
+        Err(ServiceError::invalid(message).with_hint(hint).at_place(position))
+    };
+    let connector = &input.address.connector;
+    if input.address.parameters().next().is_some() {
+        let message = format!("the address '{}' has a parameter, and '{connector}:' is opened once", input.address);
+        let hint = "say by a key which events are those of a query: WITH (key => '{device}')".into();
+        return wrong(message, hint, input.address.position);
+    }
+    let key = match (&source.key, &source.key_field) {
+        (None, _) => KeyFrom::Nothing,
+        (Some(key), None) if messages.key.is_none() => {
+            let message = format!("messages of '{connector}:' have no key of their own");
+            let hint = "name the field of the payload that is the key: key_field => 'device'".into();
+            return wrong(message, hint, key.position);
+        }
+        (Some(_), None) => KeyFrom::Message,
+        (Some(_), Some((field, position))) => match input.format.name.as_str() {
+            "json" => KeyFrom::Field(field.clone()),
+            other => {
+                let message = format!("key_field is a field of JSON, and the format is {}", other.to_uppercase());
+                let hint = match messages.key {
+                    Some(_) => "leave it out: then the key of a message counts".into(),
+                    None => "use FORMAT JSON; or leave out key, and find the events by a column in WHERE".into(),
+                };
+                return wrong(message, hint, *position);
+            }
+        },
+    };
+    for column in &source.columns {
+        if option_of(&messages, column.part).is_none() {
+            let message = format!("messages of '{connector}:' have nothing for {}", column.option);
+            return wrong(message, "arrival_time is when an event came".into(), column.position);
+        }
+    }
+    let needs = |part: SourcePart| {
+        let mut columns = source.columns.iter().filter(|one| one.part == part).map(|one| one.column);
+        columns.any(|column| !input.schema.field(column).is_nullable() || input.event_time == Some(column))
+    };
+    Ok(FeedLayout {
+        // Names have no NUL, so no other tenant's application has this.
+        prefix: FeedLayout::prefix(&format!("{}\0{}", application.tenant, application.name), &input.name),
+        key,
+        splits: messages.place.is_none(),
+        has_columns: !source.columns.is_empty(),
+        needs: (needs(SourcePart::Key), needs(SourcePart::Time)),
+    })
+}
+
+/// The option of a source that names the column of this part of a message, if messages have it.
+fn option_of(messages: &Messages, part: SourcePart) -> Option<&'static str> {
+    match part {
+        SourcePart::Key => messages.key,
+        SourcePart::Partition => messages.place.map(|place| place.partition),
+        SourcePart::Offset => messages.place.map(|place| place.offset),
+        SourcePart::Time => messages.time,
+    }
+}
+
+/// What queries read of a source: the topics, or a filter of the topics, of the messages with their key.
+fn key_template(layout: &FeedLayout, source: &SourceInput, names: &[&str]) -> Result<Template, ServiceError> {
+    let mut key = Vec::new();
+    for part in source.key.iter().flat_map(|key| &key.parts) {
+        match part {
+            Part::Text(text) => push_level(text, &mut key),
+            Part::Parameter(index) => key.extend_from_slice(format!("{{{}}}", names[*index]).as_bytes()),
+        }
+    }
+    let route = layout.route(&String::from_utf8_lossy(&key));
+    let position = source.key.as_ref().map_or((0, 0), |key| key.position);
+    Template::parse(&route, names, Direction::Key)
+        .map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(position))
 }
 
 /// A parameter's values as [`SlotTable::write_text`](rivulet_dataflow::SlotTable::write_text) writes them: nothing for

@@ -268,6 +268,12 @@ impl Session<'_> {
             let position = name.map_or(position, |name| name.position);
             self.permit(action, kind, name.map(|name| name.text.as_str()))
                 .map_err(|error| error.at(position.line, position.column))?;
+            // An input that reads no topic connects to another server, or listens, as a source does.
+            let Statement::CreateApplication(create) = &statement else { continue };
+            for place in create.source_positions() {
+                self.permit(Action::Change, ResourceKind::Source, None)
+                    .map_err(|error| error.at(place.line, place.column))?;
+            }
         }
         Ok(&self.permit)
     }

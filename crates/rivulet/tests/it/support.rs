@@ -158,6 +158,7 @@ impl Service for MemoryService {
             queries_not_running: 0,
             not_running: None,
             warnings: Vec::new(),
+            health: Vec::new(),
         };
         let mut state = self.state();
         match state.applications.get(name) {
@@ -320,6 +321,7 @@ impl Service for MemoryService {
                     last_refusal: Some("decode: the payload is no JSON".into()),
                     times_in_seconds: vec![],
                     warnings: vec![],
+                    health: vec![],
                     end_to_end: LatencyStatus::default(),
                 },
                 ApplicationStatus {

@@ -34,7 +34,12 @@ fn health_of(running: &Running) -> Vec<EndHealth> {
 }
 
 impl EndHealth {
-    fn new(name: &str, direction: Direction, report: rivulet_connectors::connector::HealthReport) -> Self {
+    /// What the report of a source or sink with this name says.
+    pub(in crate::engine) fn new(
+        name: &str,
+        direction: Direction,
+        report: rivulet_connectors::connector::HealthReport,
+    ) -> Self {
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Self {
             name: name.to_owned(),
@@ -53,7 +58,7 @@ impl EndHealth {
     }
 
     /// What is wrong with it, in a sentence.
-    fn text(&self) -> String {
+    pub(in crate::engine) fn text(&self) -> String {
         let Self { name, direction, condition, last_error, waiting_rows, retries, .. } = self;
         let waiting = match (direction, waiting_rows) {
             (Direction::Sink, 1..) => format!("{} wait, ", counted(*waiting_rows, "row")),
@@ -66,12 +71,15 @@ impl EndHealth {
     }
 
     /// The same of one that works or not, for who describes it.
-    fn description(&self) -> String {
+    pub(in crate::engine) fn description(&self) -> String {
         if self.condition != Condition::Ok {
             return self.text();
         }
         let last = self.last_error.as_ref().map(|error| format!("; its last error was: {error}")).unwrap_or_default();
         match self.direction {
+            Direction::Source if self.rows > 0 => {
+                format!("ok: {}, {} refused{last}", counted(self.rows, "message"), self.rejected_rows)
+            }
             Direction::Source => format!("ok{last}"),
             Direction::Sink => {
                 let (rows, waiting_rows) = (counted(self.rows, "row"), self.waiting_rows);

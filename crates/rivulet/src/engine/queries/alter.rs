@@ -662,7 +662,7 @@ impl Effect {
             begun_anew: state.lost.clone(),
         };
         let in_input =
-            |one: &usize| application.inputs.iter().any(|input| input.address.parameters().any(|other| other == *one));
+            |one: &usize| application.inputs.iter().any(|input| input.address_parameters().any(|other| other == *one));
         let is_key = |one: &usize| application.matching.is_some_and(|matching| matching.parameter == *one);
         Self {
             told: Arc::new(told),

@@ -1,0 +1,495 @@
+//! Sources of inputs: what applications read that is no topic, as Kafka and HTTP.
+//!
+//! Each such input of an application has a [`Reader`]: a thread that opens the source of a connector and puts its
+//! messages into the router ([`rivulet_connectors::mqtt::feed`]). It reads as long as the application has queries, and
+//! opens the source again when that breaks.
+//!
+//! What must hold: a source goes on where it stood. Checkpoints have the positions ([`Sources::positions`]), and what
+//! the log has beyond them is looked up there at a start ([`Sources::pass`]); a reader that takes the place of another
+//! waits for its end. Nothing outside of the process is waited for under a lock of the engine.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rivulet_connectors::clock::SystemClock;
+use rivulet_connectors::connector::{Condition, ConnectorError, Direction, Health, Host, Messages, SourceSpec};
+use rivulet_connectors::mqtt::feed::{Feed, FeedCounts, FeedLayout, LoggedPlace, Noted, Turned};
+use rivulet_connectors::mqtt::{Received, Router};
+use rivulet_dataflow::{Clock, panic_text};
+use rivulet_operators::application::{Input, SourceInput};
+use rivulet_sql::shown_application;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::running::Running;
+use super::texts::literal_text;
+use crate::catalog::ApplicationNumber;
+use crate::counted::counted;
+use crate::run::CONNECTORS;
+use crate::service::{EndHealth, ErrorKind, ServiceError};
+
+/// How long a reader waits before a source that did not open, or broke, is opened again; it doubles up to the second.
+const REOPEN_MIN: Duration = Duration::from_millis(200);
+const REOPEN_MAX: Duration = Duration::from_secs(30);
+
+/// How long a reader without queries waits before it looks for some.
+const REST: Duration = Duration::from_millis(20);
+
+/// How long a reader waits for the end of the reader in whose place it is.
+const END_MAX: Duration = Duration::from_secs(20);
+
+/// How long a server that stops waits for all readers. One that is opening a source ends behind that by itself: the
+/// router takes nothing any more.
+const STOP_MAX: Duration = Duration::from_secs(2);
+
+/// Positions of sources, by their identity.
+pub(super) type Positions = BTreeMap<String, Vec<Option<String>>>;
+
+/// The sources of all inputs.
+pub(super) struct Sources {
+    router: Arc<Router>,
+    host: Host,
+    readers: Mutex<BTreeMap<(ApplicationNumber, String), Arc<Reader>>>,
+    /// Where sources go on whose application has not been opened since the start.
+    saved: Mutex<Positions>,
+    /// What the log has of them beyond that, by identity and partition: the offset behind the last message.
+    logged: Mutex<BTreeMap<String, BTreeMap<i64, i64>>>,
+    /// Whether anything is read: not before the log was looked through.
+    has_begun: AtomicBool,
+}
+
+/// The source of one input, while it is read.
+pub(super) struct Reader {
+    /// The name of the input.
+    input: String,
+    address: String,
+    spec: SourceSpec,
+    layout: FeedLayout,
+    messages: Messages,
+    /// What tells it from all others in the log and in checkpoints: another address is another source.
+    id: String,
+    /// Of a reader of the same: how it is opened.
+    signature: SourceInput,
+    is_logged: bool,
+    noted: Arc<Mutex<Noted>>,
+    health: Arc<Health>,
+    /// The application as it runs now.
+    running: Mutex<Weak<Running>>,
+    /// The reader in whose place it is.
+    before: Mutex<Option<Arc<Self>>>,
+    course: Mutex<Course>,
+    bell: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Course {
+    has_begun: bool,
+    is_to_end: bool,
+    has_ended: bool,
+}
+
+/// Looks whether the source of an input can be read, as far as that is known without opening it.
+///
+/// # Errors
+/// It cannot, and why, with the place in the text.
+pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
+    let Some(source) = &input.source else { return Ok(()) };
+    let place_of = |option: &str| source.options.iter().find(|(name, ..)| name == option).map(|(.., place)| *place);
+    Feed::check(CONNECTORS, spec_of(input, source, host)).map(drop).map_err(|error| {
+        let place = match &error {
+            ConnectorError::Option { option, .. } | ConnectorError::UnknownOption { option, .. } => place_of(option),
+            _ => None,
+        };
+        let text = error.to_string();
+        ServiceError::from_text(ErrorKind::Invalid, &text).at_place(place.unwrap_or(input.address.position))
+    })
+}
+
+fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
+    let options = source.options.iter().map(|(name, value, _)| (name.clone(), literal_text(value)));
+    SourceSpec {
+        connector: input.address.connector.clone(),
+        address: input.address.template.clone(),
+        format: None,
+        schema: Arc::new(arrow::datatypes::Schema::empty()),
+        columns: Vec::new(),
+        event_time_column: None,
+        options: options.collect(),
+        host: host.clone(),
+        resume: None,
+    }
+}
+
+/// The text of an application without the secrets of its sources.
+pub(super) fn shown_sql(text: &str) -> String {
+    /// Options that the connector does not have.
+    const OWN: [&str; 13] = [
+        "lateness",
+        "idle_timeout",
+        "future_limit",
+        "overflow",
+        "durability",
+        "late",
+        "dead_letter",
+        "key",
+        "key_field",
+        "key_column",
+        "partition_column",
+        "offset_column",
+        "timestamp_column",
+    ];
+    shown_application(text, |connector, _, name, value| match OWN.contains(&name) || connector == "mqtt" {
+        true => value.into(),
+        false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
+    })
+}
+
+impl Sources {
+    /// None yet.
+    pub(super) fn new(router: Arc<Router>, host: Host) -> Self {
+        Self {
+            router,
+            host,
+            readers: Mutex::default(),
+            saved: Mutex::default(),
+            logged: Mutex::default(),
+            has_begun: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether an application with this text may read a source whose messages have places.
+    pub(super) fn may_be_in(text: &str) -> bool {
+        let has_places = |messages: Messages| messages.place.is_some();
+        let mut connectors = CONNECTORS.all().filter(|one| one.open.messages.is_some_and(has_places));
+        let text = text.to_ascii_lowercase();
+        connectors.any(|one| text.contains(&format!("{}:", one.name)))
+    }
+
+    /// A checkpoint has these positions. Before any application is opened.
+    pub(super) fn restore(&self, positions: Positions) {
+        *self.saved.lock() = positions;
+    }
+
+    /// The log has a message behind what checkpoints have. Before any application is opened.
+    pub(super) fn pass(&self, message: &Received<'_>) {
+        match LoggedPlace::read(message.client) {
+            Some(LoggedPlace::At(id, partition, offset)) => {
+                let mut logged = self.logged.lock();
+                if !logged.contains_key(id) {
+                    logged.insert(id.to_owned(), BTreeMap::new());
+                }
+                let next = logged.get_mut(id).map(|one| one.entry(partition).or_default());
+                next.into_iter().for_each(|next| *next = (*next).max(offset + 1));
+            }
+            Some(LoggedPlace::Begins(id)) => {
+                let mut saved = self.saved.lock();
+                if let (false, Ok(positions)) = (saved.contains_key(id), serde_json::from_slice(message.payload)) {
+                    saved.insert(id.to_owned(), positions);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Reads from now on.
+    pub(super) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+        let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
+        readers.iter().for_each(|reader| reader.begin(&self.router));
+    }
+
+    /// An application runs: what its inputs read goes on, or begins with [`Sources::begin_of`].
+    pub(super) fn open(&self, running: &Arc<Running>) {
+        let mut readers = self.readers.lock();
+        readers.retain(|_, reader| !reader.course.lock().has_ended);
+        let inputs = running.application.inputs.iter().zip(&running.topics.inputs);
+        let of_inputs = inputs.filter_map(|(input, topics)| {
+            let (source, layout) = (input.source.as_ref()?, topics.source.as_ref()?);
+            let key = (running.number, input.name.clone());
+            let before = readers.get(&key).cloned();
+            let new = self.reader(running, input, source, layout, topics.is_logged)?;
+            let reader = match before {
+                Some(before) if before.is_same(&new) => before,
+                before => {
+                    if let Some(before) = &before {
+                        before.end();
+                        // What it reads until it has ended is added by the new one.
+                        new.go_on_from(before);
+                    }
+                    *new.before.lock() = before;
+                    let new = Arc::new(new);
+                    readers.insert(key, new.clone());
+                    new
+                }
+            };
+            *reader.running.lock() = Arc::downgrade(running);
+            Some(reader)
+        });
+        // An application is opened once.
+        let _ = running.sources.set(of_inputs.collect());
+    }
+
+    /// The queries of an application that was opened have their routes: its sources are read.
+    pub(super) fn begin_of(&self, running: &Running) {
+        if self.has_begun.load(Ordering::Acquire) {
+            running.sources().iter().for_each(|reader| reader.begin(&self.router));
+        }
+    }
+
+    /// An application does not run any more in this form.
+    pub(super) fn close(&self, running: &Running) {
+        running.sources().iter().for_each(|reader| reader.end());
+    }
+
+    /// Ends all readers: the router takes nothing any more.
+    pub(super) fn stop(&self) {
+        let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
+        readers.iter().for_each(|reader| reader.end());
+        let until = Instant::now() + STOP_MAX;
+        readers.iter().for_each(|reader| reader.await_end(until));
+    }
+
+    /// Whether any input reads a source.
+    pub(super) fn are_any(&self) -> bool {
+        !self.readers.lock().is_empty() || !self.saved.lock().is_empty()
+    }
+
+    /// Where all of them go on. What went to the log before this was asked is behind none of these.
+    pub(super) fn positions(&self) -> Positions {
+        let mut positions = self.saved.lock().clone();
+        let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
+        for reader in readers {
+            let of_reader = reader.noted.lock().positions(&reader.messages);
+            if !of_reader.is_empty() {
+                positions.insert(reader.id.clone(), of_reader);
+            }
+        }
+        positions
+    }
+
+    /// Forgets where sources stood of applications that are no more.
+    pub(super) fn keep(&self, is_there: impl Fn(ApplicationNumber) -> bool) {
+        let number = |id: &str| id.split('/').next().and_then(|number| number.parse().ok());
+        self.saved.lock().retain(|id, _| number(id).is_some_and(&is_there));
+        self.readers.lock().retain(|(number, _), reader| is_there(*number) || !reader.course.lock().has_ended);
+    }
+
+    fn reader(
+        &self,
+        running: &Running,
+        input: &Input,
+        source: &SourceInput,
+        layout: &FeedLayout,
+        is_logged: bool,
+    ) -> Option<Reader> {
+        let messages = CONNECTORS.messages(&input.address.connector).ok()?;
+        let name = running.full_name();
+        let title = format!("source of the input '{}' of the application '{}'", input.name, name.in_log());
+        let health = Arc::new(Health::new(title));
+        let host = Host {
+            query: format!("{}-{}", name.in_log(), input.name),
+            confirms: is_logged,
+            health: health.clone(),
+            ..self.host.clone()
+        };
+        let address = input.address.to_string();
+        let id = format!("{}/{:016x}", running.number, xxh3_64(format!("{}\0{address}", input.name).as_bytes()));
+        let mut positions = self.saved.lock().remove(&id).unwrap_or_default();
+        for (partition, offset) in self.logged.lock().remove(&id).into_iter().flatten() {
+            messages.place.iter().for_each(|place| (place.go_on)(&mut positions, partition, offset));
+        }
+        Some(Reader {
+            input: input.name.clone(),
+            address,
+            spec: spec_of(input, source, &host),
+            layout: layout.clone(),
+            messages,
+            id,
+            signature: source.without_places(),
+            is_logged,
+            noted: Arc::new(Mutex::new(Noted::begin(positions))),
+            health,
+            running: Mutex::default(),
+            before: Mutex::default(),
+            course: Mutex::default(),
+            bell: Condvar::new(),
+        })
+    }
+}
+
+impl Reader {
+    /// Whether another reader would read the same in the same way.
+    fn is_same(&self, other: &Self) -> bool {
+        !self.course.lock().is_to_end
+            && self.id == other.id
+            && self.signature == other.signature
+            && self.is_logged == other.is_logged
+            && (&self.layout.key, self.layout.has_columns, self.layout.needs)
+                == (&other.layout.key, other.layout.has_columns, other.layout.needs)
+    }
+
+    /// Goes on where a reader before it stands, if that reads the same source.
+    fn go_on_from(&self, before: &Self) {
+        if before.id == self.id {
+            self.noted.lock().succeed(&before.noted.lock());
+        }
+    }
+
+    fn begin(self: &Arc<Self>, router: &Arc<Router>) {
+        {
+            let mut course = self.course.lock();
+            if course.has_begun || course.is_to_end {
+                return;
+            }
+            course.has_begun = true;
+        }
+        let (reader, router) = (self.clone(), router.clone());
+        let run = move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reader.run(&router))) {
+                reader.health.fail(&format!("a defect of the server: {}", panic_text(&*panic)));
+            }
+            reader.course.lock().has_ended = true;
+            reader.bell.notify_all();
+        };
+        if let Err(error) = thread::Builder::new().name("rivulet-source".into()).spawn(run) {
+            self.health.fail(&format!("no thread can be started: {error}"));
+            self.course.lock().has_ended = true;
+        }
+    }
+
+    fn end(&self) {
+        let mut course = self.course.lock();
+        course.is_to_end = true;
+        course.has_ended |= !course.has_begun;
+        self.bell.notify_all();
+    }
+
+    fn await_end(&self, until: Instant) {
+        let mut course = self.course.lock();
+        while course.has_begun && !course.has_ended && !self.bell.wait_until(&mut course, until).timed_out() {}
+    }
+
+    /// Waits for so long, or until it is to end; whether it is.
+    fn is_to_end_within(&self, pause: Duration) -> bool {
+        let mut course = self.course.lock();
+        if pause.is_zero() {
+            return course.is_to_end;
+        }
+        let until = Instant::now() + pause;
+        while !course.is_to_end && !self.bell.wait_until(&mut course, until).timed_out() {}
+        course.is_to_end
+    }
+
+    fn run(&self, router: &Router) {
+        if let Some(before) = self.before.lock().take() {
+            before.await_end(Instant::now() + END_MAX);
+            self.go_on_from(&before);
+        }
+        let mut pause = REOPEN_MIN;
+        while !self.is_to_end_within(Duration::ZERO) {
+            let is_new = self.noted.lock().positions(&self.messages).is_empty();
+            match Feed::open(CONNECTORS, self.spec.clone(), self.layout.clone(), self.id.clone(), &self.noted) {
+                Ok(mut feed) => {
+                    self.health.recover();
+                    if is_new && self.is_logged && self.messages.place.is_some() {
+                        feed.log_begin(router, SystemClock.now_us());
+                    }
+                    let begun = Instant::now();
+                    match self.read(&mut feed, router) {
+                        Some(problem) => self.health.retry(&problem),
+                        None => return,
+                    }
+                    if begun.elapsed() > REOPEN_MAX {
+                        pause = REOPEN_MIN;
+                    }
+                }
+                Err(error) => self.health.retry(&error.to_string()),
+            }
+            if self.is_to_end_within(pause) {
+                return;
+            }
+            pause = (pause * 2).min(REOPEN_MAX);
+        }
+    }
+
+    /// Reads until the source breaks, and says why; `None` if it is to end, or has come to its end.
+    fn read(&self, feed: &mut Feed, router: &Router) -> Option<String> {
+        let mut pause = Duration::ZERO;
+        loop {
+            if self.is_to_end_within(pause) {
+                return None;
+            }
+            if !self.has_queries() {
+                pause = REST;
+                continue;
+            }
+            pause = match feed.turn(router, SystemClock.now_us()) {
+                Turned::GoesOn => Duration::ZERO,
+                Turned::Waits(wait) => wait,
+                Turned::Ended => return None,
+                Turned::Failed(problem) => return Some(problem),
+            };
+        }
+    }
+
+    /// Whether anybody may want what is read.
+    fn has_queries(&self) -> bool {
+        let running = self.running.lock().upgrade();
+        running.is_some_and(|running| {
+            [&running.queries_running, &running.queries_paused].iter().any(|count| count.load(Ordering::Relaxed) > 0)
+        })
+    }
+
+    /// What was counted.
+    pub(super) fn counts(&self) -> FeedCounts {
+        self.noted.lock().counts()
+    }
+
+    /// The name of the input, how its source gets on, and what was counted of it.
+    pub(super) fn figures(&self) -> (String, Condition, FeedCounts) {
+        (self.input.clone(), self.health.report().condition, self.counts())
+    }
+
+    /// How it gets on.
+    pub(super) fn health(&self) -> EndHealth {
+        let counts = self.counts();
+        let health = EndHealth::new(&self.input, Direction::Source, self.health.report());
+        EndHealth { rows: counts.events, rejected_rows: counts.refused, ..health }
+    }
+
+    /// What is wrong with it, if anything is, in a sentence.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let health = self.health();
+        (health.condition != Condition::Ok).then(|| health.text())
+    }
+
+    /// What is wrong with it or with what it brings, if anything is.
+    pub(super) fn concern(&self) -> Option<String> {
+        self.trouble().or_else(|| self.warning())
+    }
+
+    /// What its owner should know: messages come and no query gets them.
+    pub(super) fn warning(&self) -> Option<String> {
+        let FeedCounts { events, unwanted, without_key, refused, last_refusal, .. } = self.counts();
+        let (input, address) = (&self.input, &self.address);
+        if refused > 0 && events == 0 {
+            let why = last_refusal.unwrap_or_default();
+            return Some(format!(
+                "input '{input}': all {} of '{address}' were refused: {why}",
+                counted(refused, "message")
+            ));
+        }
+        if events == 0 || unwanted < events {
+            return None;
+        }
+        let came = counted(events, "message");
+        Some(match without_key == events {
+            true => format!("input '{input}': {came} of '{address}' came, and none has a key: no query gets them"),
+            false => format!("input '{input}': {came} of '{address}' came, and none has the key of a query"),
+        })
+    }
+}
