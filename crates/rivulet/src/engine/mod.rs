@@ -80,7 +80,7 @@ use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, StoredApplication};
 use crate::config::Config;
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
@@ -409,6 +409,15 @@ impl Engine {
     fn load(&self) -> Result<LogPosition, ServiceError> {
         let read = self.checkpoints.as_ref().map(|checkpoints| checkpoints.read(&self.event_log)).transpose()?;
         let (unrestored, mut found, position) = read.unwrap_or_default();
+        if let Some(checkpoints) = &self.checkpoints {
+            let sources = self.routing.sources();
+            let (positions, from) = checkpoints.sources();
+            let reads_any = |stored: &StoredApplication| Sources::may_be_in(&stored.text());
+            if !positions.is_empty() || self.catalog.applications()?.iter().any(reads_any) {
+                sources.restore(positions);
+                self.event_log.look_through(from, &mut |message| sources.pass(message))?;
+            }
+        }
         self.tables.load()?;
         self.applications.load()?;
         let begun = Instant::now();

@@ -20,6 +20,7 @@ use serde_json::json;
 use super::line::{Failure, Line};
 use crate::catalog::ApplicationNumber;
 use crate::engine::running::Running;
+use crate::engine::sources::Positions;
 
 /// The name of the line.
 pub(crate) const LINE: &str = "applications";
@@ -31,6 +32,11 @@ const CHANGES_MAX: usize = 8;
 /// that is in it.
 pub(crate) const POSITION: &str = "position";
 pub(super) const APPLIED: &str = "applied";
+
+/// What the note has of sources of inputs, if there are any: where they go on, and from where on the log may have what
+/// is beyond that.
+const SOURCES: &str = "sources";
+const SOURCES_FROM: &str = "sources_from";
 
 /// What a piece begins with; the last two digits are the version of its form.
 const MARK: &[u8; 8] = b"RVAPPL01";
@@ -157,6 +163,10 @@ pub(super) struct Known {
     position: LogPosition,
     /// The highest position of an event that is in any of them.
     applied: LogPosition,
+    /// Where sources of inputs go on, and the position of the log before which they have everything.
+    sources: (Positions, LogPosition),
+    /// Whether the newest epoch has that.
+    has_sources: bool,
 }
 
 impl Applications {
@@ -169,6 +179,8 @@ impl Applications {
             retained,
             position: 0,
             applied: 0,
+            sources: (Positions::new(), 0),
+            has_sources: true,
         };
         Ok(Self { line, known })
     }
@@ -191,6 +203,8 @@ impl Known {
         let positions = restored.older.values().chain([&restored.note]).map(|note| noted(note, POSITION));
         self.position = positions.min().unwrap_or(0);
         self.applied = noted(&restored.note, APPLIED);
+        let sources = restored.note.get(SOURCES).and_then(|sources| serde_json::from_value(sources.clone()).ok());
+        self.sources = (sources.unwrap_or_default(), noted(&restored.note, SOURCES_FROM).min(self.position));
         for (name, pieces) in &restored.pieces {
             let Some(number) = number_of(name) else { continue };
             let bytes = |piece: &Bytes| piece.len() as u64;
@@ -206,6 +220,17 @@ impl Known {
             };
             self.written.insert(number, written);
         }
+    }
+
+    /// Where sources of inputs go on, and from where on the log may have what is beyond that.
+    pub(super) fn sources(&self) -> (Positions, LogPosition) {
+        self.sources.clone()
+    }
+
+    /// The next epoch has these positions of sources, which have everything before `from` of the log.
+    pub(super) fn note_sources(&mut self, positions: Positions, from: LogPosition) {
+        self.has_sources &= self.sources.0 == positions;
+        self.sources = (positions, from);
     }
 
     /// From where on the log is replayed behind the newest epoch.
@@ -295,7 +320,7 @@ impl Known {
         // before that.
         let is_new = position > 1
             && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
-        if taken.is_empty() && gone.is_empty() && !is_new {
+        if taken.is_empty() && gone.is_empty() && !is_new && self.has_sources {
             return Ok(None);
         }
         let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
@@ -303,7 +328,14 @@ impl Known {
             true => Piece::whole(name_of(one.number), one.bytes.clone()),
             false => Piece::delta(name_of(one.number), one.bytes.clone()),
         });
-        let note = json!({ POSITION: position, APPLIED: applied });
+        let mut note = json!({ POSITION: position, APPLIED: applied });
+        let (sources, sources_from) = &self.sources;
+        let mut needed_from = position;
+        if !sources.is_empty() {
+            note[SOURCES] = json!(sources);
+            note[SOURCES_FROM] = json!(sources_from);
+            needed_from = needed_from.min(*sources_from);
+        }
         let epoch = Epoch { note, pieces: pieces.collect(), dropped: gone };
         let committed = line.commit(epoch).inspect_err(|_| self.give_up(&taken))?;
         for one in taken {
@@ -320,8 +352,8 @@ impl Known {
             }
         }
         self.written.retain(|number, _| all.contains(number));
-        (self.position, self.applied) = (position, applied);
-        self.positions.push_back(position);
+        (self.position, self.applied, self.has_sources) = (position, applied, true);
+        self.positions.push_back(needed_from);
         while self.positions.len() > self.retained {
             self.positions.pop_front();
         }

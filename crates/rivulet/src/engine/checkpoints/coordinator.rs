@@ -25,12 +25,16 @@ use crate::engine::event_log::EventLog;
 use crate::engine::messaging::Messaging;
 use crate::engine::queries::Queries;
 use crate::engine::routing::Routing;
+use crate::engine::sources::Positions;
 use crate::engine::threads::Threads;
 use crate::service::{CheckpointInfo, ErrorKind, ServiceError};
 
 /// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
 /// who work.
 const RESTS: u32 = 4;
+
+/// How long a checkpoint waits until what sources have brought is on disk.
+const DISK_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What makes the checkpoints of a server.
 pub(in crate::engine) struct Coordinator {
@@ -158,6 +162,7 @@ impl Coordinator {
     ) -> (LineStatus, u64) {
         // First: what comes from now on may be in what is captured, but need not.
         let position = self.replayed_from();
+        let sources = self.positions_of_sources();
         // Nobody is between an application that could not run and the state of its queries: what is saved of it would
         // lack those that have yet to come.
         // What is captured has every change of values that was noted by now. Queries of an application that does not
@@ -176,6 +181,9 @@ impl Coordinator {
         checkpoints.take_unfit(known);
         let (mut slots, mut is_whole) = (0, false);
         let saved = line.save(is_asked, |line| {
+            if let Some((positions, from)) = sources {
+                known.note_sources(positions, from);
+            }
             let captured = running.iter().filter(|running| running.group.is_checkpointed());
             let taken = captured.filter_map(|running| {
                 self.way_out.take(running, running.group.snapshot(known.wants_all_of(running), rest))
@@ -210,6 +218,20 @@ impl Coordinator {
             tracing::warn!("the catalog keeps values that no state was made with, and it is tried again: {error}");
         }
         (line.status(saved.ok().flatten().as_ref()), slots)
+    }
+
+    /// Where sources of inputs go on, and the position of the log before which they have everything; `None` if what
+    /// they have brought is not on disk yet, so that the log could lose it.
+    fn positions_of_sources(&self) -> Option<(Positions, LogPosition)> {
+        let sources = self.routing.sources();
+        if !sources.are_any() {
+            return Some((Positions::new(), 0));
+        }
+        let from = self.event_log.end();
+        let (_, numbers) = self.applications.all();
+        sources.keep(|number| numbers.contains(&number));
+        let positions = sources.positions();
+        self.event_log.wait_all_durable(DISK_WAIT_MAX).then_some((positions, from))
     }
 
     /// From where on the log would be replayed after a restart that finds what is captured from now on.

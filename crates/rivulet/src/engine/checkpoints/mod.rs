@@ -25,10 +25,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use rivulet_dataflow::LogPosition;
 use rivulet_storage::{Place, StorageError, Store};
 
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
+use crate::engine::sources::Positions;
 use crate::service::{
     CheckpointInfo, CheckpointStatus, ErrorKind, FullName, QueryCheckpoint, RecoveryStatus, ServiceError, Tenant,
 };
@@ -140,6 +142,11 @@ impl Checkpoints {
     /// Waits for the checkpoint under way; no other is made as long as this is held.
     fn lock(&self) -> MutexGuard<'_, Option<Lines>> {
         self.lines.lock()
+    }
+
+    /// Where sources of inputs go on, and from where on the log may have what is beyond that.
+    pub(super) fn sources(&self) -> (Positions, LogPosition) {
+        self.lock().as_ref().map(|lines| lines.applications.known.sources()).unwrap_or_default()
     }
 
     /// Whether there is anything to save at the end.

@@ -143,6 +143,22 @@ impl EventLog {
         Ok(())
     }
 
+    /// Calls `each` with every message that it has from a position on.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn look_through(
+        &self,
+        from: LogPosition,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<(), ServiceError> {
+        let read = self.log.read(from.max(self.first()), self.log.next(), &mut |record| {
+            each(&message(&record));
+            true
+        });
+        read.map(drop).map_err(|error| unavailable(&error))
+    }
+
     /// A checkpoint has all before this position, and what came of it has left: if that is all that was replayed, no
     /// result is given once more.
     pub(super) fn forget_repeats_at(&self, position: LogPosition, messaging: &Messaging) {
