@@ -164,6 +164,9 @@ pub struct Application {
     /// What of it is probably a mistake: it runs all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// How each source gets on that its inputs read beside topics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<EndHealth>,
     /// What became of the application of its name, where it was to be replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Replacement>,
@@ -454,10 +457,10 @@ pub struct BigQuery {
     pub tasks: u64,
 }
 
-/// How a source or sink of a big query gets on with the device behind it.
+/// How a source or sink of a big query, or the source of an application's input, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndHealth {
-    /// The name of the source or sink.
+    /// The name of the source or sink; of an application that of the input.
     #[schema(example = "alarms")]
     pub name: String,
     /// `source` or `sink`.
@@ -476,11 +479,12 @@ pub struct EndHealth {
     pub retries: u64,
     /// Attempts that failed since the query was started.
     pub failures: u64,
-    /// Of a sink, rows that the receiver has acknowledged since the query was started.
+    /// Of an input, messages that were routed. Of a sink, rows that the receiver has acknowledged since the query was
+    /// started.
     pub rows: u64,
     /// Their size in bytes as they were sent.
     pub bytes: u64,
-    /// Of a sink, rows that the receiver has rejected and that were left out.
+    /// Of an input, messages that were refused. Of a sink, rows that the receiver has rejected and that were left out.
     pub rejected_rows: u64,
     /// Of a sink, rows that it has and the receiver has not acknowledged.
     pub waiting_rows: u64,
@@ -748,6 +752,9 @@ pub struct ApplicationStatus {
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// How each source gets on that its inputs read beside topics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<EndHealth>,
 }
 
 /// How long the results of windows waited for the end of their window, in microseconds; null before the first.
@@ -863,6 +870,7 @@ impl From<service::ApplicationInfo> for Application {
             queries_not_running: info.queries_not_running,
             not_running: info.not_running,
             warnings: info.warnings,
+            health: info.health.into_iter().map(EndHealth::from).collect(),
             replacement: None,
         }
     }
@@ -1043,6 +1051,7 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             last_refusal: status.last_refusal,
             times_in_seconds: status.times_in_seconds.into_iter().collect(),
             warnings: status.warnings,
+            health: status.health.into_iter().map(EndHealth::from).collect(),
         }
     }
 }

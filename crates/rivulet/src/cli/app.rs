@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::api::types::{Application, ApplicationList, Explanation, ParameterDeclaration};
+use crate::api::types::{Application, ApplicationList, EndHealth, Explanation, ParameterDeclaration};
 use crate::http_client::segment;
 
 use super::error::CliError;
@@ -97,6 +97,11 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             ] {
                 let line = format!("{label:13} {value}");
                 writeln!(out, "{}", line.trim_end())?;
+            }
+            for health in &application.health {
+                let error = health.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+                let EndHealth { name, state, rows, rejected_rows, .. } = health;
+                writeln!(out, "source {name}: {state}, {rows} messages, {rejected_rows} refused{error}")?;
             }
             writeln!(out, "\n{}", application.sql.trim_end())?;
         }

@@ -119,6 +119,10 @@ fn text(status: &Status, wide: bool) -> String {
             let counts = refused(application.refused.iter());
             let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
         }
+        for end in application.health.iter().filter(|end| end.state != "ok") {
+            let error = end.last_error.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "{name}: the source of the input '{}' is {}: {error}", end.name, end.state);
+        }
         for warning in &application.warnings {
             let _ = writeln!(text, "{name}: warning: {warning}");
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::registry;
 use crate::counted::counted;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, QueryActivity, QueryInfo, ServiceError,
+    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, QueryActivity, QueryInfo, ServiceError,
     StatementResult, TableInfo, counted_from,
 };
 use crate::times::at;
@@ -114,6 +114,8 @@ pub(super) fn describe_application(one: ApplicationInfo) -> StatementResult {
             json!(format!("{} {default}", parameter.data_type)),
         ]);
     }
+    let described = |health: EndHealth| vec![json!(format!("source {}", health.name)), json!(health.description())];
+    rows.extend(one.health.into_iter().map(described));
     rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
     rows.push(vec![json!("sql"), json!(one.sql)]);
     table(&["property", "value"], rows.into_iter())

@@ -9,6 +9,8 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use rivulet_connectors::connector::Condition;
+use rivulet_connectors::mqtt::feed::FeedCounts;
 use rivulet_dataflow::Reason;
 use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
@@ -66,6 +68,8 @@ pub(super) struct ApplicationSnapshot {
     pub(super) times_in_seconds: Vec<(String, u64)>,
     /// Of several outputs the name of each, and how many rows it was given.
     pub(super) outputs: Vec<(String, u64)>,
+    /// Of each input that reads no topic the name, how its source gets on, and what was counted of it.
+    pub(super) sources: Vec<(String, Condition, FeedCounts)>,
 }
 
 /// The snapshot in OpenMetrics.
@@ -106,6 +110,7 @@ impl Collector for Snapshot {
         self.encode_refused(&mut encoder)?;
         self.encode_times_in_seconds(&mut encoder)?;
         self.encode_outputs(&mut encoder)?;
+        self.encode_sources(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
         self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
         let help = "Parts, on as many workers, in which tasks run that are cut because of one query";
@@ -148,6 +153,38 @@ impl Snapshot {
                 let labels =
                     Labels(Some(&application.tenant), &[("application", &application.name), ("output", output)]);
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(rows, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let of_sources = || {
+            self.applications
+                .iter()
+                .flat_map(|one| one.sources.iter().map(move |source| (&one.tenant, &one.name, source)))
+        };
+        type Count = fn(&FeedCounts) -> u64;
+        let counters: [(&str, &str, Count); 4] = [
+            ("input_messages", "Messages that the source of an input gave to the router", |counts| counts.events),
+            ("input_unwanted", "Those of them that no query asked for", |counts| counts.unwanted),
+            ("input_refused", "Messages of the source of an input that were refused", |counts| counts.refused),
+            ("input_waits", "How often the source of an input waited for room", |counts| counts.full_waits),
+        ];
+        for (name, help, count) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (tenant, application, (input, _, counts)) in of_sources() {
+                let labels = Labels(Some(tenant), &[("application", application), ("input", input)]);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count(counts), None)?;
+            }
+        }
+        let help = "Whether the source of an input is in this state";
+        let mut family = encoder.encode_descriptor("input_state", help, None, MetricType::Gauge)?;
+        for (tenant, application, (input, condition, _)) in of_sources() {
+            for state in Condition::ALL {
+                let labels = [("application", application.as_str()), ("input", input), ("state", state.name())];
+                let labels = Labels(Some(tenant), &labels);
+                family.encode_family(&labels)?.encode_gauge(&i64::from(*condition == state))?;
             }
         }
         Ok(())
@@ -364,6 +401,7 @@ mod tests {
             running: 7,
             metrics,
             outputs,
+            sources: vec![("in".to_owned(), Condition::Retrying, FeedCounts { events: 8, ..FeedCounts::default() })],
             times_in_seconds: vec![("in".to_owned(), 4)],
             spill: SpillStatus { queries: 2, lost: 1, ..Default::default() },
             ..Default::default()
@@ -401,6 +439,8 @@ mod tests {
             "rivulet_times_in_seconds_total{application=\"a\\\"b\",input=\"in\"} 4",
             "rivulet_refused_total{application=\"a\\\"b\",reason=\"late\"} 3",
             "rivulet_output_rows_total{application=\"a\\\"b\",output=\"alarms\"} 2",
+            "rivulet_input_messages_total{application=\"a\\\"b\",input=\"in\"} 8",
+            "rivulet_input_state{application=\"a\\\"b\",input=\"in\",state=\"retrying\"} 1",
             "rivulet_processing_latency_seconds_bucket{le=\"0.0001\",application=\"a\\\"b\"} 1",
             "rivulet_processing_latency_seconds_bucket{le=\"+Inf\",application=\"a\\\"b\"} 3",
             "rivulet_processing_latency_seconds_count{application=\"a\\\"b\"} 3",

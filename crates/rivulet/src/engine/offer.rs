@@ -183,7 +183,8 @@ impl Service for Engine {
     fn problems(&self) -> Vec<String> {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
         let of_checkpoints = of_checkpoints.chain(self.event_log.loss());
-        of_checkpoints.chain(self.big_queries.problems()).chain(self.big_queries.troubled_ends()).collect()
+        let of_big = self.big_queries.problems().into_iter().chain(self.big_queries.troubled_ends());
+        of_checkpoints.chain(of_big).chain(self.applications.troubled_sources()).collect()
     }
 
     fn take_over(&self, config: &Config) -> Result<(), ServiceError> {

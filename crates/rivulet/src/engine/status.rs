@@ -106,6 +106,7 @@ impl Engine {
                     metrics: running.group.metrics(),
                     times_in_seconds: running.times_in_seconds(),
                     outputs: running.output_rows(),
+                    sources: running.sources().iter().map(|one| one.figures()).collect(),
                 }
             })
             .collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_dataflow::{Reason, Seconds};
-use rivulet_operators::application::Application;
+use rivulet_operators::application::{Application, Input};
 use rivulet_runtime::GroupMetrics;
 
 use super::applications::Applications;
@@ -55,6 +55,7 @@ enum Kind {
     Clocks,
     Silence,
     Input(usize),
+    Source(usize),
 }
 
 impl Kind {
@@ -64,7 +65,8 @@ impl Kind {
             Self::Refused => 1,
             Self::Clocks => 2,
             Self::Silence => 3,
-            Self::Input(input) => (4 + input).min(63),
+            Self::Input(input) => (4 + input).min(47),
+            Self::Source(source) => (48 + source).min(63),
         }
     }
 }
@@ -83,7 +85,8 @@ impl Running {
     /// What its owner should know, with what has shown since it runs, of which these are the figures.
     pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
-        self.warnings.iter().cloned().chain(shown).collect()
+        let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
+        self.warnings.iter().cloned().chain(shown).chain(of_sources).collect()
     }
 
     /// Has the log say what has shown since it runs, once.
@@ -91,6 +94,13 @@ impl Running {
         for (kind, text) in self.shown(&self.group.metrics()) {
             let was_said = self.warned.said.fetch_or(kind.bit(), Ordering::Relaxed) & kind.bit() != 0;
             if !was_said && kind != Kind::Seconds {
+                tracing::warn!(application = self.full_name().in_log(), "{text}");
+            }
+        }
+        for (place, text) in self.sources().iter().enumerate().filter_map(|(place, one)| Some((place, one.warning()?)))
+        {
+            let bit = Kind::Source(place).bit();
+            if self.warned.said.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
                 tracing::warn!(application = self.full_name().in_log(), "{text}");
             }
         }
@@ -144,25 +154,35 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     let inputs = &application.inputs;
     let span = span(i64::try_from(runs_for.as_micros()).unwrap_or(i64::MAX));
     if events == 0 {
-        let topics: Vec<&str> = inputs.iter().map(|input| input.address.template.as_str()).collect();
+        let topics: Vec<String> = inputs.iter().map(read_by).collect();
         let queries = counted(queries, "query");
-        let text =
-            format!("no event has come for its {queries} in {span}: is the topic {} right?", topics.join(" or "));
+        let text = format!("no event has come for its {queries} in {span}: is {} right?", topics.join(" or "));
         all.push((Kind::Silence, text));
         return all;
     }
     if inputs.len() > 1 {
         let events_of = |input: usize| metrics.inputs.get(input).copied().unwrap_or(0);
         for (place, input) in inputs.iter().enumerate().filter(|(place, _)| events_of(*place) == 0) {
-            let (name, topic) = (&input.name, &input.address.template);
+            let (name, read) = (&input.name, read_by(input));
             let text = format!(
-                "the input '{name}' has had no event in {span}, others had {events}: what needs it waits; is the topic \
-                 {topic} right?"
+                "the input '{name}' has had no event in {span}, others had {events}: what needs it waits; is {read} \
+                 right?"
             );
             all.push((Kind::Input(place), text));
         }
     }
     all
+}
+
+/// What an input reads.
+fn read_by(input: &Input) -> String {
+    match &input.source {
+        None => format!("the topic {}", input.address.template),
+        Some(source) => match &source.key {
+            Some(key) => format!("{} with the key {}", input.address, key.template),
+            None => input.address.to_string(),
+        },
+    }
 }
 
 #[cfg(test)]

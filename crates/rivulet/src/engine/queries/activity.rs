@@ -29,6 +29,7 @@ impl Queries {
             let came = found.tally.inputs.get(place).copied().unwrap_or_default();
             let topic_events = self.routing.events_of_shared(running, &topic, COUNTED_US);
             let last_us = (came.rows > 0).then_some(came.arrival_us);
+            let topic = running.topics.inputs[place].shown(input, topic);
             InputActivity { name: input.name.clone(), topic, events: came.rows, last_us, topic_events }
         });
         let inputs = inputs.collect();

@@ -45,16 +45,15 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
             of_group.iter().map(|(index, (_, slot))| (*slot, found[*index].id)).collect();
         let read = running.group.with_each(&queries, |table, slot| {
             let mut bound = Bound { id: table.query(slot), ..Bound::default() };
-            let topics = |templates: Vec<&Template>| {
-                let topic = |template: &Template| {
-                    let mut topic = String::new();
-                    write_topic(template, table, slot, &mut topic);
-                    topic
-                };
-                templates.into_iter().map(topic).collect::<Vec<_>>().join(", ")
+            let topic = |template: &Template| {
+                let mut topic = String::new();
+                write_topic(template, table, slot, &mut topic);
+                topic
             };
-            bound.input_topic = topics(running.topics.inputs.iter().map(|input| &input.events).collect());
-            bound.output_topic = topics(running.topics.outputs.iter().collect());
+            let inputs = running.topics.inputs.iter().zip(&running.application.inputs);
+            let inputs = inputs.map(|(topics, input)| topics.shown(input, topic(&topics.events)));
+            bound.input_topic = inputs.collect::<Vec<_>>().join(", ");
+            bound.output_topic = running.topics.outputs.iter().map(topic).collect::<Vec<_>>().join(", ");
             bound
         });
         for ((index, _), read) in of_group.iter().zip(read) {
@@ -108,6 +107,7 @@ impl Queries {
             state: info.state,
             server,
             application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
+            sources: place.iter().flat_map(|(running, _)| running.sources()).filter_map(|one| one.concern()).collect(),
             parts: info.parts.unwrap_or(1),
             activity: activity.as_ref(),
             compared_nulls: compared_nulls.unwrap_or_default(),

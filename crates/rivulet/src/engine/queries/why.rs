@@ -32,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) server: ServerFacts,
     /// Its application, and the events of all its queries, if it runs.
     pub(super) application: Option<(&'a Application, u64)>,
+    /// What is wrong with what its inputs read that is no topic.
+    pub(super) sources: Vec<String>,
     /// In how many parts it runs.
     pub(super) parts: u64,
     pub(super) activity: Option<&'a QueryActivity>,
@@ -55,6 +57,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
             Sentences { application, activity, strays: &facts.server.strays, compared_nulls: &facts.compared_nulls };
         all.extend(one.works());
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
+        all.extend(facts.sources.iter().cloned());
         all.extend(one.waits());
         all.extend(one.silent_inputs(events));
         all.extend(one.spilled());
