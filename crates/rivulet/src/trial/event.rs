@@ -6,21 +6,26 @@
 //! ```text
 //! {"topic": "home/42/temperature", "payload": {"ts": 1763712345678, "value": 24.8}, "arrival": "2025-11-21T08:05:46Z"}
 //! {"ts": 1763712345678, "value": 24.8}
+//! {"topic": "kafka:localhost:9092/readings", "key": "42", "payload": {"value": 24.8}}
 //! ```
+//!
+//! Of an input that reads a source and no topic, the address stands for the topic, beside the key of the message.
 
 use std::collections::BTreeMap;
 
 use arrow::array::AsArray;
 use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
+use rivulet_connectors::mqtt::feed::FeedLayout;
 use rivulet_connectors::mqtt::topic::matches;
-use rivulet_connectors::mqtt::{Direction, Template};
+use rivulet_connectors::mqtt::{Direction, Template, TemplateError};
 use rivulet_dataflow::{Decoder, Events, Refusals};
-use rivulet_operators::application::{Address, Application, Literal, Part};
+use rivulet_operators::application::{Address, Application, Input as ApplicationInput, Literal, Part};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::engine::{format_error, input_formats, literal_text};
+use crate::engine::{format_error, input_formats, input_sources, literal_text};
+use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError};
 
 /// An event of a trial.
@@ -28,8 +33,10 @@ use crate::service::{ErrorKind, ServiceError};
 pub struct Event {
     /// The line that it stands in, from 1.
     pub line: usize,
-    /// Its topic; `None` for that of the only input.
+    /// Its topic, or the address of the source that it comes by; `None` for that of the only input.
     pub topic: Option<String>,
+    /// The key that its source gives it.
+    pub key: Option<String>,
     /// Its payload.
     pub payload: Vec<u8>,
     /// When it arrives, microseconds since the epoch, if that is said.
@@ -90,6 +97,7 @@ pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
         match (name.as_str(), value) {
             ("payload", Value::String(text)) => event.payload = text.into_bytes(),
             ("topic", Value::String(topic)) => event.topic = Some(topic),
+            ("key", Value::String(key)) => event.key = Some(key),
             ("arrival", Value::String(text)) => {
                 event.arrival_us = Some(parse_time_us(&text).map_err(|error| wrong(error.0 + " is no time"))?);
             }
@@ -97,11 +105,28 @@ pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
                 let time = parse_time_us(&number.to_string());
                 event.arrival_us = Some(time.map_err(|error| wrong(error.0 + " is no time"))?);
             }
-            ("topic" | "arrival", _) => return Err(wrong(format!("'{name}' is no text"))),
+            ("topic" | "key" | "arrival", _) => return Err(wrong(format!("'{name}' is no text"))),
             _ => return Err(wrong(format!("beside a payload there is no field '{name}'"))),
         }
     }
     Ok(event)
+}
+
+/// Has an input that reads files and the like, and no messages, read a topic: a trial reads them by itself.
+///
+/// # Errors
+/// It has options that are those of no input.
+pub(super) fn to_topic_input(input: &mut ApplicationInput) -> Result<(), ServiceError> {
+    if CONNECTORS.messages(&input.address.connector).is_ok() {
+        return Ok(());
+    }
+    to_topic(&mut input.address);
+    match input.source.take().and_then(|source| source.options.into_iter().next()) {
+        None => Ok(()),
+        Some((name, _, place)) => Err(ServiceError::invalid(format!("unknown option '{name}'"))
+            .with_hint("it is no option of an input")
+            .at_place(place)),
+    }
 }
 
 /// Makes a topic of an address that is none: a trial writes and reads files and the like by itself, under the whole
@@ -122,6 +147,14 @@ pub(super) struct Reader {
     refusals: Refusals,
 }
 
+/// What an event is to the router.
+pub(super) struct Messages {
+    /// Where it comes by, for people.
+    pub(super) shown: String,
+    /// Topics and payloads.
+    pub(super) messages: Vec<(String, Vec<u8>)>,
+}
+
 struct Input {
     /// The topics of all queries; `None` where each query names its own.
     filter: Option<String>,
@@ -129,6 +162,8 @@ struct Input {
     event_time: Option<usize>,
     /// Its name, if its event time is computed, which is not done here.
     is_computed: Option<String>,
+    /// Of one that reads no topic its address, and what stands for a topic.
+    source: Option<(String, FeedLayout)>,
 }
 
 impl Reader {
@@ -138,16 +173,47 @@ impl Reader {
     /// An address or format is not understood.
     pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        for (input, rows) in application.inputs.iter().zip(input_formats(application)?) {
+        let inputs = application.inputs.iter().zip(input_formats(application)?);
+        for ((input, rows), source) in inputs.zip(input_sources(application)?) {
             let decoder = rows.decoder().map_err(|error| format_error(&error, &input.format))?;
-            let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
-            let template = template.map_err(|error| {
-                ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
-            })?;
+            let filter = match &source {
+                // No topic of MQTT is like it.
+                Some(_) => Some(input.address.to_string()),
+                None => {
+                    let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
+                    let wrong = |error: TemplateError| ServiceError::from_text(ErrorKind::Invalid, &error.to_string());
+                    template.map_err(|error| wrong(error).at_place(input.address.position))?.filter()
+                }
+            };
             let is_computed = input.computed_event_time.map(|_| input.name.clone());
-            self.inputs.push(Input { filter: template.filter(), decoder, event_time: input.event_time, is_computed });
+            let source = source.map(|layout| (input.address.to_string(), layout));
+            self.inputs.push(Input { filter, decoder, event_time: input.event_time, is_computed, source });
         }
         Ok(())
+    }
+
+    /// The messages of an event that names the address of a source, or names nothing where there is one input: what
+    /// stands for a topic, and the payload, for each application that reads the source; and the address. `None` if it
+    /// comes by a topic.
+    ///
+    /// # Errors
+    /// The payload is no text.
+    pub(super) fn source_messages(&self, event: &Event, now_us: i64) -> Result<Option<Messages>, ServiceError> {
+        let is_meant = |address: &str| match &event.topic {
+            Some(topic) => topic == address,
+            None => self.inputs.len() == 1,
+        };
+        let sources = self.inputs.iter().filter_map(|input| input.source.as_ref());
+        let sources: Vec<_> = sources.filter(|(address, _)| is_meant(address)).collect();
+        let Some((address, _)) = sources.first() else { return Ok(None) };
+        let payload = std::str::from_utf8(&event.payload).map_err(|error| {
+            ServiceError::invalid(format!("line {}: the payload of a message is no text: {error}", event.line))
+        })?;
+        let (key, line) = (event.key.as_deref(), event.line as i64);
+        let messages = sources.iter().flat_map(|(_, layout)| layout.messages(payload, key, line, now_us));
+        let messages = messages.map(|(topic, payload)| (topic, payload.into_bytes())).collect();
+        let key = key.map_or_else(String::new, |key| format!(" (key {key})"));
+        Ok(Some(Messages { shown: format!("{address}{key}"), messages }))
     }
 
     /// Refuses an event without an arrival that comes by an input whose event time is computed: the clock would not be
@@ -244,6 +310,7 @@ mod tests {
         let expected = Event {
             line: 3,
             topic: Some("a/b".into()),
+            key: None,
             payload: br#"{"v": 1.50, "a": 1e999}"#.to_vec(),
             arrival_us: Some(1_000_000),
         };

@@ -41,7 +41,7 @@ pub use expect::{Expected, difference};
 pub use report::{Counts, Report};
 pub use script::{beside_script, of_script};
 
-use event::Reader;
+use event::{Messages, Reader};
 use network::{NoDisk, Results};
 use watch::Seen;
 
@@ -136,10 +136,9 @@ impl Trial {
         for input in &mut application.inputs {
             // Nothing outlives a trial.
             input.durability = Some(Durability::None);
+            event::to_topic_input(input)?;
         }
-        let inputs = application.inputs.iter_mut().map(|input| &mut input.address);
-        let outputs = application.outputs.iter_mut().map(|output| &mut output.address);
-        inputs.chain(outputs).for_each(event::to_topic);
+        application.outputs.iter_mut().for_each(|output| event::to_topic(&mut output.address));
         self.reader.add(&application)?;
         application.dataflow = watch::watched(&application.dataflow, self.applications.len(), &self.seen);
         self.engine.register(application.clone())?;
@@ -239,13 +238,17 @@ impl Trial {
         let now_us = self.now_us();
         let next_us = if self.counts.events == 0 { START_US } else { now_us + STEP_US };
         self.advance(time_us.unwrap_or(next_us).max(now_us), tell)?;
-        let topic = match &event.topic {
-            Some(topic) => topic.clone(),
-            None => self.only_topic(event.line)?,
+        let Messages { shown: topic, messages } = match self.reader.source_messages(event, self.now_us())? {
+            Some(of_source) => of_source,
+            None => {
+                let topic = event.topic.clone().map_or_else(|| self.only_topic(event.line), Ok)?;
+                Messages { messages: vec![(topic.clone(), event.payload.clone())], shown: topic }
+            }
         };
         self.counts.events += 1;
         let mut runs = 0;
-        if self.route(&topic, &event.payload, true) {
+        let routed: Vec<bool> = messages.iter().map(|(topic, payload)| self.route(topic, payload, true)).collect();
+        if routed.contains(&true) {
             self.run_ready(&mut runs)?;
             let seen = std::mem::take(&mut *self.seen.lock());
             let context = report::OfEvent { line: event.line, topic: &topic, time_us: self.now_us() };

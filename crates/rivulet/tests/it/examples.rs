@@ -31,7 +31,7 @@ fn every_example_runs_and_so_does_its_query() {
         server.sql_ok(&query);
         count += 1;
     }
-    assert!(count >= 29);
+    assert!(count >= 30);
     assert_eq!(server.status()["queries_running"], count);
     let tables = || {
         let answer = ureq::get(format!("{}/api/v1/tables", server.url())).call().expect("an answer");

@@ -35,6 +35,7 @@ mod file_names;
 mod first_steps;
 mod hostile_http;
 mod hostile_statements;
+mod inputs;
 mod key_property;
 mod languages;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]

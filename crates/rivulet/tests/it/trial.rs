@@ -12,8 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::engine::configuration;
-use crate::server::Publisher;
-use crate::support::AsOperator;
+use crate::server::{Publisher, free_port};
+use crate::support::{AsOperator, exchange, request, wait_until};
 use crate::tables::said;
 
 /// Runs the program in a folder, with this standard input.
@@ -80,7 +80,7 @@ fn every_example_gives_what_is_expected() {
             count += 1;
         }
     }
-    assert!(count >= 29, "only {count} examples");
+    assert!(count >= 30, "only {count} examples");
 }
 
 /// A server gives the same results as soon as it has the same events: those that the trial's clock has not brought
@@ -107,6 +107,8 @@ fn compare_with_server(folder: &Path, name: &str) {
     config.files.allow = vec![folder.to_owned()];
     let engine = Engine::open(config).expect("an engine");
     let script = fs::read_to_string(folder.join(format!("{name}.sql"))).expect("a script");
+    let http = free_port();
+    let script = script.replace("127.0.0.1:8090", &http.to_string());
     engine.execute(&script).into_iter().for_each(|answer| drop(answer.expect(name)));
     let application = engine.applications().pop().expect("an application").name;
     for (number, values) in lines("parameters").iter().enumerate() {
@@ -131,7 +133,16 @@ fn compare_with_server(folder: &Path, name: &str) {
     let mut listener = Publisher::connect(broker);
     listener.subscribe("#");
     let mut sender = Publisher::connect(broker);
+    let is_posted = !engine.applications()[0].health.is_empty();
+    if is_posted {
+        wait_until("somebody listens", || std::net::TcpStream::connect(http).is_ok());
+    }
     for event in &events {
+        if is_posted {
+            let body = std::str::from_utf8(&event.payload).expect("text");
+            assert_eq!(exchange(http, &request("POST", "/readings", "", body)).0, 202);
+            continue;
+        }
         let topic = event.topic.as_deref().unwrap_or(&only_topic);
         sender.publish(topic, std::str::from_utf8(&event.payload).expect("text"));
     }
@@ -166,6 +177,25 @@ const LIMIT: &str = "CREATE APPLICATION too_warm (room TEXT, most DOUBLE DEFAULT
     INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'mqtt:room/{room}/celsius' FORMAT JSON
     OUTPUT 'mqtt:room/{room}/warm' FORMAT JSON
     AS SELECT ts, celsius FROM readings WHERE celsius > $most;";
+
+#[test]
+fn messages_of_a_source_come_by_its_address_and_their_key() {
+    let script = "CREATE APPLICATION fast (vehicle TEXT, most DOUBLE DEFAULT 130)
+        INPUT speeds (sent TIMESTAMP EVENT TIME, vehicle TEXT, kmh DOUBLE, place BIGINT)
+          FROM 'kafka:localhost:9092/speeds' FORMAT JSON
+          WITH (key => '{vehicle}', key_column => 'vehicle', timestamp_column => 'sent', offset_column => 'place')
+        OUTPUT 'mqtt:vehicle/{vehicle}/fast' FORMAT JSON AS SELECT vehicle, kmh, place FROM speeds WHERE kmh > $most";
+    let events = "{\"key\": \"7\", \"payload\": {\"kmh\": 140, \"vehicle\": \"liar\"}}
+        {\"topic\": \"kafka:localhost:9092/speeds\", \"key\": \"8\", \"payload\": {\"kmh\": 150}}
+        {\"topic\": \"kafka:localhost:9092/speeds\", \"key\": \"7\", \"payload\": {\"kmh\": 131}}";
+    let told = told(script, "{\"vehicle\": \"7\"}", events);
+    let results: Vec<&Value> = told.iter().filter(|one| one["kind"] == "result").map(|one| &one["payload"]).collect();
+    let expected = [(140.0, 1), (131.0, 3)];
+    let expected = expected.map(|(kmh, place)| serde_json::json!({ "vehicle": "7", "kmh": kmh, "place": place }));
+    assert_eq!(results, expected.iter().collect::<Vec<_>>());
+    let other = told.iter().find(|one| one["kind"] == "nothing").expect("the other key");
+    assert_eq!(other["topic"], "kafka:localhost:9092/speeds (key 8)", "{other}");
+}
 
 #[test]
 fn it_is_told_why_an_event_gives_nothing() {

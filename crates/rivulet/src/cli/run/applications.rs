@@ -137,7 +137,10 @@ impl Source {
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
             };
             let event = match &self.topic {
-                Some(topic) => Event { line, topic: Some(topic.clone()), payload: text.into_bytes(), arrival_us: None },
+                Some(topic) => {
+                    let topic = Some(topic.clone());
+                    Event { line, topic, payload: text.into_bytes(), ..Event::default() }
+                }
                 None => parse_event(&text, line)?,
             };
             self.time_us = trial.time_us(&event);
