@@ -25,8 +25,8 @@ const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings
 const GUESSES: usize = 5;
 
 /// Knows four tokens. The operator may do everything and a stranger nothing. Ann reads everything but the application
-/// `secret`, changes queries whose names begin with `ann_`, publishes to `in/...` and subscribes to `out/...`. Bob
-/// does no more than run a SELECT over what he may subscribe to, which is `out/...`.
+/// `secret`, changes queries and applications whose names begin with `ann_`, publishes to `in/...` and subscribes to
+/// `out/...`. Bob does no more than run a SELECT over what he may subscribe to, which is `out/...`.
 struct Tokens;
 
 impl Authorizer for Tokens {
@@ -49,7 +49,7 @@ impl Authorizer for Tokens {
         let is_allowed = match (action, resource.kind, resource.name) {
             (Action::Read, ResourceKind::Application, Some("secret")) => false,
             (Action::Read, ..) => true,
-            (Action::Change, ResourceKind::Query, name) => name.is_some_and(is_own),
+            (Action::Change, ResourceKind::Query | ResourceKind::Application, name) => name.is_some_and(is_own),
             (Action::Publish, ResourceKind::Topic, topic) => topic.is_some_and(|topic| topic.starts_with("in/")),
             (Action::Subscribe, ResourceKind::Source, _) => caller.name() == "bob",
             (Action::Subscribe, ResourceKind::Topic, filter) => filter.is_some_and(|filter| filter.starts_with("out/")),
@@ -202,6 +202,11 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         ("REFRESH TABLE t", "change the table 't'"),
         ("DROP TABLE IF EXISTS t", "change the table 't'"),
         ("CREATE SOURCE s (v BIGINT) FROM 'file:s.csv' FORMAT CSV", "change the source 's'"),
+        (
+            "CREATE APPLICATION ann_p INPUT t (v BIGINT) FROM 'HTTP:127.0.0.1:1/in' FORMAT JSON OUTPUT 'mqtt:out/p' \
+             FORMAT JSON AS SELECT v FROM t",
+            "change sources",
+        ),
         ("DROP SOURCE IF EXISTS s", "change the source 's'"),
         ("DROP SINK IF EXISTS s", "change the sink 's'"),
         ("DROP VIEW IF EXISTS s", "change the view 's'"),

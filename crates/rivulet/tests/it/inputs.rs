@@ -17,7 +17,7 @@ use crate::checkpoints::{on_demand, run};
 use crate::engine::open;
 use crate::kafka_broker::Broker;
 use crate::kill::{kills, random};
-use crate::server::{Publisher, Server, free_port};
+use crate::server::{Publisher, Server, free_port, rivulet};
 use crate::support::{AsOperator, exchange, request, wait_until};
 
 const BEGIN_MS: i64 = 1_700_006_400_000;
@@ -229,6 +229,10 @@ fn messages_find_their_queries_by_their_key_and_go_on_where_they_stood() {
     run(&engine, &create("CREATE OR REPLACE", 10));
     produce(&broker.address, "in", &[message("b", 5, 0)]);
     assert_eq!(next(&mut heard).1["n"], 50);
+    // The same query is for another key from now on.
+    run(&engine, "ALTER QUERY c SET (device => 'd')");
+    produce(&broker.address, "in", &[message("c", 0, 0), message("d", 1, 0)]);
+    assert_eq!(next(&mut heard), ("out/d".into(), json!({ "n": 10, "key": "d", "known": true })));
     engine.shutdown();
     drop(engine);
     produce(&broker.address, "in", &[message("b", 6, 0)]);
@@ -240,6 +244,48 @@ fn messages_find_their_queries_by_their_key_and_go_on_where_they_stood() {
     assert!(first == 60 || first == 70, "{first}");
     wait_until("all are counted once", || engine.applications()[0].health.iter().all(|health| health.rows == 2));
     engine.shutdown();
+}
+
+/// One query over all messages of a device in Kafka, each of which counts once.
+fn sums(broker: &Broker) -> String {
+    format!(
+        "CREATE APPLICATION sums (device TEXT)
+         INPUT numbers (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'kafka:{}/in' FORMAT JSON
+           WITH (key => '{{device}}', durability => 'log', idle_timeout => INTERVAL '1000 days')
+         OUTPUT 'mqtt:out/{{device}}' FORMAT JSON
+         AS SELECT sum(n) AS n, count(*) AS events FROM numbers GROUP BY tumble(ts, INTERVAL '1 hour')",
+        broker.address
+    )
+}
+
+#[test]
+fn a_backup_has_where_a_source_stands() {
+    let Some(broker) = Broker::start_or_skip() else { return };
+    let (folder, elsewhere) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let messages = |from: i64, to: i64| (from..to).map(|n| message("d", n, BEGIN_MS + n)).collect::<Vec<_>>();
+    produce(&broker.address, "in", &messages(0, 100));
+    let server = Server::start_at(folder.path(), free_port(), 0);
+    server.sql_ok(&sums(&broker));
+    server.sql_ok("CREATE QUERY one FROM APPLICATION sums WITH (device => 'd')");
+    let counted = |server: &Server, wanted: u64| {
+        let health = |status: &Value| status["applications"][0]["health"][0]["rows"].as_u64();
+        wait_until("the messages have come", || health(&server.status()) == Some(wanted));
+    };
+    counted(&server, 100);
+    let program = |arguments: &[&str]| rivulet().current_dir(elsewhere.path()).args(arguments).output();
+    let done = program(&["backup", "all", "--server", &server.url()]).expect("the program");
+    assert!(done.status.success(), "{done:?}");
+    drop(server);
+    produce(&broker.address, "in", &messages(100, 150));
+    let done = program(&["restore", "all", "--data-dir", "data"]).expect("the program");
+    assert!(done.status.success(), "{done:?}");
+    let mqtt = free_port();
+    let server = Server::start_at(elsewhere.path(), mqtt, 0);
+    counted(&server, 50);
+    let mut listener = Publisher::connect(mqtt);
+    listener.subscribe("out/#");
+    produce(&broker.address, "in", &[message("d", 0, BEGIN_MS + 2 * HOUR_MS)]);
+    assert_eq!(next(&mut listener).1, json!({ "n": 149 * 150 / 2, "events": 150 }));
 }
 
 #[test]
@@ -280,14 +326,7 @@ fn each_message_counts_once_however_often_the_server_is_killed() {
     produce(&broker.address, "in", &messages(0, 100));
     let start = || Server::start_at(folder.path(), mqtt, 1);
     let mut server = start();
-    server.sql_ok(&format!(
-        "CREATE APPLICATION sums (device TEXT)
-         INPUT numbers (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'kafka:{}/in' FORMAT JSON
-           WITH (key => '{{device}}', durability => 'log', idle_timeout => INTERVAL '1000 days')
-         OUTPUT 'mqtt:out/{{device}}' FORMAT JSON
-         AS SELECT sum(n) AS n, count(*) AS events FROM numbers GROUP BY tumble(ts, INTERVAL '1 hour')",
-        broker.address
-    ));
+    server.sql_ok(&sums(&broker));
     // They are created in one statement, so that none misses what another gets.
     let lines: Vec<String> = (0..DEVICES)
         .map(|n| json!({ "name": format!("q{n}"), "application": "sums", "parameters": { "device": format!("d{n}") } }))
