@@ -75,6 +75,27 @@ pub struct SinkDeclaration {
 }
 
 impl SourceDeclaration {
+    /// A source that no statement declares: its rows have these columns, no event time, and are never late.
+    pub fn undeclared(name: Name, schema: SchemaRef, address: String) -> Self {
+        Self {
+            address_position: name.position,
+            name,
+            declared: schema.clone(),
+            schema,
+            computed: Vec::new(),
+            event_time_column: None,
+            lateness_us: 0,
+            idle_timeout_us: None,
+            future_limit_us: None,
+            late: None,
+            dead_letter: None,
+            address,
+            format: None,
+            options: Vec::new(),
+            text: String::new(),
+        }
+    }
+
     /// The names of its columns, and their types as they are declared.
     pub fn columns(&self) -> Vec<(String, String)> {
         let computed = &self.schema.fields()[self.declared.fields().len()..];

@@ -118,6 +118,7 @@ fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
         schema: Arc::new(arrow::datatypes::Schema::empty()),
         columns: Vec::new(),
         event_time_column: None,
+        has_computed_time: false,
         options: options.collect(),
         host: host.clone(),
         resume: None,

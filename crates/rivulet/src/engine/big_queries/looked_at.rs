@@ -156,14 +156,12 @@ impl BigQueries {
             };
             options.extend(topic.map(|topic| ("topic_column", topic)));
             let address = format!("{TOPIC}{}", filter(topics.events.filter())?);
-            let declared = source(name, address, schema, Some(input.format.clone()), options);
-            return Ok(Some(SourceDeclaration {
-                event_time_column: input.event_time,
-                lateness_us: input.lateness_us,
-                idle_timeout_us: Some(input.idle_timeout_us),
-                future_limit_us: Some(input.future_limit_us),
-                ..declared
-            }));
+            let mut source = source(name, address, schema, Some(input.format.clone()), options);
+            source.event_time_column = input.event_time;
+            source.lateness_us = input.lateness_us;
+            source.idle_timeout_us = Some(input.idle_timeout_us);
+            source.future_limit_us = Some(input.future_limit_us);
+            return Ok(Some(source));
         }
         let is_meant = |output: &Output| match &output.name {
             Some(name) => name == part,
@@ -201,21 +199,10 @@ fn source(
     let option = |(option, value): (&str, String)| {
         (Name { text: option.to_owned(), position }, Literal::Text(value), Position::default())
     };
-    SourceDeclaration {
-        name: name.clone(),
-        schema,
-        event_time_column: None,
-        lateness_us: 0,
-        idle_timeout_us: None,
-        future_limit_us: None,
-        late: None,
-        dead_letter: None,
-        address,
-        address_position: position,
-        format,
-        options: options.into_iter().map(option).collect(),
-        text: String::new(),
-    }
+    let mut source = SourceDeclaration::undeclared(name.clone(), schema, address);
+    source.format = format;
+    source.options = options.into_iter().map(option).collect();
+    source
 }
 
 /// The columns with the topic behind them, if none of them is called so.
