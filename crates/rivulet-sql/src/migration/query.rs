@@ -35,6 +35,8 @@ pub struct QueryMigration {
     pub sources_new: Vec<String>,
     /// The names of sources that are not read any more.
     pub sources_gone: Vec<String>,
+    /// The places of the sinks of the version before that this one does not write to.
+    pub sinks_gone: Vec<usize>,
     /// Whether results take back rows that the version before has given, and are computed otherwise: what is taken back
     /// was never given.
     pub takes_back_others: bool,
@@ -42,8 +44,8 @@ pub struct QueryMigration {
 
 impl QueryMigration {
     /// Whether results go on to where they went.
-    pub fn keeps_sink(&self) -> bool {
-        self.map.sinks.iter().all(Option::is_some)
+    pub fn keeps_result(&self) -> bool {
+        self.map.sinks.first().is_some_and(Option::is_some)
     }
 
     /// Has all operators begin anew; only sources go on. Then no row is taken back that the version before has given.
@@ -94,7 +96,9 @@ pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration 
         let is_it = |one: &Arc<SinkDeclaration>| one.name.text == sink.name.text && one.text == sink.text;
         before.letters.iter().position(is_it).map(|place| place + 1)
     };
-    let sinks = std::iter::once(is_same_sink.then_some(0)).chain(after.letters.iter().map(of_letters)).collect();
+    let sinks: Vec<Option<usize>> =
+        std::iter::once(is_same_sink.then_some(0)).chain(after.letters.iter().map(of_letters)).collect();
+    let sinks_gone = (0..=before.letters.len()).filter(|place| !sinks.contains(&Some(*place))).collect();
 
     let ((old, old_result), (new, new_result)) = (stateful(before), stateful(after));
     let takes_back = before.output.changes && after.output.changes && is_same_sink;
@@ -123,6 +127,7 @@ pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration 
         lost: lost.into_iter().map(why_lost).collect(),
         sources_new: sources_new.collect(),
         sources_gone: sources_gone.collect(),
+        sinks_gone,
         map: FlowMap { sources, operators, sinks },
         takes_back_others: takes_back && old_result != new_result,
     }
@@ -292,10 +297,10 @@ mod tests {
             let migration = becomes(WINDOW, &after);
             assert!(migration.lost.is_empty() && !migration.kept.is_empty(), "{after}: {migration:?}");
             assert_eq!(migration.map.sources, [Some(0)]);
-            assert!(migration.keeps_sink() && migration.sources_new.is_empty() && migration.sources_gone.is_empty());
+            assert!(migration.keeps_result() && migration.sources_new.is_empty() && migration.sources_gone.is_empty());
         }
         let other_sink = becomes(WINDOW, &format!("{WINDOW} INTO others"));
-        assert!(other_sink.lost.is_empty() && !other_sink.keeps_sink());
+        assert!(other_sink.lost.is_empty() && !other_sink.keeps_result() && other_sink.sinks_gone == [0]);
     }
 
     #[test]

@@ -261,20 +261,25 @@ pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     })
 }
 
-/// Makes final what a query has written until a checkpoint after which it writes there no more. What is in transactions
-/// is final by itself.
-pub(crate) fn finish_sink(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<(), ServiceError> {
+/// Makes final what a query has written until a checkpoint to the sinks in these places, to which it writes no more
+/// after that. What is in transactions is final by itself.
+pub(crate) fn finish_sinks(
+    plan: &QueryPlan,
+    places: &[usize],
+    host: &Host,
+    snapshot: &Snapshot,
+) -> Result<(), ServiceError> {
     /// How long a device may take.
     const FINISH_MAX: Duration = Duration::from_secs(5);
     const PERIOD: Duration = Duration::from_millis(5);
     let prepared = |place: usize| Some(snapshot.sinks.get(place).cloned().unwrap_or_default());
     let mut opened: Vec<(&SinkDeclaration, Box<dyn Sink>)> = Vec::new();
     let without_place = |error| ServiceError { line: None, column: None, ..error };
-    if let Some(declaration) = &plan.output.sink {
+    if let Some(declaration) = plan.output.sink.as_ref().filter(|_| places.contains(&0)) {
         let sinks = open::sink(declaration, &plan.output, 1, host, prepared(0)).map_err(without_place)?;
         opened.extend(sinks.into_iter().map(|sink| (&**declaration, sink)));
     }
-    for (place, declaration) in (1..).zip(&plan.letters) {
+    for (place, declaration) in (1..).zip(&plan.letters).filter(|(place, _)| places.contains(place)) {
         let host = open::of_letters(declaration, host.clone());
         let sinks = open::letters(declaration, 1, &host, prepared(place)).map_err(without_place)?;
         opened.extend(sinks.into_iter().map(|sink| (&**declaration, sink)));

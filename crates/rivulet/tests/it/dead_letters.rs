@@ -160,6 +160,38 @@ fn a_select_writes_nothing_to_the_sinks_of_its_sources() {
 }
 
 #[test]
+fn the_next_version_of_a_query_finishes_the_files_that_it_does_not_write_to_and_no_others() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    append(folder.path(), &("no JSON\n".to_owned() + &reading(1, "a")));
+    for sink in ["results", "letters"] {
+        said(&engine, &format!("CREATE SINK {sink} TO 'file:{sink}.jsonl' FORMAT JSON"));
+    }
+    for (source, options) in [("plain", ""), ("careful", ", dead_letter => 'letters'")] {
+        said(
+            &engine,
+            &format!(
+                "CREATE SOURCE {source} (device TEXT) FROM 'file:in.jsonl' FORMAT JSON WITH (follow => true{options})"
+            ),
+        );
+    }
+    let (results, letters) = (folder.path().join("results.jsonl"), folder.path().join("letters.jsonl"));
+    let rows_in = || engine.status().big_queries[0].rows_in;
+    said(&engine, "CREATE QUERY q AS SELECT device FROM plain INTO results");
+    wait_until("the first version has read", || rows_in() > 0 && refusals(&engine) == 1);
+    let both = "SELECT device FROM plain UNION ALL SELECT device FROM careful INTO results";
+    said(&engine, &format!("CREATE OR REPLACE QUERY q AS {both}"));
+    assert!(!results.exists(), "the next version goes on with the file");
+    wait_until("the second version has read", || rows_in() > 0 && refusals(&engine) == 1);
+    said(&engine, "CREATE OR REPLACE QUERY q AS SELECT device FROM plain INTO results");
+    assert!(!results.exists(), "the next version goes on with the file");
+    let letters = fs::read_to_string(letters).expect("a file that nothing is written to any more is whole");
+    assert!(letters.lines().count() == 1 && letters.contains("no JSON"), "{letters}");
+    said(&engine, "DROP QUERY q");
+    stop(engine);
+}
+
+#[test]
 fn sinks_that_take_no_refused_rows_are_refused_in_their_place() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());

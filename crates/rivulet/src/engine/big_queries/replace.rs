@@ -164,7 +164,7 @@ impl BigQueries {
         if migration.takes_back_others {
             migration.discard_state();
         }
-        if saved.is_some() && migration.keeps_sink() {
+        if saved.is_some() && migration.keeps_result() {
             let host = self.opener.host_of(full_name);
             let (name, before, plan) = (name.clone(), of_before.clone(), plan.clone());
             let check = move || check_file(&name, &before, &plan, &host);
@@ -333,10 +333,11 @@ impl Upgrade for Version<'_> {
 
     fn start(&mut self) -> Result<(), ServiceError> {
         let all = self.all;
-        if let Some(handed) = self.handed.as_ref().filter(|_| !self.migration.keeps_sink()) {
+        if let Some(handed) = self.handed.as_ref().filter(|_| !self.migration.sinks_gone.is_empty()) {
             let (before, host) = (self.of_before.clone(), all.opener.host_of(&self.full_name));
             let (what, at) = (format!("making final what '{}' has written", self.name()), handed.before.clone());
-            let finish = move || run::finish_sink(&before, &host, &at);
+            let gone = self.migration.sinks_gone.clone();
+            let finish = move || run::finish_sinks(&before, &gone, &host, &at);
             all.opener.call(&what, OPEN_MAX, finish)?;
         }
         if !self.before.life.is_paused() {
