@@ -44,6 +44,8 @@ struct Known {
     hashed: HashMap<(Tenant, String), Arc<Running>>,
     /// Those that cannot run. Few if any, so names are looked for one by one.
     not_running: BTreeMap<ApplicationNumber, NotRunning>,
+    /// As [`Unrestored`] has it.
+    altered_next: u64,
 }
 
 impl Applications {
@@ -73,8 +75,10 @@ impl Applications {
 
     /// Leaves with the applications that cannot run what was saved of them.
     pub(super) fn keep_unrestored(&self, mut unrestored: Unrestored) {
-        for (number, other) in &mut self.known.lock().not_running {
-            other.saved = unrestored.remove(number);
+        let mut known = self.known.lock();
+        known.altered_next = unrestored.altered_next;
+        for (number, other) in &mut known.not_running {
+            other.saved = unrestored.pieces.remove(number);
         }
     }
 
@@ -83,12 +87,13 @@ impl Applications {
     pub(super) fn start_again(&self) -> (Vec<ApplicationNumber>, Unrestored) {
         let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
-        let (mut started, mut unrestored) = (Vec::new(), Unrestored::new());
+        let mut started = Vec::new();
+        let mut unrestored = Unrestored { altered_next: known.altered_next, ..Unrestored::default() };
         for (number, other) in std::mem::take(&mut known.not_running) {
             match self.start_stored(&mut known, &other.stored, &tables) {
                 Ok(()) => {
                     started.push(number);
-                    unrestored.extend(other.saved.map(|saved| (number, saved)));
+                    unrestored.pieces.extend(other.saved.map(|saved| (number, saved)));
                 }
                 Err(error) => {
                     known.not_running.insert(number, other.again(&error));

@@ -408,7 +408,9 @@ impl Engine {
     /// log from which on events may be missing in that.
     fn load(&self) -> Result<LogPosition, ServiceError> {
         let read = self.checkpoints.as_ref().map(|checkpoints| checkpoints.read(&self.event_log)).transpose()?;
-        let (unrestored, mut found, position) = read.unwrap_or_default();
+        let (mut unrestored, mut found, position) = read.unwrap_or_default();
+        // Before numbers are passed over, below.
+        unrestored.altered_next = self.catalog.alteration_next()?;
         if let Some(checkpoints) = &self.checkpoints {
             let sources = self.routing.sources();
             let (positions, from) = checkpoints.sources();
@@ -424,7 +426,6 @@ impl Engine {
         let mut saved = SavedStates::read(&unrestored);
         // A catalog that is older than the state, as one of a store can be, would give them to others, who got that
         // state.
-        saved.know_changes_below(self.catalog.alteration_next()?);
         self.catalog.pass(saved.used())?;
         saved.fit(&self.applications);
         let lifecycle_log = self.queries.lifecycle_log(position)?;

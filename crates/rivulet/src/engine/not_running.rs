@@ -11,7 +11,13 @@ use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
 
 /// What was saved of applications, as it was read.
-pub(super) type Unrestored = BTreeMap<ApplicationNumber, Vec<Bytes>>;
+#[derive(Default)]
+pub(super) struct Unrestored {
+    pub(super) pieces: BTreeMap<ApplicationNumber, Vec<Bytes>>,
+    /// The catalog knew the changes of values with numbers below this. It can be older than the state, as one of a
+    /// store can be: what was saved with other values than it knows is not restored.
+    pub(super) altered_next: u64,
+}
 
 /// An application that cannot run.
 pub(super) struct NotRunning {

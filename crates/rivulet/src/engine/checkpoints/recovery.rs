@@ -6,8 +6,9 @@
 //!
 //! The state of an application that cannot run now stays with it ([`Unrestored`]), for when it can.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -34,14 +35,14 @@ pub(in crate::engine) struct SavedStates<'a> {
     /// Those of which what was saved cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
-    /// The number of the first change of values that the catalog has not given out.
-    altered_next: Option<u64>,
+    /// The number of the first change of values that the catalog had not given out.
+    altered_next: u64,
 }
 
 impl<'a> SavedStates<'a> {
     pub(in crate::engine) fn read(unrestored: &'a Unrestored) -> Self {
-        let mut states = Self::default();
-        for (&number, pieces) in unrestored {
+        let mut states = Self { altered_next: unrestored.altered_next, ..Self::default() };
+        for (&number, pieces) in &unrestored.pieces {
             let parts: Result<Vec<(&str, &[u8])>, StateError> = pieces.iter().map(|piece| read_piece(piece)).collect();
             let read = parts.and_then(|parts| {
                 let (id, _) = parts.last().ok_or_else(|| StateError::Corrupt("there is no piece of it".into()))?;
@@ -73,15 +74,19 @@ impl<'a> SavedStates<'a> {
         self.of(running).map_or(0, |(saved, _)| saved.altered(query))
     }
 
-    /// The catalog knows the changes of values with numbers below this. It can be older than the state, as one of a
-    /// store can be: what was saved with other values than it knows is not restored.
-    pub(in crate::engine) fn know_changes_below(&mut self, number: u64) {
-        self.altered_next = Some(number);
-    }
-
-    /// Whether the catalog does not know the values with which the state of a query was saved.
-    fn has_unknown_values(&self, saved: &Saved<'_>, query: QueryId) -> bool {
-        self.altered_next.is_some_and(|next| saved.altered(query) >= next)
+    /// Gives queries of an application back what was saved of them, but for those whose state was saved with values
+    /// that the catalog does not know; says how many these are. Nothing if nothing was saved that can be read.
+    fn restore(&self, running: &Running, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Option<(Restored, u64)> {
+        let (saved, map) = self.of(running)?;
+        let unknown = Cell::new(0);
+        let known_slot_of = |query| {
+            let slot = slot_of(query)?;
+            let is_unknown = saved.altered(query) >= self.altered_next;
+            unknown.set(unknown.get() + u64::from(is_unknown));
+            (!is_unknown).then_some(slot)
+        };
+        let restored = running.group.restore_from(saved, map, &known_slot_of);
+        Some((restored, unknown.get()))
     }
 
     /// The highest numbers that something goes by in them.
@@ -158,7 +163,7 @@ impl Checkpoints {
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
         // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.
         event_log.pass(applications.known.reached());
-        Ok((pieces, found, applications.known.position()))
+        Ok((Unrestored { pieces, ..Unrestored::default() }, found, applications.known.position()))
     }
 
     /// Gives the queries of running applications back what was saved of them, on so many threads, and adds what came of
@@ -174,11 +179,11 @@ impl Checkpoints {
         let begun = Instant::now();
         found.problems.extend(saved.problems.iter().cloned());
         self.note_unfitting(saved);
-        let mut of_groups: Vec<(&Running, &Saved<'_>, Option<&StateMap>)> = Vec::new();
+        let mut of_groups: Vec<(&Running, &Saved<'_>)> = Vec::new();
         let (running, _) = applications.all();
         for running in &running {
             match saved.of(running) {
-                Some((of_group, map)) => of_groups.push((running, of_group, map)),
+                Some((of_group, _)) => of_groups.push((running, of_group)),
                 None if saved.by_application.contains_key(&running.number) => {
                     let problem = |name: &str| {
                         format!("the state of the application {name} is lost: it was saved for another text")
@@ -190,36 +195,20 @@ impl Checkpoints {
             }
         }
         // The largest first, so that no thread begins it when the others are done.
-        of_groups.sort_by_key(|(_, saved, _)| std::cmp::Reverse(saved.queries()));
+        of_groups.sort_by_key(|(_, saved)| std::cmp::Reverse(saved.queries()));
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
-                    while let Some(&(running, of_group, map)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let unknown = AtomicU64::new(0);
-                        let known_slot_of = |query| {
-                            let slot = slot_of(query)?;
-                            let is_unknown = saved.has_unknown_values(of_group, query);
-                            unknown.fetch_add(u64::from(is_unknown), Ordering::Relaxed);
-                            (!is_unknown).then_some(slot)
-                        };
-                        let restored = running.group.restore_from(of_group, map, &known_slot_of);
-                        results.lock().push((running, restored, unknown.into_inner()));
+                    while let Some((running, _)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let restored = saved.restore(running, slot_of);
+                        results.lock().extend(restored.map(|restored| (*running, restored)));
                     }
                 });
             }
         });
-        for (running, restored, unknown) in results.into_inner() {
+        for (running, restored) in results.into_inner() {
             self.note_restored(running, restored, found);
-            if unknown > 0 {
-                let lost = counted(unknown, "query");
-                let problem = |name: &str| {
-                    format!("{lost} of the application {name} must begin anew: the catalog does not know their values")
-                };
-                note_problem(running, problem, found);
-                found.lost += unknown;
-                self.note_unfit(running.number);
-            }
         }
         found.duration_ms += begun.elapsed().as_millis() as u64;
     }
@@ -235,12 +224,14 @@ impl Checkpoints {
         }
     }
 
-    fn note_restored(&self, running: &Running, restored: Restored, found: &mut RecoveryStatus) {
-        let Restored { slots, lost, error } = restored;
+    /// Says what came of [`SavedStates::restore`].
+    fn note_restored(&self, running: &Running, restored: (Restored, u64), found: &mut RecoveryStatus) {
+        let (Restored { slots, lost, error }, unknown) = restored;
         found.queries += slots as u64;
-        found.lost += lost as u64;
-        if let Some(error) = error {
-            let lost = counted(lost as u64, "query");
+        let unknown = (unknown > 0).then(|| (unknown, "the catalog does not know their values".to_owned()));
+        for (lost, error) in error.map(|error| (lost as u64, error)).into_iter().chain(unknown) {
+            found.lost += lost;
+            let lost = counted(lost, "query");
             let problem = |name: &str| format!("{lost} of the application {name} must begin anew: {error}");
             note_problem(running, problem, found);
             self.note_unfit(running.number);
@@ -264,9 +255,9 @@ impl Checkpoints {
         running: &Running,
         slots: &[(QueryId, Slot)],
     ) {
-        let Some((saved, map)) = saved.of(running) else { return };
         let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
-        let restored = running.group.restore_from(saved, map, &|query| slots.get(&query).copied());
-        self.note_restored(running, restored, &mut RecoveryStatus::default());
+        if let Some(restored) = saved.restore(running, &|query| slots.get(&query).copied()) {
+            self.note_restored(running, restored, &mut RecoveryStatus::default());
+        }
     }
 }
