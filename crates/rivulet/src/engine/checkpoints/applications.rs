@@ -106,6 +106,11 @@ impl Taken {
         self.slots
     }
 
+    /// The application.
+    pub(super) fn number(&self) -> ApplicationNumber {
+        self.number
+    }
+
     /// Whether everything could be captured.
     pub(super) fn is_whole(&self) -> bool {
         self.failures.0 == 0
@@ -279,21 +284,21 @@ impl Known {
         }
     }
 
-    /// An epoch has all changes of values with numbers below this, except of the applications that are `absent`.
+    /// An epoch has all changes of values with numbers below this, except of applications that are `incomplete` in it.
     /// Returns from which number on they are needed, and of which applications those before it are too; of epochs that
     /// this process has not made nothing is known.
     pub(super) fn altered_before(
         &mut self,
         number: u64,
-        absent: BTreeSet<ApplicationNumber>,
+        incomplete: BTreeSet<ApplicationNumber>,
     ) -> Option<(u64, BTreeSet<ApplicationNumber>)> {
-        self.altered_before.push_back((number, absent));
+        self.altered_before.push_back((number, incomplete));
         while self.altered_before.len() > self.retained {
             self.altered_before.pop_front();
         }
         let (needed_from, _) = self.altered_before.front().filter(|_| self.altered_before.len() == self.retained)?;
-        let absent = self.altered_before.iter().flat_map(|(_, absent)| absent).copied().collect();
-        Some((*needed_from, absent))
+        let incomplete = self.altered_before.iter().flat_map(|(_, incomplete)| incomplete).copied().collect();
+        Some((*needed_from, incomplete))
     }
 
     /// Those of which anything is written.

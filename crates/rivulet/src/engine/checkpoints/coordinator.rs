@@ -176,10 +176,10 @@ impl Coordinator {
         };
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
         let numbers: BTreeSet<ApplicationNumber> = running.iter().map(|running| running.number).collect();
-        let absent: BTreeSet<ApplicationNumber> = all.difference(&numbers).copied().collect();
+        let mut incomplete: BTreeSet<ApplicationNumber> = all.difference(&numbers).copied().collect();
         // Of those that run it was noted before they did.
         checkpoints.take_unfit(known);
-        let (mut slots, mut is_whole) = (0, false);
+        let mut slots = 0;
         let saved = line.save(is_asked, |line| {
             if let Some((positions, from)) = sources {
                 known.note_sources(positions, from);
@@ -190,7 +190,7 @@ impl Coordinator {
             });
             let taken: Vec<Taken> = taken.collect();
             slots = taken.iter().map(Taken::slots).sum();
-            is_whole = taken.iter().all(Taken::is_whole);
+            incomplete.extend(taken.iter().filter(|one| !one.is_whole()).map(Taken::number));
             match self.way_out.wait_for_both_ends(&taken, position) {
                 Ok(()) => known.commit(line, taken, &all, position),
                 Err(not_ready) => {
@@ -211,8 +211,8 @@ impl Coordinator {
             }
         }
         if let Ok(Some(_)) = &saved
-            && let Some(altered_to) = altered_to.filter(|_| is_whole)
-            && let Some((needed_from, kept)) = known.altered_before(altered_to, absent)
+            && let Some(altered_to) = altered_to
+            && let Some((needed_from, kept)) = known.altered_before(altered_to, incomplete)
             && let Err(error) = self.catalog.forget_alterations(needed_from, &kept)
         {
             tracing::warn!("the catalog keeps values that no state was made with, and it is tried again: {error}");
