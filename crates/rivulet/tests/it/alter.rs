@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rivulet::api::types::{BulkOutcome, QueryAltered};
+use rivulet::catalog::Catalog;
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError};
 use rivulet::service::{ParameterValue, QueryChange, ServiceError};
@@ -222,6 +223,52 @@ fn no_event_is_lost_while_all_that_read_a_topic_are_found_by_other_keys() {
         let changes: Vec<QueryChange<'_>> = names.iter().map(|name| change(name)).collect();
         engine.operator().alter(&changes).into_iter().for_each(|answer| drop(answer.expect("altered")));
     });
+}
+
+#[test]
+fn a_query_that_is_named_often_in_one_call_is_written_once() {
+    const TIMES: i64 = 500;
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, SCRIPT).expect("an application");
+    for query in ["a", "b"] {
+        let values = format!("home => '{query}', low => 0");
+        run(&engine, &format!("CREATE QUERY {query} FROM APPLICATION counts WITH ({values})")).expect("a query");
+    }
+    let values = |home: &str, low: i64, size: i64| {
+        let text = |text: &str| ParameterValue::Text(text.to_owned().into());
+        vec![
+            ("home".into(), text(home)),
+            ("low".into(), ParameterValue::Int(low)),
+            ("size".into(), ParameterValue::Int(size)),
+        ]
+    };
+    // The last that fit count: a window has no negative length.
+    let mut all: Vec<_> = (1..=TIMES).map(|low| values("a", low, 3)).collect();
+    all.push(values("a", TIMES + 1, -1));
+    let of_b = values("b", 7, 3);
+    let change = |name, parameters| QueryChange { name, parameters, label: Some(None), whole_of: Some("counts") };
+    let mut changes: Vec<QueryChange<'_>> = all.iter().map(|values| change("a", values)).collect();
+    changes.insert(3, change("b", &of_b));
+    let answers = engine.operator().alter(&changes);
+    assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1, "{:?}", answers.last());
+    let effect = |place: usize| answers[place].as_ref().expect("altered").effect.clone().expect("a change");
+    assert!([0, 3, 400].into_iter().all(|place| effect(place).state_kept == ["low"]), "each is answered");
+    let mut numbers = Numbers::of(&engine);
+    numbers.send("a", &[TIMES, TIMES + 1, TIMES + 2, TIMES + 3]);
+    assert_eq!(numbers.next(), ("out/a".into(), json!(3 * TIMES + 6)));
+    // One behind the other, what is not said of one stays as the one before has set it.
+    let (low, size) = ([("low".into(), ParameterValue::Int(1))], [("size".into(), ParameterValue::Int(2))]);
+    let part = |parameters| QueryChange { name: "a", parameters, label: None, whole_of: None };
+    let answers = engine.operator().alter(&[part(&low), part(&size)]);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    numbers.send("a", &[1, 2, 3]);
+    assert_eq!(numbers.next(), ("out/a".into(), json!(5)));
+    drop(numbers);
+    engine.shutdown();
+    drop(engine);
+    let catalog = Catalog::open(&folder.path().join("data")).expect("a catalog");
+    assert_eq!(catalog.alterations().expect("they can be read").len(), 2 + 2);
 }
 
 #[test]

@@ -69,6 +69,8 @@ struct Altered {
     checked: Checked<usize>,
     /// For each row what changes; `None` if only what is written does, or the label.
     effects: Vec<Option<Arc<Effect>>>,
+    /// Changes of these queries that others of the same call overtake: they are made and refused with those.
+    overtaken: Vec<(usize, Option<Arc<Effect>>)>,
     /// How much longer the values are than those before, in bytes.
     grows_by: usize,
     /// From where on the other values count.
@@ -107,9 +109,6 @@ impl Patience {
     }
 }
 
-/// Values by application.
-type Chunks = BTreeMap<ApplicationNumber, Chunk<usize>>;
-
 impl Queries {
     /// Gives queries other values; see [`crate::service::Service::alter`].
     pub(in crate::engine) fn alter(
@@ -121,101 +120,102 @@ impl Queries {
         let mut patience = Patience(CALL_WAIT_MAX);
         while !rest.is_empty() {
             let mut names: HashSet<&str, RandomState> = HashSet::default();
-            // A query that is named once more gets those values behind the ones before.
-            let (now, later) = rest.split_at(rest.iter().take_while(|change| names.insert(change.name)).count());
-            answers.extend(self.alter_distinct(tenant, now, &mut patience));
+            // What a query is to have beside the values before is known when it has those.
+            let known = rest.iter().take_while(|change| {
+                names.insert(change.name) || (change.whole_of.is_some() && change.label.is_some())
+            });
+            let (now, later) = rest.split_at(known.count());
+            answers.extend(self.alter_known(tenant, now, &mut patience));
             rest = later;
         }
         answers
     }
 
-    fn alter_distinct(
+    fn alter_known(
         &self,
         tenant: &Tenant,
         changes: &[QueryChange<'_>],
         patience: &mut Patience,
     ) -> Vec<Result<Alteration, ServiceError>> {
         let mut answers: Vec<Option<Result<Alteration, ServiceError>>> = changes.iter().map(|_| None).collect();
-        let mut places: BTreeMap<ApplicationNumber, Vec<usize>> = BTreeMap::new();
+        let mut found: BTreeMap<ApplicationNumber, Vec<(usize, QueryId)>> = BTreeMap::new();
         {
             let state = self.state.lock();
             for (index, change) in changes.iter().enumerate() {
                 match self.find_altered(tenant, &state, change) {
-                    Ok((_, running)) => places.entry(running.number).or_default().push(index),
+                    Ok((id, running)) => found.entry(running.number).or_default().push((index, id)),
                     Err(error) => answers[index] = Some(Err(error)),
                 }
             }
         }
         // Nothing stands still while another application is waited for, and others get their turn in between.
-        for places in places.into_values() {
-            self.alter_some(tenant, changes, &places, patience, &mut answers);
+        for (application, found) in found {
+            self.alter_some(application, changes, &found, patience, &mut answers);
         }
         answers.into_iter().map(|answer| answer.expect("every change was answered")).collect()
     }
 
-    /// Makes the changes in these places, which are of queries of one application unless these were dropped and created
-    /// once more just now.
+    /// Makes changes of queries of one application: the place of each among the changes, and its query.
     fn alter_some(
         &self,
-        tenant: &Tenant,
+        application: ApplicationNumber,
         changes: &[QueryChange<'_>],
-        places: &[usize],
+        found: &[(usize, QueryId)],
         patience: &mut Patience,
         answers: &mut Answers,
     ) {
         let state = &mut *self.state.lock();
-        match self.wanted(tenant, state, changes, places, answers) {
-            Ok((wanted, chunks)) => {
-                for chunk in chunks.into_values() {
-                    let altered = self.check(chunk, &wanted, answers);
-                    if !self.admit(&altered, &wanted, answers) {
-                        continue;
-                    }
-                    if let Some(altered) = self.bring_to_rest(state, altered, &wanted, patience, answers) {
-                        self.store_and_make(state, &altered, &wanted, answers);
-                    }
-                }
+        let made = self.wanted(application, state, changes, found, answers).and_then(|(wanted, chunk)| {
+            if wanted.is_empty() {
+                return Ok(());
             }
-            Err(error) => {
-                for &place in places {
-                    answers[place].get_or_insert_with(|| Err(error.clone()));
-                }
+            let altered = self.check(chunk, &wanted, answers);
+            self.admit(&altered)?;
+            let altered = self.bring_to_rest(state, altered, &wanted, patience)?;
+            self.store_and_make(state, &altered, &wanted, answers)
+        });
+        if let Err(error) = made {
+            for &(index, _) in found {
+                answers[index].get_or_insert_with(|| Err(error.clone()));
             }
         }
     }
 
-    /// Finds the queries of the changes in these places and binds the values that they are to have, by application.
-    /// Those that have them already are answered.
+    /// Binds the values that these queries are to have. Those that have them already are answered.
     fn wanted<'c>(
         &self,
-        tenant: &Tenant,
+        application: ApplicationNumber,
         state: &State,
         changes: &[QueryChange<'c>],
-        places: &[usize],
+        found: &[(usize, QueryId)],
         answers: &mut Answers,
-    ) -> Result<(Vec<Wanted<'c>>, Chunks), ServiceError> {
-        let mut found: Vec<(usize, QueryId, Arc<Running>)> = Vec::with_capacity(places.len());
-        for &index in places {
-            match self.find_altered(tenant, state, &changes[index]) {
-                Ok((id, running)) => found.push((index, id, running)),
-                Err(error) => answers[index] = Some(Err(error)),
-            }
-        }
-        let stored = self.catalog.read_values(found.iter().map(|(_, id, _)| *id))?;
-        let (mut wanted, mut chunks) = (Vec::with_capacity(found.len()), BTreeMap::new());
-        for ((index, id, running), before) in found.into_iter().zip(stored) {
+    ) -> Result<(Vec<Wanted<'c>>, Chunk<usize>), ServiceError> {
+        let gone = |what: &str, shown: &str| {
+            ServiceError::not_found(format!("the {what} was dropped meanwhile"))
+                .with_hint(format!("SHOW {shown} lists them"))
+        };
+        let running = self.applications.numbered(application).ok_or_else(|| gone("application", "APPLICATIONS"))?;
+        let mut times: HashMap<QueryId, usize, RandomState> = HashMap::default();
+        found.iter().for_each(|(_, id)| *times.entry(*id).or_default() += 1);
+        let stored = self.catalog.read_values(found.iter().map(|(_, id)| *id))?;
+        let (mut wanted, mut chunk) = (Vec::with_capacity(found.len()), Chunk::new(running));
+        for (&(index, id), before) in found.iter().zip(stored) {
+            let has_slot = state.registry.get(id).is_some_and(|entry| entry.life.slot().is_some());
+            let Some(before) = before.filter(|_| has_slot) else {
+                answers[index] = Some(Err(gone(&format!("query '{}'", changes[index].name), "QUERIES")));
+                continue;
+            };
             let change = &changes[index];
-            let before = before.unwrap_or_default();
             let parameters = match change.whole_of {
                 Some(_) => change.parameters.to_vec(),
                 None => merged(&before.parameters, change.parameters),
             };
             let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
-            if label == before.label && are_same(&before.parameters, &parameters) {
+            // One that is named once more may have others by then.
+            if times[&id] == 1 && label == before.label && are_same(&before.parameters, &parameters) {
                 answers[index] = Some(Ok(Alteration { id, effect: None, warning: None }));
                 continue;
             }
-            let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running));
             let values = parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
             match chunk.values.push(values) {
                 Ok(()) => {
@@ -225,7 +225,7 @@ impl Queries {
                 Err(error) => answers[index] = Some(Err(bind_error(error))),
             }
         }
-        Ok((wanted, chunks))
+        Ok((wanted, chunk))
     }
 
     fn find_altered(
@@ -259,52 +259,51 @@ impl Queries {
         let mut refuse = |place: usize, error| answers[wanted[place].index] = Some(Err(error));
         let mut checked = chunk.take_checked(&mut refuse);
         let running = checked.running.clone();
-        let mut before = ParameterRows::new(&running.application);
-        let bind = |_, place: usize, _: &mut Vec<String>| {
-            let values = wanted[place].before.parameters.iter();
-            before.push(values.map(|(name, value)| (name.as_ref(), param_value(value)))).map_err(bind_error)
-        };
-        checked.retain(bind, refuse);
+        // Of a query that is named more than once the last values count that fit: no event comes between two of them.
+        let ids: Vec<QueryId> = checked.queries.iter().map(|&place| wanted[place].id).collect();
+        let last: HashMap<QueryId, usize, RandomState> = ids.iter().enumerate().map(|(row, id)| (*id, row)).collect();
+        let mut overtaken = checked.take_out(|row| last[&ids[row]] != row);
         let mut known: HashMap<Vec<usize>, Arc<Effect>> = HashMap::new();
-        let before = before.finish();
-        let grows_by = value_bytes(&checked.rows).saturating_sub(value_bytes(&before));
-        let effects = changed(&before, &checked.rows).into_iter().map(|changed| {
-            if changed.is_empty() {
-                return None;
-            }
-            Some(known.entry(changed).or_insert_with_key(|changed| Arc::new(Effect::new(&running, changed))).clone())
-        });
-        let effects = effects.collect();
-        Altered { checked, effects, grows_by, position: 0, _resting: None }
+        let mut effects_of = |checked: &mut Checked<usize>| {
+            let mut before = ParameterRows::new(&running.application);
+            let bind = |_, place: usize, _: &mut Vec<String>| {
+                let values = wanted[place].before.parameters.iter();
+                before.push(values.map(|(name, value)| (name.as_ref(), param_value(value)))).map_err(bind_error)
+            };
+            checked.retain(bind, &mut refuse);
+            let before = before.finish();
+            let grows_by = value_bytes(&checked.rows).saturating_sub(value_bytes(&before));
+            let new = |changed: &Vec<usize>| Arc::new(Effect::new(&running, changed));
+            let effects = changed(&before, &checked.rows).into_iter().map(|changed| {
+                if changed.is_empty() { None } else { Some(known.entry(changed).or_insert_with_key(new).clone()) }
+            });
+            (effects.collect::<Vec<_>>(), grows_by)
+        };
+        let (effects, grows_by) = effects_of(&mut checked);
+        let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
+        let overtaken = overtaken.queries.into_iter().zip(of_overtaken).collect();
+        Altered { checked, effects, overtaken, grows_by, position: 0, _resting: None }
     }
 
-    /// Whether there is memory for the values; where there is not, all are refused.
-    fn admit(&self, altered: &Altered, wanted: &[Wanted<'_>], answers: &mut Answers) -> bool {
+    /// Fails if there is no memory for the values.
+    fn admit(&self, altered: &Altered) -> Result<(), ServiceError> {
         // What takes no more than before may change also where memory is used up.
-        let admitted = if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) };
-        admitted.map_err(|error| refuse_all(&altered.checked.queries, wanted, answers, &error)).is_ok()
+        if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) }
     }
 
-    /// Has a group stand still between two events of its queries that change; nothing if that is not possible, and then
-    /// those are answered.
+    /// Has a group stand still between two events of its queries that change.
     fn bring_to_rest(
         &self,
         state: &mut State,
         altered: Altered,
         wanted: &[Wanted<'_>],
         patience: &mut Patience,
-        answers: &mut Answers,
-    ) -> Option<Altered> {
+    ) -> Result<Altered, ServiceError> {
         if altered.effects.iter().all(Option::is_none) {
-            return Some(altered);
+            return Ok(altered);
         }
-        match self.rest(state, &altered, wanted, patience) {
-            Ok((position, resting)) => Some(Altered { position, _resting: Some(resting), ..altered }),
-            Err(error) => {
-                refuse_all(&altered.checked.queries, wanted, answers, &error);
-                None
-            }
-        }
+        let (position, resting) = self.rest(state, &altered, wanted, patience)?;
+        Ok(Altered { position, _resting: Some(resting), ..altered })
     }
 
     fn rest(
@@ -349,8 +348,14 @@ impl Queries {
     }
 
     /// Has the catalog have the values, and then the queries.
-    fn store_and_make(&self, state: &mut State, altered: &Altered, wanted: &[Wanted<'_>], answers: &mut Answers) {
-        let Altered { checked: Checked { running, rows, inputs, queries }, effects, position, .. } = altered;
+    fn store_and_make(
+        &self,
+        state: &mut State,
+        altered: &Altered,
+        wanted: &[Wanted<'_>],
+        answers: &mut Answers,
+    ) -> Result<(), ServiceError> {
+        let Altered { checked: Checked { running, rows, inputs, queries }, effects, overtaken, position, .. } = altered;
         let is_checkpointed = running.group.is_checkpointed();
         let records: Vec<AlteredQuery<'_>> = queries
             .iter()
@@ -363,19 +368,21 @@ impl Queries {
             })
             .collect();
         if records.is_empty() {
-            return;
+            return Ok(());
         }
-        let mut number = match self.catalog.alter_queries(&records) {
-            Ok(first) => first,
-            Err(error) => return refuse_all(queries, wanted, answers, &error.into()),
+        let mut number = self.catalog.alter_queries(&records)?;
+        let mut answer = |place: usize, effect: &Option<Arc<Effect>>| {
+            let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
+            let Wanted { index, id, .. } = wanted[place];
+            let warning = wanted[place].silence(&running.application);
+            answers[index] = Some(Ok(Alteration { id, effect: Some(told), warning }));
         };
+        overtaken.iter().for_each(|(place, effect)| answer(*place, effect));
         let mut changes = Vec::with_capacity(queries.len());
         for (row, ((&place, effect), record)) in queries.iter().zip(effects).zip(&records).enumerate() {
-            let Wanted { index, id, before, label, .. } = &wanted[place];
+            let Wanted { id, before, label, .. } = &wanted[place];
             let is_noted = record.noted_at.is_some();
-            let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
-            let warning = wanted[place].silence(&running.application);
-            answers[*index] = Some(Ok(Alteration { id: *id, effect: Some(told), warning }));
+            answer(place, effect);
             if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
                 running.group.expect_label(label);
             }
@@ -387,6 +394,7 @@ impl Queries {
             number += u64::from(is_noted);
         }
         self.make(state, running, rows, inputs, &changes);
+        Ok(())
     }
 
     /// Gives queries values, and brings them the events that are for these. Their group stands still.
@@ -595,11 +603,6 @@ impl Queries {
         let next = state.replayed_changes.front().map_or(LogPosition::MAX, |change| change.position);
         self.next_change.store(next, Ordering::Release);
     }
-}
-
-/// Answers all of some queries, which are places among those that are `wanted`, with one error.
-fn refuse_all(queries: &[usize], wanted: &[Wanted<'_>], answers: &mut Answers, error: &ServiceError) {
-    queries.iter().for_each(|&place| answers[wanted[place].index] = Some(Err(error.clone())));
 }
 
 /// Of the changes of a query, oldest first, those behind the one that is in what was saved.

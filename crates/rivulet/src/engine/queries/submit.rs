@@ -535,7 +535,7 @@ impl<Q: Copy> Checked<Q> {
     }
 
     /// Takes out the queries of those rows for which `is_meant` holds.
-    fn take_out(&mut self, is_meant: impl Fn(usize) -> bool) -> Self {
+    pub(super) fn take_out(&mut self, is_meant: impl Fn(usize) -> bool) -> Self {
         let meant: Vec<bool> = (0..self.queries.len()).map(is_meant).collect();
         fn part<T>(all: &mut Vec<T>, meant: &[bool]) -> Vec<T> {
             let mut place = 0..;
