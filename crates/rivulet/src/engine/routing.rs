@@ -135,18 +135,41 @@ impl Routing {
         let mut shared = self.shared.lock();
         let (own, of_shared) = shared.split(running, slots, topics);
         shared.join(running, &of_shared);
-        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
-        if let Err(error) = self.messaging.router().add(&own) {
-            tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
-        }
+        self.add_own(running, &own);
         if let Some(shape) = running.shape.as_ref().filter(|_| shares) {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
         }
     }
 
+    /// Opens routes to slots that are about to read other topics by [`Routing::change_routes`]: an event of these finds
+    /// their group, which is quiesced, and is refused until it goes on.
+    pub(super) fn open_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        self.messaging.subscribe(own_topics(running, topics));
+        let shared = self.shared.lock();
+        self.add_own(running, &shared.split(running, slots, topics).0);
+    }
+
+    /// Takes back [`Routing::open_routes`]: the slots go on reading what they have read.
+    pub(super) fn close_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+        let before = topics_of(running, slots);
+        let shared = self.shared.lock();
+        let (own, stay) = (shared.split(running, slots, topics).0, shared.split(running, slots, &before).0);
+        self.messaging.router().remove(&without(own, &stay));
+        drop(shared);
+        self.messaging.unsubscribe(own_topics(running, topics));
+    }
+
+    fn add_own(&self, running: &Running, routes: &[Route<'_>]) {
+        // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
+        if let Err(error) = self.messaging.router().add(routes) {
+            tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
+        }
+    }
+
     /// Has slots read other topics, or be found by other keys among those that read one with them, from the moment on
     /// in which `change` gives them their values. Their group is quiesced, and nothing waits where events are decoded
-    /// for many queries: an event that comes meanwhile finds a route, and is refused until it goes on.
+    /// for many queries. Their routes are [open](Routing::open_routes): an event that comes meanwhile finds one, and is
+    /// refused until it goes on.
     pub(super) fn change_routes(
         &self,
         running: &Running,
@@ -159,25 +182,15 @@ impl Routing {
         let stay: HashSet<&str> = topics.iter().flatten().map(String::as_str).collect();
         let left = before.iter().map(|of_slot| of_slot.iter().filter(|topic| !stay.contains(topic.as_str())));
         let left: Vec<Vec<String>> = left.map(|of_slot| of_slot.cloned().collect()).collect();
-        self.messaging.subscribe(own_topics(running, topics));
         let mut shared = self.shared.lock();
-        let add = |routes: &[Route<'_>]| {
-            if let Err(error) = self.messaging.router().add(routes) {
-                tracing::error!(application = running.application.name, "queries get no events (a defect): {error}");
-            }
-        };
         let (own_after, _) = shared.split(running, slots, topics);
-        add(&own_after);
-        let known: HashSet<(&str, InboxId, Slot)> =
-            own_after.iter().map(|route| (route.filter, route.inbox, route.slot)).collect();
-        let (mut gone, shared_before) = shared.split(running, slots, &before);
-        gone.retain(|route| !known.contains(&(route.filter, route.inbox, route.slot)));
-        self.messaging.router().remove(&gone);
+        let (own_before, shared_before) = shared.split(running, slots, &before);
+        self.messaging.router().remove(&without(own_before, &own_after));
         shared.leave(running, &shared_before, &left);
         change();
         // What nobody else read is not shared any more.
         let (own, of_shared) = shared.split(running, slots, topics);
-        add(&own);
+        self.add_own(running, &own);
         shared.join(running, &of_shared);
         if let Some(shape) = &running.shape {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
@@ -267,6 +280,14 @@ fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
         0 => group.clone(),
         input => Arc::new(GroupInput::new(group.clone(), input as InputIndex)),
     }
+}
+
+/// Routes but for those that stay.
+fn without<'t>(mut routes: Vec<Route<'t>>, stay: &[Route<'_>]) -> Vec<Route<'t>> {
+    let stay: HashSet<(&str, InboxId, Slot)> =
+        stay.iter().map(|route| (route.filter, route.inbox, route.slot)).collect();
+    routes.retain(|route| !stay.contains(&(route.filter, route.inbox, route.slot)));
+    routes
 }
 
 /// Of the topics that queries read those that no subscription for all queries covers.

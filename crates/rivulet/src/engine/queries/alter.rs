@@ -344,6 +344,14 @@ impl Queries {
             position = self.event_log.end();
         }
         self.part(state, running, &parted, reads_else)?;
+        if reads_else {
+            // An event of a topic that they read afterwards counts for them if its position is not lower, so from there
+            // on each finds a route, and is refused until the group goes on.
+            let (slots, topics) = altered.moved(state, wanted);
+            self.routing.open_routes(running, &slots, &topics);
+            self.routing.await_routing();
+            position = self.event_log.end();
+        }
         Ok((position, resting))
     }
 
@@ -370,7 +378,10 @@ impl Queries {
         if records.is_empty() {
             return Ok(());
         }
-        let mut number = self.catalog.alter_queries(&records)?;
+        let mut number = self.catalog.alter_queries(&records).inspect_err(|_| {
+            let (slots, topics) = altered.moved(state, wanted);
+            self.routing.close_routes(running, &slots, &topics);
+        })?;
         let mut answer = |place: usize, effect: &Option<Arc<Effect>>| {
             let told = effect.as_ref().map_or_else(Arc::default, |effect| effect.told.clone());
             let Wanted { index, id, .. } = wanted[place];
@@ -393,11 +404,12 @@ impl Queries {
             }
             number += u64::from(is_noted);
         }
-        self.make(state, running, rows, inputs, &changes);
+        self.make(state, running, rows, inputs, &changes, true);
         Ok(())
     }
 
-    /// Gives queries values, and brings them the events that are for these. Their group stands still.
+    /// Gives queries values, and brings them the events that are for these. Their group stands still; routes that they
+    /// get may be open.
     fn make(
         &self,
         state: &State,
@@ -405,6 +417,7 @@ impl Queries {
         rows: &RecordBatch,
         inputs: &[Vec<String>],
         changes: &[Change<'_>],
+        are_routes_open: bool,
     ) {
         let is_replayed_paused = |change: &&Change<'_>| state.replayed_paused.contains(&change.query);
         let is_routed = |change: &&Change<'_>| {
@@ -434,6 +447,9 @@ impl Queries {
             alter();
         } else {
             self.companion_ends(&queries);
+            if !are_routes_open {
+                self.routing.open_routes(running, &slots, &topics);
+            }
             self.routing.change_routes(running, &slots, &topics, alter);
             self.companion_begins(&queries, &topics);
             let log_only = routed.iter().filter(|change| is_replayed_paused(change)).map(|change| change.slot);
@@ -596,12 +612,26 @@ impl Queries {
             let ReplayedChange { query, row, number, .. } = **change;
             Some(Change { query, slot: *slot, row, effect: effect.as_ref()?, number })
         });
-        self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>());
+        self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>(), false);
     }
 
     fn note_next_change(&self, state: &State) {
         let next = state.replayed_changes.front().map_or(LogPosition::MAX, |change| change.position);
         self.next_change.store(next, Ordering::Release);
+    }
+}
+
+impl Altered {
+    /// The slots of queries that get events and read others afterwards, and the topics of these.
+    fn moved(&self, state: &State, wanted: &[Wanted<'_>]) -> (Vec<Slot>, Vec<Vec<String>>) {
+        let Checked { queries, inputs, .. } = &self.checked;
+        let moved = queries.iter().zip(inputs).zip(&self.effects);
+        let moved = moved.filter(|(_, effect)| matches!(effect, Some(effect) if effect.reads_else));
+        let slot_of = |place: usize| match state.registry.get(wanted[place].id)?.life {
+            Lifecycle::Running(slot) => Some(slot),
+            _ => None,
+        };
+        moved.filter_map(|((&place, topics), _)| Some((slot_of(place)?, topics.clone()))).unzip()
     }
 }
 
