@@ -95,6 +95,8 @@ impl Group {
 
     /// Whether nothing waits, nor is yet to be handed on. An activation may still be under way.
     pub fn is_idle(&self) -> bool {
+        // Events move with queries: none slips from a task that is yet to be looked at into one that was already.
+        let _still = self.free.lock();
         self.waiting().0 == 0 && self.oldest_us() == i64::MAX
     }
 

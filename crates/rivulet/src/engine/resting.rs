@@ -66,6 +66,13 @@ impl Routing {
         Ok(())
     }
 
+    /// Whether nothing waits for the queries of an application, nor where events are decoded for many queries together.
+    /// Unless its group is suspended, an activation may still be under way.
+    pub(super) fn is_idle(&self, running: &Running) -> bool {
+        // What is handed on waits at its queries then.
+        self.shared_group_of(running).is_none_or(|shared| shared.is_idle()) && running.group.is_idle()
+    }
+
     /// Whether nothing waits for the queries in these slots, nor where events are decoded for many queries together.
     /// The group of the application is suspended, and what is received meanwhile waits.
     pub(super) fn is_at_rest(&self, running: &Running, slots: &[rivulet_dataflow::Slot]) -> bool {

@@ -135,3 +135,192 @@ impl Engine {
         self.event_log.replay_some(events_max, ends)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::path::PathBuf;
+
+    use rivulet_connectors::mqtt::{Pending, Received};
+    use rivulet_dataflow::{ManualClock, Push};
+    use rivulet_storage::{DiskFile, Place, RealDisk};
+
+    use super::*;
+    use crate::catalog;
+    use crate::config::{self, CheckpointConfig, FilesConfig, Sources};
+    use crate::service::Caller;
+    use crate::trial::network::Results;
+
+    /// The disk below a folder.
+    #[derive(Debug)]
+    struct Below(PathBuf);
+
+    impl Disk for Below {
+        fn make_folder(&self, folder: &Path) -> io::Result<()> {
+            RealDisk.make_folder(&self.0.join(folder))
+        }
+
+        fn list(&self, folder: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
+            RealDisk.list(&self.0.join(folder))
+        }
+
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            RealDisk.read(&self.0.join(path))
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            RealDisk.create(&self.0.join(path))
+        }
+
+        fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            RealDisk.open(&self.0.join(path))
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            RealDisk.remove(&self.0.join(path))
+        }
+
+        fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+            RealDisk.sync_folder(&self.0.join(folder))
+        }
+    }
+
+    fn start(folder: &Path, allowed: &Path) -> (Arc<Engine>, Arc<Results>) {
+        let sources = Sources { file: Some("/dev/null".into()), ..Sources::default() };
+        let loaded = config::load(&sources).expect("what is not configured has its default").config;
+        let checkpoint = CheckpointConfig { interval: None, place: Place::Folder("checkpoints".into()), retained: 2 };
+        let config = Config {
+            data_dir: folder.to_owned(),
+            files: FilesConfig { allow: vec![allowed.to_owned()], ..loaded.files },
+            memory_bytes_max: None,
+            spill_after: None,
+            checkpoint: Some(checkpoint),
+            ..loaded
+        };
+        let network = Arc::<Results>::default();
+        let surroundings = Surroundings {
+            clock: Arc::new(ManualClock::new(0)),
+            disk: Arc::new(Below(folder.to_owned())),
+            log: LogSettings::default(),
+            store: Arc::new(Store::folder(&folder.join("checkpoints")).expect("a store")),
+            catalog: Catalog::open(folder).expect("a catalog"),
+            network: network.clone(),
+        };
+        (Engine::stepped(config, surroundings).expect("an engine"), network)
+    }
+
+    fn run(engine: &Engine, script: &str) {
+        for answer in engine.session(Caller::local_operator()).execute(script) {
+            answer.unwrap_or_else(|error| panic!("{script}: {error}"));
+        }
+    }
+
+    fn run_tasks(engine: &Engine) {
+        while engine.run_one(|_| 0, Duration::MAX) {}
+    }
+
+    /// Copies a folder as a crash would leave it.
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).expect("a folder");
+        for entry in fs::read_dir(from).expect("a folder") {
+            let entry = entry.expect("a file");
+            match entry.path().is_dir() {
+                true => copy(&entry.path(), &to.join(entry.file_name())),
+                false => drop(fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy")),
+            }
+        }
+    }
+
+    /// A durable application that needs a table, with a query, and another one that reads the same.
+    fn script(rooms: &Path) -> String {
+        let input = "INPUT t (room TEXT, n BIGINT) FROM 'mqtt:in' FORMAT JSON WITH (durability => 'log')";
+        format!(
+            "CREATE TABLE rooms (room TEXT, floor BIGINT) FROM 'file:{}' FORMAT CSV (header => true);
+             CREATE APPLICATION late (low BIGINT) {input} OUTPUT 'mqtt:out' FORMAT JSON
+             AS SELECT sum(n) AS total FROM t JOIN rooms AS r ON r.room = t.room WHERE n > $low
+             GROUP BY count_window(3);
+             CREATE APPLICATION other (low BIGINT) {input} OUTPUT 'mqtt:other' FORMAT JSON
+             AS SELECT n FROM t WHERE n > $low;
+             CREATE QUERY q FROM APPLICATION late WITH (low => 0);
+             CREATE QUERY r FROM APPLICATION other WITH (low => 0); CHECKPOINT",
+            rooms.display()
+        )
+    }
+
+    fn send(engine: &Engine, n: u16) {
+        let payload = format!("{{\"room\":\"a\",\"n\":{n}}}");
+        let (client, topic, payload) = (b"c", b"in", payload.as_bytes());
+        let received = Received { client, packet_id: n, topic, payload, ..Received::default() };
+        assert_eq!(engine.router().read().route(&received, &mut Pending::default()), Push::Taken);
+        run_tasks(engine);
+    }
+
+    /// Replays what is left.
+    fn replay(engine: &Engine) {
+        let mut rounds = 0;
+        while !engine.replay_some(u64::MAX, true) {
+            run_tasks(engine);
+            rounds += 1;
+            assert!(rounds < 100, "the replay comes to its end");
+        }
+        run_tasks(engine);
+    }
+
+    /// What the query has given.
+    fn totals(results: &Results) -> Vec<String> {
+        let of_query = results.take().into_iter().filter(|(topic, _)| topic == "out");
+        of_query.map(|(_, payload)| String::from_utf8(payload).expect("text")).collect()
+    }
+
+    #[test]
+    fn who_starts_while_the_log_is_replayed_gets_changes_of_values_at_their_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [before, after, rooms, away] =
+            ["before", "after", "rooms.csv", "away.csv"].map(|name| folder.path().join(name));
+        fs::create_dir(&before).expect("a folder");
+        fs::write(&rooms, "room,floor\na,1\n").expect("a table");
+        let (engine, _) = start(&before, folder.path());
+        replay(&engine);
+        run(&engine, &script(&rooms));
+        (1..=2).for_each(|n| send(&engine, n));
+        run(&engine, "ALTER QUERY q SET (low => 5)");
+        [3, 10, 20].into_iter().for_each(|n| send(&engine, n));
+        engine.commit_log();
+        copy(&before, &after);
+        fs::rename(&rooms, &away).expect("it goes away");
+        let (engine, results) = start(&after, folder.path());
+        assert!(!engine.replay_some(1, false));
+        run_tasks(&engine);
+        fs::rename(&away, &rooms).expect("it comes back");
+        run(&engine, "REFRESH TABLE rooms");
+        replay(&engine);
+        assert_eq!(totals(&results), ["{\"total\":32}"], "2 with the values of before, and not 3");
+    }
+
+    #[test]
+    fn who_starts_late_gets_no_state_of_values_that_an_older_catalog_does_not_know() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [before, after, rooms, away, old] =
+            ["before", "after", "rooms.csv", "away.csv", "old"].map(|name| folder.path().join(name));
+        fs::create_dir(&before).expect("a folder");
+        fs::write(&rooms, "room,floor\na,1\n").expect("a table");
+        let (engine, _) = start(&before, folder.path());
+        replay(&engine);
+        run(&engine, &script(&rooms));
+        copy(&before, &old);
+        send(&engine, 1);
+        run(&engine, "ALTER QUERY q SET (low => 5)");
+        send(&engine, 10);
+        run(&engine, "CHECKPOINT");
+        copy(&before, &after);
+        fs::copy(old.join(catalog::FILE_NAME), after.join(catalog::FILE_NAME)).expect("a copy");
+        fs::rename(&rooms, &away).expect("it goes away");
+        let (engine, results) = start(&after, folder.path());
+        replay(&engine);
+        fs::rename(&away, &rooms).expect("it comes back");
+        run(&engine, "REFRESH TABLE rooms");
+        [2, 3, 4].into_iter().for_each(|n| send(&engine, n));
+        assert_eq!(totals(&results), ["{\"total\":9}"], "it begins anew");
+    }
+}

@@ -11,7 +11,7 @@
 
 mod event;
 mod expect;
-mod network;
+pub(crate) mod network;
 mod report;
 mod script;
 mod watch;

@@ -13,7 +13,7 @@ use crate::engine::stepped::Network;
 
 /// Takes results.
 #[derive(Default)]
-pub(super) struct Results(Arc<List>);
+pub(crate) struct Results(Arc<List>);
 
 #[derive(Default)]
 struct List {
@@ -23,7 +23,7 @@ struct List {
 
 impl Results {
     /// Those that came since the last call: topics and payloads.
-    pub(super) fn take(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn take(&self) -> Vec<(String, Vec<u8>)> {
         std::mem::take(&mut self.0.waiting.lock())
     }
 }

@@ -486,22 +486,36 @@ impl Queries {
 /// What was saved is of before some changes: these are made again.
 impl Queries {
     /// Has queries get, at their place in the log, the values that they got behind what was saved of them. They have
-    /// the values of that moment, and what was saved. Where no log is read, they get them at once.
+    /// the values of that moment, and what was saved. Up to where a replay has come, and where no log is read, they get
+    /// them at once.
     pub(super) fn expect_changes(
         &self,
         state: &mut State,
         saved: &SavedStates<'_>,
         alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
     ) -> Result<(), ServiceError> {
-        let changes = self.changes_behind(state, saved, alterations)?;
-        state.replayed_changes.extend(changes);
+        let mut changes = self.changes_behind(state, saved, alterations)?;
+        // Those that wait already are of others. Groups of these queries take nothing in meanwhile.
+        let next = self.event_log.next();
+        let later = changes.split_off(changes.partition_point(|change| change.position <= next));
+        self.make_at_once(state, changes);
+        let replayed = &mut state.replayed_changes;
+        replayed.extend(later);
+        replayed.make_contiguous().sort_by_key(|change| (change.position, change.number));
         self.note_next_change(state);
         Ok(())
     }
 
+    /// The log is replayed: makes what is left at once.
+    pub(super) fn make_changes_left(&self, state: &mut State) {
+        let left = std::mem::take(&mut state.replayed_changes);
+        self.make_at_once(state, left);
+        self.note_next_change(state);
+    }
+
     /// The changes that queries got behind what was saved of them, by position. Their values are those of the version
     /// that runs.
-    pub(super) fn changes_behind(
+    fn changes_behind(
         &self,
         state: &State,
         saved: &SavedStates<'_>,
@@ -556,13 +570,16 @@ impl Queries {
         self.next_change.load(Ordering::Acquire) < LogPosition::MAX
     }
 
-    pub(super) fn make_changes_now(&self, state: &mut State, position: LogPosition) {
+    fn make_changes_now(&self, state: &mut State, position: LogPosition) {
         while let Some(first) = state.replayed_changes.front().filter(|change| change.position <= position) {
-            if let Some(running) = self.applications.numbered(first.checked.running.number) {
-                let shared = self.routing.shared_group_of(&running);
-                if shared.is_some_and(|shared| !shared.is_idle()) || !running.group.is_idle() {
-                    return;
-                }
+            let running = self.applications.numbered(first.checked.running.number);
+            if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
+                return;
+            }
+            let _resting = running.as_ref().and_then(|running| suspended(running));
+            // Once more, now that no activation is under way.
+            if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
+                return;
             }
             let together = take_together(&mut state.replayed_changes, position);
             self.make_together(state, &together);
@@ -571,7 +588,7 @@ impl Queries {
     }
 
     /// Makes changes for which no event of before is replayed. Groups of these queries take nothing in meanwhile.
-    pub(super) fn make_at_once(&self, state: &State, mut changes: VecDeque<ReplayedChange>) {
+    fn make_at_once(&self, state: &State, mut changes: VecDeque<ReplayedChange>) {
         while !changes.is_empty() {
             let together = take_together(&mut changes, LogPosition::MAX);
             self.make_together(state, &together);
@@ -582,11 +599,7 @@ impl Queries {
     fn make_together(&self, state: &State, changes: &[ReplayedChange]) {
         let Some(batch) = changes.first().map(|first| &first.checked) else { return };
         if let Some(running) = self.applications.numbered(batch.running.number) {
-            let stands_still = running.group.rests();
-            let _resting = (!stands_still).then(|| Resting::new(running.group.clone()));
-            if !stands_still {
-                running.group.suspend();
-            }
+            let _resting = suspended(&running);
             self.make_replayed(state, &running, batch, changes);
         }
     }
@@ -633,6 +646,14 @@ impl Altered {
         };
         moved.filter_map(|((&place, topics), _)| Some((slot_of(place)?, topics.clone()))).unzip()
     }
+}
+
+/// Suspends the group of an application until this is dropped, unless it rests already.
+fn suspended(running: &Running) -> Option<Resting> {
+    (!running.group.rests()).then(|| {
+        running.group.suspend();
+        Resting::new(running.group.clone())
+    })
 }
 
 /// Of the changes of a query, oldest first, those behind the one that is in what was saved.

@@ -222,9 +222,7 @@ impl Queries {
                 state.absences.push((running, absences));
             }
         }
-        self.expect_changes(state, saved, &lifecycle_log.alterations)?;
-        self.make_changes_now(state, 0);
-        Ok(())
+        self.expect_changes(state, saved, &lifecycle_log.alterations)
     }
 
     /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.
@@ -242,6 +240,8 @@ impl Queries {
         let until = Instant::now() + PASS_WAIT_MAX;
         applications.values().for_each(|running| self.routing.let_pass(running, until));
         let mut state = self.state.lock();
+        // Of queries that were started while the last events were handed over.
+        self.make_changes_left(&mut state);
         for query in std::mem::take(&mut state.replayed_paused) {
             if let Some((running, slot)) = paused(&state, query) {
                 self.routing.remove_routes(&running, &[slot]);

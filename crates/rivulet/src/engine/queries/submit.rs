@@ -403,10 +403,7 @@ impl Queries {
         for chunk in waiting.values_mut() {
             self.start_loaded(state, chunk, &loading);
         }
-        // Nothing of the log is replayed for them, and those that wait for a replay are of others.
-        let changes = self.changes_behind(state, &saved, &alterations)?;
-        self.make_at_once(state, changes);
-        Ok(())
+        self.expect_changes(state, &saved, &alterations)
     }
 
     /// Lets those queries run that fit this version, and returns how many do.
