@@ -77,9 +77,12 @@ impl Device {
     }
 
     fn publish(&mut self, payload: &str) {
+        self.publish_to(&format!("in/{}", self.name), payload);
+    }
+
+    pub(super) fn publish_to(&mut self, topic: &str, payload: &str) {
         let id = (self.sent % 65_535) as u16 + 1;
         self.sent += 1;
-        let topic = format!("in/{}", self.name);
         let mut body = (topic.len() as u16).to_be_bytes().to_vec();
         body.extend_from_slice(topic.as_bytes());
         body.extend_from_slice(&id.to_be_bytes());
@@ -93,8 +96,13 @@ impl Device {
         self.unacknowledged.push_back((id, packet));
     }
 
-    /// Reads what has come; acknowledgements come in the order of what they acknowledge.
-    fn receive(&mut self) {
+    /// How much of what was sent is not acknowledged.
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.unacknowledged.len()
+    }
+
+    /// Reads what has come, and connects if need be; acknowledgements come in the order of what they acknowledge.
+    pub(super) fn receive(&mut self) {
         if self.socket.is_none() && self.connect().is_err() {
             thread::sleep(Duration::from_millis(10));
             return;

@@ -41,6 +41,7 @@ mod languages;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;
 mod kill;
+mod kill_alter;
 mod kill_disk;
 mod kill_kafka;
 mod kill_mqtt;
