@@ -219,7 +219,7 @@ pub trait Service: Send + Sync + 'static {
 /// A result as it goes to the readers of a query.
 #[derive(Debug, Default)]
 pub struct LiveResult {
-    /// The result as JSON.
+    /// The result as JSON; empty if this only says at the end what was skipped.
     pub text: String,
     /// Results before it that there was no memory for.
     pub skipped: u64,

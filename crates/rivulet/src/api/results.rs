@@ -136,7 +136,7 @@ impl Watch {
                 received = self.results.recv() => match received {
                     Ok(result) if result.skipped > 0 => {
                         let skipped = result.skipped;
-                        self.next = Some(result);
+                        self.next = Some(result).filter(|result| !result.text.is_empty());
                         Ok(Err(skipped))
                     }
                     Ok(result) => Ok(Ok(result)),

@@ -65,11 +65,14 @@ struct Tap {
     bytes: Arc<AtomicUsize>,
     /// Results that were skipped since the last one that was not.
     skipped: AtomicU64,
+    /// The length of the last one of these that there was no room for; 0 if none was too long.
+    too_long: AtomicUsize,
 }
 
 impl Tap {
     fn new() -> Self {
-        Self { sender: broadcast::channel(WAITING_MAX).0, bytes: Arc::default(), skipped: AtomicU64::new(0) }
+        let sender = broadcast::channel(WAITING_MAX).0;
+        Self { sender, bytes: Arc::default(), skipped: AtomicU64::new(0), too_long: AtomicUsize::new(0) }
     }
 }
 
@@ -156,7 +159,7 @@ impl Taps {
         let is_gone = {
             let taps = self.taps.read();
             match taps.get(query) {
-                Some(tap) => !self.offer(query, tap, taps.len(), result()),
+                Some(tap) => !self.offer(query, tap, taps.len(), result),
                 None => false,
             }
         };
@@ -175,19 +178,31 @@ impl Taps {
         }
     }
 
-    /// Hands a result on if there is room for it; whether anybody still watches.
-    fn offer(&self, query: &Watched, tap: &Tap, watched: usize, text: String) -> bool {
-        let bytes = text.len() + RESULT_BYTES;
-        let has_room = |bytes_max: usize, waiting: &AtomicUsize| match waiting.load(Ordering::Relaxed) {
-            // One that is larger than its share passes when nothing waits.
-            0 => true,
-            waiting => waiting + bytes <= bytes_max,
+    /// Hands a result on if there is room for it; whether anybody still watches. It is made only if its readers read: a
+    /// reader alone that has as many waiting as may wait does not, and with others there may be one that does.
+    fn offer(&self, query: &Watched, tap: &Tap, watched: usize, result: impl FnOnce() -> String) -> bool {
+        let has_room = |bytes: usize| {
+            let fits = |bytes_max: usize, waiting: &AtomicUsize| match waiting.load(Ordering::Relaxed) {
+                // One that is larger than its share passes when nothing waits.
+                0 => true,
+                waiting => waiting + bytes + RESULT_BYTES <= bytes_max,
+            };
+            fits(self.bytes_max / watched.max(1), &tap.bytes) && fits(self.bytes_max, &self.bytes)
         };
-        if has_room(self.bytes_max / watched.max(1), &tap.bytes) && has_room(self.bytes_max, &self.bytes) {
-            let waiting = Some(Waiting::new(bytes, &tap.bytes, &self.bytes));
-            let skipped = tap.skipped.swap(0, Ordering::Relaxed);
-            let result = LiveResult { text, skipped, is_note: false, _waiting: waiting };
-            return tap.sender.send(Arc::new(result)).is_ok();
+        let is_read = match tap.sender.receiver_count() {
+            0 => return false,
+            1 => tap.sender.len() < WAITING_MAX,
+            _ => true,
+        };
+        if is_read && has_room(tap.too_long.load(Ordering::Relaxed)) {
+            let text = result();
+            let fits = has_room(text.len());
+            tap.too_long.store(if fits { 0 } else { text.len() }, Ordering::Relaxed);
+            if fits {
+                let waiting = Some(Waiting::new(text.len() + RESULT_BYTES, &tap.bytes, &self.bytes));
+                let skipped = tap.skipped.swap(0, Ordering::Relaxed);
+                return tap.sender.send(Arc::new(LiveResult { text, skipped, is_note: false, _waiting: waiting })).is_ok();
+            }
         }
         let skipped = tap.skipped.fetch_add(1, Ordering::Relaxed) + 1;
         let mut last = self.last_notice.lock();
@@ -198,11 +213,18 @@ impl Taps {
         tap.sender.receiver_count() > 0
     }
 
-    /// Ends the readers of a query that is gone.
+    /// Ends the readers of a query that is gone. They are told what was skipped at the end.
     pub(super) fn forget(&self, query: &Watched) {
         let mut taps = self.taps.write();
-        taps.remove(query);
+        let tap = taps.remove(query);
         self.watched.store(taps.len(), Ordering::Release);
+        drop(taps);
+        if let Some((tap, skipped)) =
+            tap.map(|tap| (tap.sender, tap.skipped.into_inner())).filter(|(_, more)| *more > 0)
+        {
+            // They may have gone.
+            let _ = tap.send(Arc::new(LiveResult { skipped, ..LiveResult::default() }));
+        }
     }
 }
 
@@ -252,5 +274,35 @@ mod tests {
             taps.send(&Watched::Query(query), || "{}".into());
         }
         assert_eq!(taps.bytes.load(Ordering::Relaxed), 0, "all is given back");
+    }
+
+    #[test]
+    fn nothing_is_encoded_for_a_reader_that_does_not_read_and_it_is_told_at_the_end() {
+        let (query, sent) = (Watched::Select(1), 3 * WAITING_MAX as u64);
+        for (bytes_max, length) in [(1 << 30, 2), (64 * RESULT_BYTES, 2), (64 * RESULT_BYTES, 700)] {
+            let taps = Taps::new(bytes_max);
+            let mut reader = taps.watch(query.clone());
+            let mut encoded = 0;
+            for _ in 0..sent {
+                taps.send(&query, || {
+                    encoded += 1;
+                    "x".repeat(length)
+                });
+            }
+            assert!((1..=WAITING_MAX as u64).contains(&encoded), "{encoded} of {sent}");
+            taps.forget(&query);
+            let (mut results, mut skipped, mut lagged) = (0, 0, 0);
+            loop {
+                match reader.try_recv() {
+                    Ok(result) => {
+                        results += u64::from(!result.text.is_empty());
+                        skipped += result.skipped;
+                    }
+                    Err(broadcast::error::TryRecvError::Lagged(more)) => lagged += more,
+                    Err(_) => break,
+                }
+            }
+            assert_eq!(results + skipped + lagged, sent, "{results} {skipped} {lagged}");
+        }
     }
 }
