@@ -6,11 +6,12 @@
 //! and writes nowhere: not even what it refuses to the sinks of its sources.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rivulet_connectors::connector::Host;
 use rivulet_dataflow::{Batch, Reason};
 use rivulet_runtime::Tap;
@@ -28,6 +29,9 @@ use crate::service::{ErrorKind, FullName, Selection, ServiceError, Tenant};
 /// How many SELECT run at a time; each has a thread that waits for its end.
 const SELECTS_MAX: usize = 16;
 
+/// How many of them are of one tenant, if that is not the person who runs the server.
+const SELECTS_OF_TENANT_MAX: usize = 4;
+
 /// How often it is looked whether one has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -37,22 +41,38 @@ const NOTE_PERIOD: Duration = Duration::from_secs(1);
 /// Numbers of SELECT, each once in a process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Those that run.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// How many of which tenant run.
+static RUNNING: Mutex<BTreeMap<Tenant, usize>> = Mutex::new(BTreeMap::new());
 
 /// One of [`SELECTS_MAX`].
-struct Place;
+#[derive(Debug)]
+struct Place(Tenant);
 
 impl Place {
-    fn take() -> Option<Self> {
-        let more = |running: usize| (running < SELECTS_MAX).then_some(running + 1);
-        RUNNING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+    fn take(tenant: &Tenant) -> Result<Self, ServiceError> {
+        let mut running = RUNNING.lock();
+        let of_tenant = running.get(tenant).copied().unwrap_or(0);
+        let all: usize = running.values().sum();
+        let most = match (all >= SELECTS_MAX, !tenant.is_default() && of_tenant >= SELECTS_OF_TENANT_MAX) {
+            (true, _) => format!("{SELECTS_MAX} SELECT run already"),
+            (_, true) => format!("{SELECTS_OF_TENANT_MAX} SELECT of yours run already"),
+            (false, false) => {
+                running.insert(tenant.clone(), of_tenant + 1);
+                return Ok(Self(tenant.clone()));
+            }
+        };
+        Err(ServiceError::new(ErrorKind::LimitReached, most)
+            .with_hint("end one of them, or write CREATE QUERY name AS ... INTO a sink"))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        let mut running = RUNNING.lock();
+        match running.get_mut(&self.0) {
+            Some(of_tenant) if *of_tenant > 1 => *of_tenant -= 1,
+            _ => _ = running.remove(&self.0),
+        }
     }
 }
 
@@ -188,10 +208,7 @@ impl BigQueries {
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
         }
         self.memory.admit(1, 0)?;
-        let place = Place::take().ok_or_else(|| {
-            ServiceError::new(ErrorKind::LimitReached, format!("{SELECTS_MAX} SELECT run already"))
-                .with_hint("end one of them, or write CREATE QUERY name AS ... INTO a sink")
-        })?;
+        let place = Place::take(tenant)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (taps, watched) = (self.queries.taps.clone(), Watched::Select(number));
         let rows = taps.watch(watched.clone());
@@ -234,5 +251,27 @@ impl BigQueries {
             .spawn(wait)
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("no thread can be started: {error}")))?;
         Ok(selection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_leaves_room_for_others() {
+        let one = Tenant::new("one");
+        let places: Vec<Place> = (0..SELECTS_OF_TENANT_MAX).map(|_| Place::take(&one).expect("a place")).collect();
+        let refused = Place::take(&one).expect_err("one more");
+        assert!(refused.kind == ErrorKind::LimitReached && refused.message.contains("of yours"), "{refused:?}");
+        let others = SELECTS_MAX - SELECTS_OF_TENANT_MAX;
+        let of_operator: Vec<Place> =
+            (0..others).map(|_| Place::take(Tenant::of_operator()).expect("a place")).collect();
+        let refused = Place::take(&Tenant::new("two")).expect_err("all are taken");
+        assert!(refused.message.starts_with("16 SELECT"), "{refused:?}");
+        drop(places);
+        let again = Place::take(&one).expect("they are given back");
+        drop((again, of_operator));
+        assert!(RUNNING.lock().is_empty());
     }
 }
