@@ -111,6 +111,8 @@ struct Course {
     said: Option<Instant>,
     /// The log has said it of the trouble that there is now.
     is_said: bool,
+    /// When the log said the last time that rows are left out.
+    said_left_out: Option<Instant>,
     /// When rows were handed over: the first of those up to this number, counted from the start.
     marks: VecDeque<(u64, Instant)>,
 }
@@ -154,8 +156,12 @@ impl Health {
     /// The receiver has rejected so many rows, which are left out.
     pub fn leave_out(&self, rows: usize, problem: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.left_out.fetch_add(rows as u64, Ordering::Relaxed);
-        self.course.lock().last_error = Some(problem.to_owned());
+        let left_out = self.left_out.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
+        let mut course = self.course.lock();
+        course.last_error = Some(problem.to_owned());
+        if course.is_to_say_left_out(Instant::now()) {
+            tracing::warn!(left_out, "the {} leaves rows out: {problem}", self.title);
+        }
     }
 
     /// An attempt failed, and another one follows.
@@ -278,6 +284,13 @@ impl Course {
         }
         (self.said, self.is_said) = (Some(now), true);
         true
+    }
+
+    /// Whether the log is to say that rows are left out, which it then has said.
+    fn is_to_say_left_out(&mut self, now: Instant) -> bool {
+        let is_early = self.said_left_out.is_some_and(|said| now.duration_since(said) < SAID_EVERY);
+        self.said_left_out = self.said_left_out.filter(|_| is_early).or(Some(now));
+        !is_early
     }
 
     /// Forgets when rows were handed over that are settled.
@@ -431,5 +444,7 @@ mod tests {
         let later = |s: u64| now + Duration::from_secs(s);
         let said = [0, 59, 60, 61, 119, 120].map(|s| course.begin_to_say(Condition::Retrying, later(s)));
         assert_eq!(said, [true, false, true, false, false, true]);
+        let said = [0, 1, 59, 60, 61].map(|s| course.is_to_say_left_out(later(s)));
+        assert_eq!(said, [true, false, false, true, false], "a receiver may reject each row");
     }
 }

@@ -180,7 +180,6 @@ impl Shared {
                     self.options.health.leave_out(request.rows, &problem);
                     // The receiver is there and answers, whatever it thinks of this request.
                     self.options.health.recover();
-                    tracing::warn!(url = self.options.url, "a request was rejected and is skipped: {problem}");
                     return Ok(());
                 }
                 Attempt::Rejected(problem) => return Err(problem),
