@@ -56,7 +56,9 @@ pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
-pub use operator::{Chain, Context, Cut, Fault, Holding, Operator, OperatorError, Surroundings, panic_text};
+pub use operator::{
+    Chain, Context, Cut, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Surroundings, panic_text,
+};
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};

@@ -11,7 +11,7 @@ use std::fmt;
 
 pub use cut::{Cut, Surroundings};
 pub use failure::{Fault, OperatorError, panic_text};
-pub use holding::Holding;
+pub use holding::{HELD_KEYS_MAX, Holding};
 
 use failure::call;
 

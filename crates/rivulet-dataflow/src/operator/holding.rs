@@ -1,5 +1,8 @@
 //! What an operator holds for a slot, in the words of people who ask why nothing comes of it.
 
+/// How many keys of a slot are looked at: its task stands still meanwhile.
+pub const HELD_KEYS_MAX: usize = 10_000;
+
 /// What an operator holds for a slot. Times are microseconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
@@ -15,4 +18,6 @@ pub struct Holding {
     pub rows_of: Option<(u64, u64)>,
     /// Of a join, how many rows wait on each side.
     pub sides: Option<[u64; 2]>,
+    /// Whether there are more keys than [`HELD_KEYS_MAX`], so that all of this is of the oldest ones.
+    pub has_more_keys: bool,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, Holding, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
-    StateSelection, fetch, fetch_ahead,
+    Batch, Context, Control, Element, HELD_KEYS_MAX, Holding, KeyHash, Operator, OperatorError, Reason, Slot,
+    StateError, StateFrame, StateSelection, fetch, fetch_ahead,
 };
 
 use super::Plan;
@@ -59,13 +59,13 @@ impl Operator for LatestJoin {
     }
 
     fn holding(&self, slot: Slot) -> Option<Holding> {
-        let mut sides = [0; 2];
-        for (_, latest) in self.store.keyed.of_slot(slot as usize) {
+        let (mut sides, mut keys) = ([0; 2], self.store.keyed.of_slot(slot as usize));
+        for (_, latest) in keys.by_ref().take(HELD_KEYS_MAX) {
             for (side, kept) in sides.iter_mut().zip(&latest.sides) {
                 *side += u64::from(kept.is_some());
             }
         }
-        Some(Holding { sides: Some(sides), ..Holding::default() })
+        Some(Holding { sides: Some(sides), has_more_keys: keys.next().is_some(), ..Holding::default() })
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::row::Rows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, Holding, KeyHash, Leaps, Operator, OperatorError, Reason, Slot, StateError,
-    StateFrame, StateSelection, fetch_ahead,
+    Batch, Context, Control, Element, HELD_KEYS_MAX, Holding, KeyHash, Leaps, Operator, OperatorError, Reason, Slot,
+    StateError, StateFrame, StateSelection, fetch_ahead,
 };
 
 use super::cells::{Cells, NEVER, SlotLengths};
@@ -233,7 +233,11 @@ impl Operator for WindowOperator {
         };
         let (words, end_us) = (self.plan.layout.entry_words, state.next_end_us);
         let mut start_us = end_us.saturating_sub(lengths.width);
-        for cell in std::iter::successors(cells.first(slot), |&cell| cells.next(cell)) {
+        for (looked, cell) in std::iter::successors(cells.first(slot), |&cell| cells.next(cell)).enumerate() {
+            if looked == HELD_KEYS_MAX {
+                holding.has_more_keys = true;
+                break;
+            }
             let panes = cells.panes(cell);
             if panes.is_empty() {
                 continue;

@@ -63,6 +63,9 @@ pub struct QueryActivity {
     pub window_end_ms: Option<i64>,
     /// How many keys have open windows; 1 without keys.
     pub open_windows: u64,
+    /// Whether the query has so many keys that not all were looked at: more windows are open than this says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_more_keys: bool,
     /// When something is due although no event comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_timer_ms: Option<i64>,
@@ -145,6 +148,7 @@ impl From<service::QueryActivity> for QueryActivity {
             window_start_ms: activity.window_us.map(|(start_us, _)| ms(start_us)),
             window_end_ms: activity.window_us.map(|(_, end_us)| ms(end_us)),
             open_windows: activity.open_windows,
+            has_more_keys: activity.has_more_keys,
             next_timer_ms: activity.next_timer_us.map(ms),
         }
     }

@@ -47,6 +47,8 @@ pub struct QueryActivity {
     pub rows_of: Option<(u64, u64)>,
     /// Of a join, how many rows wait on each side.
     pub joined_sides: Option<[u64; 2]>,
+    /// Whether it has so many keys that not all were looked at: there are more windows, and rows of a join, than this.
+    pub has_more_keys: bool,
     /// When something is due although no event comes.
     pub next_timer_us: Option<i64>,
 }

@@ -198,6 +198,32 @@ fn what_waits_for_rows_changes_and_matches_says_so() {
 }
 
 #[test]
+fn a_query_of_very_many_keys_is_not_looked_through() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE APPLICATION per_key (id TEXT)
+         INPUT t (k BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+         INPUT u (k BIGINT) FROM 'mqtt:other/{id}' FORMAT JSON
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON
+         AS SELECT t.k FROM t JOIN LATEST(u) AS v ON t.k = v.k;
+         CREATE QUERY joined FROM APPLICATION per_key WITH (id => '1');
+         CREATE APPLICATION windows (id TEXT)
+         INPUT t (ts TIMESTAMP EVENT TIME, k BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+         OUTPUT 'mqtt:out/{id}' FORMAT JSON
+         AS SELECT k, count(*) AS n FROM t GROUP BY k, tumble(ts, INTERVAL '1 day');
+         CREATE QUERY windowed FROM APPLICATION windows WITH (id => '1')",
+    );
+    let now = now_ms() as u64;
+    publisher.publish("other/1", "{\"k\": -1}");
+    for from in (0..10_001).step_by(100) {
+        let rows: Vec<String> = (from..from + 100).map(|k| format!("{{\"ts\": {now}, \"k\": {k}}}")).collect();
+        publisher.publish("in/1", &format!("[{}]", rows.join(",")));
+    }
+    expect(&server, "windowed", "windows of at least 10000 keys are open");
+    expect(&server, "joined", "(at least ");
+    assert_eq!(shown(&server, "windowed")["activity"]["has_more_keys"], true);
+}
+
+#[test]
 fn of_many_queries_those_are_counted_that_somebody_asks_about() {
     let (_folder, server, mut publisher) = with(MEANS);
     for home in 0..40 {

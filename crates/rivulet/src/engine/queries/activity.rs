@@ -80,6 +80,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
         activity.open_windows += holding.open_keys;
         activity.rows_of = activity.rows_of.or(holding.rows_of);
         activity.joined_sides = activity.joined_sides.or(holding.sides);
+        activity.has_more_keys |= holding.has_more_keys;
     }
     activity
 }

@@ -225,10 +225,17 @@ impl Sentences<'_> {
             // That is said of the input.
             return None;
         }
+        let least = self.least();
         Some(format!(
-            "{rows} came to the join, and none has found a partner ({} and {} wait): compare the keys and times of ON",
+            "{rows} came to the join, and none has found a partner ({least}{} and {} wait): compare the keys and times \
+             of ON",
             sides[0], sides[1]
         ))
+    }
+
+    /// What stands before a number that is not all.
+    fn least(&self) -> &'static str {
+        if self.activity.has_more_keys { "at least " } else { "" }
     }
 
     /// A window of rows that is not full.
@@ -243,7 +250,7 @@ impl Sentences<'_> {
         let from_to = format!("from {} to {}", at(start_us), at(end_us));
         let mut text = match activity.open_windows {
             0 | 1 => format!("a window is open, {from_to}"),
-            keys => format!("windows of {keys} keys are open; the first, {from_to},"),
+            keys => format!("windows of {}{keys} keys are open; the first, {from_to},", self.least()),
         };
         let inputs = &self.application.inputs;
         let most = |of: fn(&Input) -> i64| inputs.iter().map(of).max().unwrap_or(0);
