@@ -72,6 +72,8 @@ pub struct Refusal {
     pub position: LogPosition,
     /// What was refused.
     pub content: Refused,
+    /// Of a payload, the topic that came with it; empty where the input declares no columns of that.
+    pub topic: Box<[u8]>,
 }
 
 /// The content of a refusal.
@@ -259,7 +261,8 @@ impl Refusals {
         }
         if self.wants_content() {
             let (detail, content) = content();
-            self.records.push(Refusal { slot, input, reason, detail, arrival_us, position: 0, content });
+            let topic = Box::default();
+            self.records.push(Refusal { slot, input, reason, detail, arrival_us, position: 0, content, topic });
         }
     }
 
@@ -269,7 +272,9 @@ impl Refusals {
         self.refuse_from(input, event.slot, Reason::Decode, event.arrival_us, || {
             (detail(), Refused::Payload(event.payload.into()))
         });
-        self.records[kept..].iter_mut().for_each(|record| record.position = event.position);
+        for record in &mut self.records[kept..] {
+            (record.position, record.topic) = (event.position, event.topic.into());
+        }
     }
 
     /// Counts a refused row of `batch` and keeps it, with `detail`, if content is to be kept.

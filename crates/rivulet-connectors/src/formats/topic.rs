@@ -106,10 +106,7 @@ impl TopicColumns {
 
     /// Appends what the rows of one event have, or nothing if that is too much text.
     pub(super) fn append(&mut self, topic: &[u8], rows: usize) -> Result<(), Fault> {
-        // One without a topic is handed on by a shared input, which has refused it already: if not for its payload,
-        // then for its topic, so the longest that there can be stands for it.
-        let is_unknown = topic.is_empty() && rows.saturating_mul(usize::from(u16::MAX)) > EVENT_BYTES_MAX;
-        if is_unknown || is_too_much(topic, rows) {
+        if is_too_much(topic, rows) {
             return Err(Fault::new(Problem::TooMuchTopic, 0));
         }
         let fits = |column: &TopicColumn| {
@@ -161,8 +158,7 @@ mod tests {
             assert_eq!(columns.columns[0].values.text_bytes(), before);
         }
         assert_eq!(columns.append(&topic, 4 << 10), Ok(()));
-        assert_eq!(columns.append(b"", 64), Ok(()));
-        assert_eq!(columns.append(b"", 65), Err(Fault::new(Problem::TooMuchTopic, 0)));
+        assert_eq!(columns.append(b"", 1 << 16), Ok(()));
         assert_eq!(columns.columns[0].values.text_bytes(), 4 << 20);
     }
 

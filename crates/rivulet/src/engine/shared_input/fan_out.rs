@@ -33,6 +33,8 @@ struct Undecoded {
     topic: Slot,
     arrival_us: i64,
     position: LogPosition,
+    /// With what came of its topic, for a query may refuse it for that alone.
+    event_topic: Box<[u8]>,
     payload: Box<[u8]>,
     /// Whether `targets` are those of this one.
     has_targets: bool,
@@ -57,6 +59,7 @@ impl GroupSink for FanOut {
                 topic: refusal.slot,
                 arrival_us: refusal.arrival_us,
                 position: refusal.position,
+                event_topic: refusal.topic.clone(),
                 payload: payload.clone(),
                 has_targets: false,
             }),
@@ -123,11 +126,10 @@ impl Waiting {
             first.has_targets = true;
         }
         while let Some((group, slot)) = self.targets.last() {
-            let Undecoded { arrival_us, position, payload, .. } = &*first;
-            // Its payload is refused whatever its topic is, and without a topic also one of more rows than fit with the
-            // longest. That a batch has too much text of topics cannot be: 256 events of at most 4 MiB are below 2 GiB.
+            let Undecoded { arrival_us, position, event_topic: topic, payload, .. } = &*first;
+            // That a batch has too much text of topics cannot be: 256 events of at most 4 MiB are below 2 GiB.
             let (slot, arrival_us, position) = (*slot, *arrival_us, *position);
-            let event = Event { input: 0, slot, arrival_us, position, topic: b"", payload };
+            let event = Event { input: 0, slot, arrival_us, position, topic, payload };
             if group.push_event(event, false) == Push::Full {
                 return false;
             }
