@@ -222,6 +222,11 @@ impl FlowState {
         self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
+    /// Whether the sink of results has made final what belongs to the checkpoint of a barrier.
+    fn has_final_results(&self, barrier: u64) -> bool {
+        self.tasks().filter(|task| task.writes() && task.is_of_results()).all(|task| task.final_to() >= barrier)
+    }
+
     fn note_done(&self) {
         self.done.lock().get_or_insert_with(Instant::now);
         self.finished.notify_all();

@@ -280,6 +280,69 @@ fn a_sink_that_takes_its_time_is_asked_once_a_run() {
     assert_eq!(sink.done.load(Ordering::Relaxed), 3, "it has prepared, committed and finished");
 }
 
+/// Says when it begins to make a checkpoint final, and when that is done.
+struct Told {
+    place: usize,
+    asked: usize,
+    log: Arc<Mutex<Vec<(usize, bool)>>>,
+}
+
+impl Sink for Told {
+    fn write(&mut self, _: &Batch) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        Some(self)
+    }
+}
+
+impl TransactionalSink for Told {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        Ok(Some(String::new()))
+    }
+
+    fn commit(&mut self, _: u64) -> Result<bool, SinkError> {
+        self.asked += 1;
+        let is_done = self.asked % 4 == 0;
+        if self.asked % 4 == 1 || is_done {
+            self.log.lock().push((self.place, is_done));
+        }
+        Ok(is_done)
+    }
+}
+
+#[test]
+fn what_is_refused_is_final_behind_the_results() {
+    let workers = workers(2);
+    let mut dataflow = Dataflow::default();
+    let source = dataflow.add(Work::Source(0), schema());
+    let ends = [0, 1].map(|place| dataflow.add(Work::Sink(place), schema()));
+    ends.into_iter().for_each(|end| dataflow.connect(source, end, 0, EdgeKind::RoundRobin));
+    let log = Arc::<Mutex<Vec<(usize, bool)>>>::default();
+    let instances = sink_instances(&dataflow, &[1], 2);
+    let sinks = instances.iter().enumerate().map(|(place, &instances)| {
+        (0..instances).map(|_| Box::new(Told { place, asked: 0, log: log.clone() }) as Box<dyn Sink>).collect()
+    });
+    let sinks: Vec<Vec<Box<dyn Sink>>> = sinks.collect();
+    let parts = parts(dataflow, vec![vec![numbers(0..100_000_000, Then::End)]], 2, &Collected::default());
+    let flow = workers.start_flow(FlowParts { sinks, ..parts }).unwrap();
+    for number in 1..=3 {
+        flow.checkpoint(number, PATIENCE, nowhere()).unwrap();
+        flow.committed(number);
+        assert!(flow.wait_committed(PATIENCE));
+        let told = std::mem::take(&mut *log.lock());
+        assert_eq!(told.len(), 2 * instances.iter().sum::<usize>(), "{told:?}");
+        let first = told.iter().position(|(place, _)| *place == 1).unwrap();
+        assert!(
+            told[..first].ends_with(&[(0, true)]) && told[first..].iter().all(|(place, _)| *place == 1),
+            "{told:?}"
+        );
+    }
+    drop(flow);
+    workers.stop();
+}
+
 /// A source that never answers, as a device that hangs within a driver.
 struct Stuck {
     is_asked: Arc<AtomicBool>,

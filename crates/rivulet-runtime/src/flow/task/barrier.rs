@@ -51,6 +51,11 @@ impl FlowTask {
     /// Looks whether the sink has made final what it was told to; whether nothing is left of that.
     pub(super) fn commit(&self, core: &mut Core) -> Result<bool, String> {
         let Some(epoch) = core.checkpoints.committing else { return Ok(true) };
+        // Where the query goes on after a crash is up to the sink of its results. What else it writes is final behind
+        // these, or it would come twice.
+        if self.writes && !self.is_of_results && !self.flow.has_final_results(core.checkpoints.committed) {
+            return Ok(false);
+        }
         let is_done = transactional(&mut core.sink).map_or(Ok(true), |sink| sink.commit(epoch));
         let is_done = is_done.map_err(|error| error.0)?;
         if is_done {

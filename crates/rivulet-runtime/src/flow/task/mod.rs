@@ -229,6 +229,11 @@ impl FlowTask {
         self.writes
     }
 
+    /// Whether it ends with the sink of results.
+    pub(super) fn is_of_results(&self) -> bool {
+        self.is_of_results
+    }
+
     /// Whether it ends with a sink that waits for each checkpoint to be durable.
     pub(super) fn waits_for_commit(&self) -> bool {
         self.waits_for_commit
