@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 
 use super::queries::why::{ServerFacts, why_big};
 use super::running::Running;
+use super::warnings::hide_contents;
 use super::{Engine, exposition, texts};
 use crate::config::Config;
 use crate::data_folder::archive::Backup;
@@ -25,7 +26,7 @@ impl Service for Engine {
     }
 
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
-        let shows_results = |query: &str| permit.shows_results(&self.access, query);
+        let shows_results = |query: Option<&str>| permit.shows_results(&self.access, query);
         self.execute_script(permit.tenant(), script, &shows_results)
     }
 
@@ -94,11 +95,19 @@ impl Service for Engine {
     }
 
     fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo> {
-        self.applications.infos(permit.tenant())
+        let mut infos = self.applications.infos(permit.tenant());
+        if !permit.shows_results(&self.access, None) {
+            infos.iter_mut().for_each(|info| hide_contents(&mut info.warnings));
+        }
+        infos
     }
 
     fn application(&self, permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.applications.info(&permit.tenant().named(name_or_id))
+        let mut info = self.applications.info(&permit.tenant().named(name_or_id))?;
+        if !permit.shows_results(&self.access, None) {
+            hide_contents(&mut info.warnings);
+        }
+        Ok(info)
     }
 
     fn drop_application(&self, permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError> {
@@ -118,20 +127,26 @@ impl Service for Engine {
     }
 
     fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
-        self.query_info(&permit.tenant().named(name))
+        let mut info = self.query_info(&permit.tenant().named(name))?;
+        self.hide_refusals(permit, &mut info.big);
+        Ok(info)
     }
 
     fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        let shows_results = permit.shows_results(&self.access, name);
+        let shows_results = permit.shows_results(&self.access, Some(name));
         self.query_described(&permit.tenant().named(name), names_topics, shows_results)
     }
 
     fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
-        self.query_infos(permit.tenant(), filter)
+        let mut infos = self.query_infos(permit.tenant(), filter);
+        self.hide_refusals(permit, infos.iter_mut().flat_map(|info| &mut info.big));
+        infos
     }
 
     fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
-        self.big_queries.infos(permit.tenant())
+        let mut infos = self.big_queries.infos(permit.tenant());
+        self.hide_refusals(permit, &mut infos);
+        infos
     }
 
     fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
@@ -155,7 +170,17 @@ impl Service for Engine {
     }
 
     fn status(&self, permit: &Permit) -> Status {
-        self.current_status(permit.tenant())
+        let mut status = self.current_status(permit.tenant());
+        self.hide_refusals(permit, &mut status.big_queries);
+        if !permit.shows_results(&self.access, None) {
+            for application in &mut status.applications {
+                hide_contents(&mut application.warnings);
+                let last = application.last_refusal.take();
+                application.last_refusal =
+                    last.map(|last| last.split_once(": ").map_or(last.clone(), |(reason, _)| reason.to_owned()));
+            }
+        }
+        status
     }
 
     fn metrics(&self, permit: &Permit) -> String {
@@ -243,6 +268,15 @@ impl Engine {
         Ok(replaced)
     }
 
+    /// Leaves out what big queries have refused of which the caller may see no content.
+    fn hide_refusals<'i>(&self, permit: &Permit, infos: impl IntoIterator<Item = &'i mut BigQueryInfo>) {
+        for info in infos.into_iter().filter(|info| info.refusal.is_some()) {
+            if !permit.shows_results(&self.access, Some(&info.name)) {
+                info.refusal = None;
+            }
+        }
+    }
+
     /// A query, small or big.
     pub(super) fn query_info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
         if let Some(big) = self.big_queries.info(name) {
@@ -259,7 +293,8 @@ impl Engine {
         names_topics: bool,
         shows_results: bool,
     ) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_queries.info(name) {
+        if let Some(mut big) = self.big_queries.info(name) {
+            big.refusal = big.refusal.filter(|_| shows_results);
             let why = why_big(&big);
             return Ok(QueryInfo { why, ..big.into() });
         }

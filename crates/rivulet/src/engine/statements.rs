@@ -13,6 +13,7 @@ use super::answers::{
 use super::big_queries::{Declared, Resumed};
 use super::running::Running;
 use super::texts::{only_statement, parameters_of};
+use super::warnings::hide_contents;
 use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
@@ -36,12 +37,12 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 
 impl Engine {
     /// Runs a script of a tenant; one result for each statement, stopping at the first error. `shows_results` says of a
-    /// query whether its results and payloads are shown.
+    /// query, or of all, whether results and payloads are shown.
     pub(super) fn execute_script(
         &self,
         tenant: &Tenant,
         script: &str,
-        shows_results: &dyn Fn(&str) -> bool,
+        shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Vec<Result<StatementResult, ServiceError>> {
         // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
         // take a thousand times the memory of their text.
@@ -144,7 +145,7 @@ impl Engine {
         &self,
         tenant: &Tenant,
         statement: Statement,
-        shows_results: &dyn Fn(&str) -> bool,
+        shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Result<StatementResult, ServiceError> {
         let full = |name: &Name| tenant.named(&name.text);
         match statement {
@@ -308,10 +309,14 @@ impl Engine {
                 Ok(shown)
             }
             Statement::DescribeApplication(name) => {
-                Ok(describe_application(self.applications.info(&full(&name)).map_err(|error| at(error, &name))?))
+                let mut info = self.applications.info(&full(&name)).map_err(|error| at(error, &name))?;
+                if !shows_results(None) {
+                    hide_contents(&mut info.warnings);
+                }
+                Ok(describe_application(info))
             }
             Statement::DescribeQuery(name) => {
-                let described = self.query_described(&full(&name), false, shows_results(&name.text));
+                let described = self.query_described(&full(&name), false, shows_results(Some(&name.text)));
                 Ok(describe_query(described.map_err(|error| at(error, &name))?))
             }
             Statement::DescribeFunction(name) => {

@@ -71,6 +71,19 @@ impl Kind {
     }
 }
 
+/// Behind this a warning quotes a refusal.
+const LAST_BECAUSE: &str = "; the last one because of ";
+
+/// Has warnings quote nothing of what came.
+pub(super) fn hide_contents(warnings: &mut [String]) {
+    for warning in warnings {
+        let quoted = warning.find(LAST_BECAUSE).map(|at| at + LAST_BECAUSE.len());
+        if let Some(colon) = quoted.and_then(|at| Some(at + warning[at..].find(": ")?)) {
+            warning.truncate(colon);
+        }
+    }
+}
+
 /// What there is to see of an application.
 struct Seen<'a> {
     application: &'a Application,
@@ -128,7 +141,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     let lost = [Reason::Removed, Reason::Overflow].map(|reason| metrics.refused[reason as usize]);
     let refused = metrics.refused.iter().sum::<u64>() - lost.iter().sum::<u64>();
     if events > 0 && refused >= events && metrics.results == 0 {
-        let last = last_refusal.map(|last| format!("; the last one because of {last}")).unwrap_or_default();
+        let last = last_refusal.map(|last| format!("{LAST_BECAUSE}{last}")).unwrap_or_default();
         let all_of_them =
             if events == 1 { "the only event was".to_owned() } else { format!("all {events} events were") };
         let by_reason = Reason::ALL.into_iter().filter(|reason| ![Reason::Removed, Reason::Overflow].contains(reason));

@@ -145,10 +145,10 @@ impl Permit {
         self.0.tenant()
     }
 
-    /// Whether the caller may see results and payloads of a query that it may read. Nothing is counted as refused if
-    /// not: the caller gets the rest.
-    pub fn shows_results(&self, access: &Access, query: &str) -> bool {
-        let resource = Resource { kind: ResourceKind::Query, name: Some(query) };
+    /// Whether the caller may see results and payloads of a query that it may read, or of all queries. Nothing is
+    /// counted as refused if not: the caller gets the rest.
+    pub fn shows_results(&self, access: &Access, query: Option<&str>) -> bool {
+        let resource = Resource { kind: ResourceKind::Query, name: query };
         let authorizer = &access.authorizer;
         authorizer.may_everything(&self.0) || authorizer.may(&self.0, Action::Subscribe, resource).is_ok()
     }

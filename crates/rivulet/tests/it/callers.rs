@@ -324,15 +324,23 @@ fn who_may_only_read_sees_no_result_and_no_payload() {
     shown("of-operator");
     let (mut publisher, code) = Mqtt::connect(broker, 5, "of-ann", "publisher", None);
     assert_eq!(code, 0);
-    for payload in [r#"{"v":2121}"#, r#"{"v":"private"}"#] {
-        assert_eq!(publisher.publish("in/a", payload), 0);
-    }
-    let told = wait_for(|| Some(shown("of-operator")).filter(|text| text.contains("private") && text.contains("4242")));
+    assert_eq!(publisher.publish("in/a", r#"{"v":13.31}"#), 0);
+    let of_application = |token: &str| {
+        let described = ask(&server, token, "POST", "/api/v1/sql", "DESCRIBE APPLICATION doubled").1;
+        let paths = ["/api/v1/status", "/api/v1/applications", "/api/v1/applications/doubled"];
+        paths.map(|path| ask(&server, token, "GET", path, "").1.to_string()).concat() + &described.to_string()
+    };
+    let is_told = |text: &String| text.matches("because of decode: ").count() == 4 && text.contains("13.31");
+    wait_for(|| Some(of_application("of-operator")).filter(is_told));
+    let told = of_application("of-ann");
+    assert!(told.matches("because of decode").count() == 4 && !told.contains("13.31"), "{told}");
+    assert_eq!(publisher.publish("in/a", r#"{"v":2121}"#), 0);
+    let told = wait_for(|| Some(shown("of-operator")).filter(|text| text.contains("13.31") && text.contains("4242")));
     assert!(told.contains("last result as JSON"), "{told}");
     let before = service.access().requests_refused();
     let told = shown("of-ann");
     assert!(told.contains("it works: a result came") && told.contains("1 of 2 events were refused"), "{told}");
-    assert!(!told.contains("private") && !told.contains("4242") && !told.contains("as JSON"), "{told}");
+    assert!(!told.contains("13.31") && !told.contains("4242") && !told.contains("as JSON"), "{told}");
     assert_eq!(service.access().requests_refused(), before);
 }
 
