@@ -76,6 +76,9 @@ pub struct Refusal {
     pub topic: Box<[u8]>,
 }
 
+/// What details of errors begin with that a library has noticed, and nobody wants to know.
+const LIBRARY: &str = "Arrow error: ";
+
 /// The content of a refusal.
 #[derive(Clone, Debug)]
 pub enum Refused {
@@ -260,7 +263,10 @@ impl Refusals {
             tallies.refused(slot, reason);
         }
         if self.wants_content() {
-            let (detail, content) = content();
+            let (mut detail, content) = content();
+            if detail.starts_with(LIBRARY) {
+                detail.drain(..LIBRARY.len());
+            }
             let topic = Box::default();
             self.records.push(Refusal { slot, input, reason, detail, arrival_us, position: 0, content, topic });
         }
@@ -380,6 +386,11 @@ mod tests {
 
     #[test]
     fn counts_everything_and_keeps_what_was_asked_for() {
+        let mut of_library = Refusals::new(1);
+        of_library.refuse(0, Reason::Expression, 5, || {
+            ("Arrow error: Divide by zero error".into(), Refused::Payload(Box::default()))
+        });
+        assert_eq!(of_library.records()[0].detail, "Divide by zero error");
         let mut refusals = Refusals::new(1);
         for slot in 0..3 {
             refusals

@@ -91,7 +91,7 @@ impl TaskSink {
             ",\"query\":\"{}\",\"query_id\":{id},\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
             json_escape(&self.name(id)),
             refusal.reason.name(),
-            json_escape(detail(refusal)),
+            json_escape(&refusal.detail),
             refusal.arrival_us / 1_000,
         );
         match &refusal.content {
@@ -262,7 +262,7 @@ impl GroupSink for TaskSink {
             }
         }
         if let Some(last) = refusals.records().last() {
-            *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), detail(last)));
+            *self.outputs.last_refusal.lock() = Some(format!("{}: {}", last.reason.name(), last.detail));
         }
         Ok(())
     }
@@ -280,11 +280,6 @@ impl GroupSink for TaskSink {
     fn has_room(&self) -> bool {
         self.publisher.has_room()
     }
-}
-
-/// What was wrong, without the name of the library that noticed it.
-pub(super) fn detail(refusal: &Refusal) -> &str {
-    refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail)
 }
 
 fn sink_error(error: PublishError) -> SinkError {

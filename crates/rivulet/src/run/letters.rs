@@ -37,7 +37,7 @@ impl Letters for QueryLetters {
             queries.append_value(&self.query);
             of_sources.append_option(source);
             reasons.append_value(refusal.reason.name());
-            details.append_value(refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail));
+            details.append_value(&refusal.detail);
             let (mut payload, mut payload_hex, mut row) = (None, None, None);
             match &refusal.content {
                 Refused::Payload(bytes) => match std::str::from_utf8(bytes) {

@@ -122,7 +122,7 @@ fn turned(refusal: &Refusal, slots: &SlotTable) -> Option<Turned> {
         Refused::Payload(payload) => String::from_utf8_lossy(payload).into_owned(),
         Refused::Row(row) => encode_row_as_json(row, 0),
     };
-    let detail = refusal.detail.strip_prefix("Arrow error: ").unwrap_or(&refusal.detail).to_owned();
+    let detail = refusal.detail.clone();
     Some(Turned { query: slots.query(refusal.slot)?, reason: refusal.reason, detail, content })
 }
 

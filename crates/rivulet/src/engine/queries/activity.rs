@@ -10,7 +10,6 @@ use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refused, Slot};
 use rivulet_runtime::Examined;
 
 use super::Queries;
-use crate::engine::output::detail;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 
@@ -98,7 +97,7 @@ fn refusal(refusal: &Refusal) -> QueryRefusal {
     };
     QueryRefusal {
         reason: refusal.reason.name().to_owned(),
-        detail: detail(refusal).to_owned(),
+        detail: refusal.detail.clone(),
         content: cut_off(content),
         is_row: matches!(refusal.content, Refused::Row(_)),
         at_us: refusal.arrival_us,
