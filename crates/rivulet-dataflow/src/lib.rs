@@ -57,7 +57,8 @@ pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, Opera
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{
-    Chain, Context, Cut, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Surroundings, panic_text,
+    Call, Chain, Context, Cut, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Surroundings, Watched, Watcher,
+    panic_text,
 };
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};

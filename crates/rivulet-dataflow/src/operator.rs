@@ -6,12 +6,14 @@
 mod cut;
 mod failure;
 mod holding;
+mod watched;
 
 use std::fmt;
 
 pub use cut::{Cut, Surroundings};
 pub use failure::{Fault, OperatorError, panic_text};
 pub use holding::{HELD_KEYS_MAX, Holding};
+pub use watched::{Call, Watched, Watcher};
 
 use failure::call;
 

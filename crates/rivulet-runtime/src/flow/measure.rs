@@ -1,12 +1,10 @@
-//! What operators cost: an operator around another one that counts its rows and its time.
+//! What operators cost: their rows and their time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rivulet_dataflow::{
-    Context, Element, Operator, OperatorError, Slot, StateByKey, StateError, StateFrame, StateSelection,
-};
+use rivulet_dataflow::{Call, Context, Element, Operator, OperatorError, Watcher};
 
 /// What an operator of a task did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,81 +42,25 @@ impl OperatorCounters {
     }
 }
 
-/// Counts what the operator in it does.
-pub(super) struct Measured {
-    pub(super) operator: Box<dyn Operator>,
-    pub(super) counters: Arc<OperatorCounters>,
-}
+/// Counts what an operator does.
+pub(super) struct Counting(pub(super) Arc<OperatorCounters>);
 
-impl Measured {
-    fn timed(
+impl Watcher for Counting {
+    fn watch(
         &mut self,
-        context: &mut Context<'_>,
-        work: impl FnOnce(&mut dyn Operator, &mut Context<'_>) -> Result<(), OperatorError>,
-    ) -> Result<(), OperatorError> {
-        let (begun, emitted) = (Instant::now(), context.emitted_rows());
-        let result = work(&mut *self.operator, context);
-        self.counters.busy_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.counters.rows_out.fetch_add((context.emitted_rows() - emitted) as u64, Ordering::Relaxed);
-        result
-    }
-}
-
-impl Operator for Measured {
-    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.process_input(0, element, context)
-    }
-
-    fn process_input(
-        &mut self,
-        input: usize,
-        element: Element,
+        operator: &mut dyn Operator,
+        call: Call,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
-        if let Element::Batch(batch) = &element {
-            self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
-            self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        let counters = &self.0;
+        if let Call::Process(_, Element::Batch(batch)) = &call {
+            counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+            counters.batches.fetch_add(1, Ordering::Relaxed);
         }
-        self.timed(context, |operator, context| operator.process_input(input, element, context))
-    }
-
-    fn deadline_us(&self) -> Option<i64> {
-        self.operator.deadline_us()
-    }
-
-    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
-        self.operator.slot_deadline_us(slot)
-    }
-
-    fn has_more(&self) -> bool {
-        self.operator.has_more()
-    }
-
-    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.timed(context, |operator, context| operator.go_on(context))
-    }
-
-    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.timed(context, |operator, context| operator.tick(context))
-    }
-
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        self.operator.export_state(selection)
-    }
-
-    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        self.operator.state_by_key()
-    }
-
-    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        self.operator.import_state(frame)
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.operator.memory_bytes()
-    }
-
-    fn runs_user_code(&self) -> bool {
-        self.operator.runs_user_code()
+        let (begun, emitted) = (Instant::now(), context.emitted_rows());
+        let result = call.make(operator, context);
+        counters.busy_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        counters.rows_out.fetch_add((context.emitted_rows() - emitted) as u64, Ordering::Relaxed);
+        result
     }
 }

@@ -8,8 +8,8 @@ use arrow::array::ArrayRef;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::encode_row_as_json;
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason, Refusal,
-    Refused, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection,
+    Batch, Call, Context, Description, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason,
+    Refusal, Refused, Slot, SlotTable, StateFrame, Watched, Watcher,
 };
 
 /// What the operators of all applications have done since this was last taken.
@@ -45,23 +45,20 @@ pub(super) struct Turned {
 /// The operators of an application, the one with the number `application`, with watchers around them.
 pub(super) fn watched(line: &Line, application: usize, seen: &Arc<Mutex<Seen>>) -> Line {
     let around = |(place, inner): (usize, &Arc<dyn OperatorFactory>)| {
-        let watched = Watched { inner: inner.clone(), application, place, seen: seen.clone() };
-        Arc::new(watched) as Arc<dyn OperatorFactory>
+        let watcher = Notes { application, place, seen: seen.clone() };
+        Arc::new(Around { inner: inner.clone(), watcher }) as Arc<dyn OperatorFactory>
     };
     Line::new(line.operators().iter().enumerate().map(around).collect())
 }
 
-struct Watched<T> {
-    inner: T,
-    application: usize,
-    place: usize,
-    seen: Arc<Mutex<Seen>>,
+struct Around {
+    inner: Arc<dyn OperatorFactory>,
+    watcher: Notes,
 }
 
-impl OperatorFactory for Watched<Arc<dyn OperatorFactory>> {
+impl OperatorFactory for Around {
     fn create(&self) -> Box<dyn Operator> {
-        let Self { inner, application, place, seen } = self;
-        Box::new(Watched { inner: inner.create(), application: *application, place: *place, seen: seen.clone() })
+        Box::new(Watched::new(self.inner.create(), self.watcher.clone()))
     }
 
     fn describe(&self) -> Description {
@@ -77,23 +74,34 @@ impl OperatorFactory for Watched<Arc<dyn OperatorFactory>> {
     }
 }
 
-impl Watched<Box<dyn Operator>> {
-    /// Has the operator do something with `rows`, and notes what came of it.
+/// Notes what comes of each call of an operator.
+#[derive(Clone)]
+struct Notes {
+    application: usize,
+    place: usize,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Watcher for Notes {
     fn watch(
         &mut self,
-        rows: Option<&Batch>,
+        operator: &mut dyn Operator,
+        call: Call,
         context: &mut Context<'_>,
-        act: impl FnOnce(&mut dyn Operator, &mut Context<'_>) -> Result<(), OperatorError>,
     ) -> Result<(), OperatorError> {
+        let rows = match &call {
+            Call::Process(_, Element::Batch(batch)) => Some(batch.clone()),
+            _ => None,
+        };
         // What could not be decoded was refused before the first operator.
         let first = if self.place == 0 && rows.is_some() { 0 } else { context.refusals.records().len() };
         let mut emitted = Vec::new();
         let inner = &mut Context::new(context.now_us, context.slots, &mut *context.refusals, &mut emitted);
-        let result = act(&mut *self.inner, inner);
+        let result = call.make(operator, inner);
         let mut seen = self.seen.lock();
         seen.refused.extend(context.refusals.records()[first..].iter().filter_map(|one| turned(one, context.slots)));
         let mut slots: Vec<Slot> = Vec::new();
-        let of_batches = rows.into_iter().chain(&emitted).flat_map(|batch| batch.slots.iter().copied());
+        let of_batches = rows.iter().chain(&emitted).flat_map(|batch| batch.slots.iter().copied());
         of_batches.for_each(|slot| {
             if !slots.contains(&slot) {
                 slots.push(slot)
@@ -106,9 +114,9 @@ impl Watched<Box<dyn Operator>> {
                 application: self.application,
                 place: self.place,
                 query,
-                rows_in: rows.map_or(0, |batch| count(batch, slot)),
+                rows_in: rows.as_ref().map_or(0, |batch| count(batch, slot)),
                 rows_out: emitted.iter().map(|batch| count(batch, slot)).sum(),
-                due_us: self.inner.slot_deadline_us(slot),
+                due_us: operator.slot_deadline_us(slot),
             });
         }
         drop(seen);
@@ -124,63 +132,4 @@ fn turned(refusal: &Refusal, slots: &SlotTable) -> Option<Turned> {
     };
     let detail = refusal.detail.clone();
     Some(Turned { query: slots.query(refusal.slot)?, reason: refusal.reason, detail, content })
-}
-
-impl Operator for Watched<Box<dyn Operator>> {
-    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.process_input(0, element, context)
-    }
-
-    fn process_input(
-        &mut self,
-        input: usize,
-        element: Element,
-        context: &mut Context<'_>,
-    ) -> Result<(), OperatorError> {
-        let rows = match &element {
-            Element::Batch(batch) => Some(batch.clone()),
-            _ => None,
-        };
-        self.watch(rows.as_ref(), context, |inner, context| inner.process_input(input, element, context))
-    }
-
-    fn has_more(&self) -> bool {
-        self.inner.has_more()
-    }
-
-    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.watch(None, context, |inner, context| inner.go_on(context))
-    }
-
-    fn deadline_us(&self) -> Option<i64> {
-        self.inner.deadline_us()
-    }
-
-    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
-        self.inner.slot_deadline_us(slot)
-    }
-
-    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.watch(None, context, |inner, context| inner.tick(context))
-    }
-
-    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        self.inner.export_state(selection)
-    }
-
-    fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        self.inner.state_by_key()
-    }
-
-    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        self.inner.import_state(frame)
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.inner.memory_bytes()
-    }
-
-    fn runs_user_code(&self) -> bool {
-        self.inner.runs_user_code()
-    }
 }

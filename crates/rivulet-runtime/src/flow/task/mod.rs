@@ -13,13 +13,14 @@ use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
     Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused, Seconds,
-    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
+    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, Watched,
+    panic_text,
 };
 
 use super::exchange::Outputs;
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
-use super::measure::{Measured, OperatorCounters};
+use super::measure::{Counting, OperatorCounters};
 use super::{FlowState, Letters, Tap};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
@@ -160,7 +161,7 @@ impl FlowTask {
                 .into_iter()
                 .zip(&measured)
                 .map(|(operator, counters)| {
-                    Box::new(Measured { operator, counters: counters.clone() }) as Box<dyn Operator>
+                    Box::new(Watched::new(operator, Counting(counters.clone()))) as Box<dyn Operator>
                 })
                 .collect(),
         };
