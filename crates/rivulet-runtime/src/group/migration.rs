@@ -67,6 +67,12 @@ impl Group {
         self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }
 
+    /// The same if it does not rest already; whether that is so.
+    pub fn close_intake_first(&self) -> bool {
+        let rest = &self.settings.rest.0;
+        rest.compare_exchange(RUNS, INTAKE_CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come
     /// back to its tasks as they do where results find no room.
     pub fn quiesce(&self) {

@@ -2,9 +2,9 @@
 //! topics and, as far as it can use it, their state ([`rivulet_operators::application::migration`]).
 //!
 //! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::suspend) while
-//! its results leave and what it has done is saved, for which the state of the engine is let go of; then it [stands
-//! still](rivulet_runtime::Group::quiesce), and the new one gets a copy of the state. Waiting events go over first,
-//! then inboxes and routes.
+//! its results leave and what it has done is saved, for which the state of the engine is let go of, as it is while
+//! events that wait are processed; then it [stands still](rivulet_runtime::Group::quiesce), and the new one gets a copy
+//! of the state. Waiting events go over first, then inboxes and routes.
 //!
 //! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
 //! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input
@@ -37,7 +37,7 @@ use bound::Bound;
 
 const IS_NEW: &str = "the new version is made once";
 const IS_STARTED: &str = "the new version was made before";
-const IS_LOCKED: &str = "the state of the engine is locked but while results leave";
+const IS_LOCKED: &str = "the state of the engine is locked but while it waits";
 
 /// A version of an application that is to take over from the one that runs.
 struct Version<'a> {
@@ -54,7 +54,7 @@ struct Version<'a> {
     after: Option<Running>,
     // In the order in which they are let go of.
     resting: Resting,
-    /// The state of the engine; let go of while results leave.
+    /// The state of the engine; let go of while events are processed, and while results leave.
     state: Option<MutexGuard<'a, State>>,
     paused: Option<Paused<'a>>,
 }
@@ -95,6 +95,10 @@ impl Queries {
         let before = match before {
             Some(before) if before.application.id == prepared.application.id => {
                 return Ok((before, Replacement::default()));
+            }
+            Some(before) if before.group.rests() => {
+                let message = format!("the application '{}' is being replaced", before.application.name);
+                return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"));
             }
             Some(before) => before,
             None => {
@@ -199,6 +203,22 @@ impl Version<'_> {
     fn name(&self) -> &str {
         &self.before.application.name
     }
+
+    /// Queries that share a slot and are not equal in the new version.
+    fn unequal(&self) -> Vec<(Slot, QueryId)> {
+        let (state, prepared) = (self.state.as_ref().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
+        self.bound.unequal(state, &self.before, &prepared.application)
+    }
+
+    /// Locks the state of the engine again, in which others could change things, and looks once more what can be
+    /// refused.
+    fn lock_again(&mut self) -> Result<(), ServiceError> {
+        let (queries, prepared) = (self.queries, self.prepared.as_ref().expect(IS_NEW));
+        let state = self.state.insert(queries.state.lock());
+        queries.check_unchanged(&self.before, &prepared.application)?;
+        self.bound = queries.bind_again(state, &self.before, prepared, self.wish, &self.migration)?;
+        Ok(())
+    }
 }
 
 impl Upgrade for Version<'_> {
@@ -206,12 +226,15 @@ impl Upgrade for Version<'_> {
 
     fn quiesce(&mut self) -> Result<(), ServiceError> {
         let (queries, before) = (self.queries, self.before.clone());
-        let (state, prepared) = (&mut **self.state.as_mut().expect(IS_LOCKED), self.prepared.as_ref().expect(IS_NEW));
-        let unequal = self.bound.unequal(state, &before, &prepared.application);
-        if !self.inputs_stay || !unequal.is_empty() {
+        if !self.inputs_stay || !self.unequal().is_empty() {
+            // Before others can lock the state, so that nobody else has it rest.
+            before.group.close_intake();
+            self.state = None;
             queries.routing.let_rest(&before, &mut self.resting, REST_WAIT_MAX)?;
+            self.lock_again()?;
         }
-        queries.part(state, &before, &unequal, false)?;
+        let unequal = self.unequal();
+        queries.part(self.state.as_mut().expect(IS_LOCKED), &before, &unequal, false)?;
         if self.paused.is_some() && before.group.is_checkpointed() {
             // Nothing may come in between what has passed and what waits.
             before.group.quiesce();
@@ -222,11 +245,8 @@ impl Upgrade for Version<'_> {
             self.resting.let_shared_go_on();
             self.state = None;
             self.paused.as_mut().map_or(Ok(()), |paused| paused.save(&queries.way_out, &before))?;
-            let state = self.state.insert(queries.state.lock());
-            let prepared = self.prepared.as_ref().expect(IS_NEW);
-            queries.check_unchanged(&before, &prepared.application)?;
-            self.bound = queries.bind_again(state, &before, prepared, self.wish, &self.migration)?;
-            if !self.bound.unequal(state, &before, &prepared.application).is_empty() {
+            self.lock_again()?;
+            if !self.unequal().is_empty() {
                 return Err(changed_meanwhile(self.name()));
             }
         }

@@ -39,7 +39,7 @@ impl Drop for Resting {
 
 impl Routing {
     /// Has everything that waits for the queries of an application processed, while nothing new comes; this may take so
-    /// long.
+    /// long. Only one at a time has what is decoded for several applications rest.
     pub(super) fn let_rest(
         &self,
         running: &Running,
@@ -48,6 +48,11 @@ impl Routing {
     ) -> Result<(), ServiceError> {
         let until = Instant::now() + wait_max;
         let shared = self.shared_group_of(running);
+        if shared.as_ref().is_some_and(|shared| !shared.close_intake_first()) {
+            let name = &running.application.name;
+            let message = format!("'{name}' stays as it was: another one that reads the same topics is being changed");
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"));
+        }
         resting.0.extend(shared.clone());
         for group in shared.iter().chain([&running.group]) {
             group.close_intake();

@@ -30,6 +30,8 @@ struct Session {
     is_subscribed: bool,
     /// Whether results are not acknowledged.
     holds: bool,
+    /// Whether nothing is read.
+    stalls: bool,
     /// The packet identifiers of results that are not.
     held: Vec<[u8; 2]>,
     /// Results by topic, in their order, those that came again included.
@@ -85,6 +87,10 @@ impl Broker {
         self.session.lock().holds = holds;
     }
 
+    fn stall(&self, stalls: bool) {
+        self.session.lock().stalls = stalls;
+    }
+
     fn results(&self, topic: &str) -> Vec<Value> {
         self.session.lock().results.get(topic).cloned().unwrap_or_default()
     }
@@ -109,7 +115,8 @@ fn serve(mut socket: TcpStream, session: &Mutex<Session>) -> std::io::Result<()>
     socket.set_read_timeout(Some(Duration::from_millis(2)))?;
     let (mut read, mut bytes) = (Vec::new(), [0; 16 << 10]);
     loop {
-        match socket.read(&mut bytes) {
+        let stalls = session.lock().stalls;
+        match if stalls { Err(ErrorKind::WouldBlock.into()) } else { socket.read(&mut bytes) } {
             Ok(0) => return Ok(()),
             Ok(count) => read.extend_from_slice(&bytes[..count]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
@@ -391,4 +398,49 @@ fn where_results_are_events_of_the_same_log_a_full_one_does_not_stop_them() {
         }
     });
     assert!(engine.status().log.expect("a log").next > 2 * EVENTS as u64);
+}
+
+#[test]
+fn nobody_else_waits_while_a_replacement_waits_for_events_to_be_processed() {
+    const EVENTS: usize = 2_000;
+    let folder = TempDir::new().expect("a folder");
+    let broker = Broker::start();
+    let mut config = configuration(folder.path(), &broker);
+    config.outbound_bytes_max = 1 << 10;
+    let engine = Engine::open(config).expect("an engine");
+    let version = |input: &str| {
+        format!(
+            "APPLICATION slow (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:{input}/{{id}}' FORMAT JSON \
+             OUTPUT 'mqtt:out/slow' FORMAT JSON AS SELECT n, repeat('x', 10000) AS filling FROM numbers"
+        )
+    };
+    run(&engine, &format!("CREATE {}", version("slow")));
+    run(&engine, "CREATE QUERY slow FROM APPLICATION slow WITH (id => 'a')");
+    run(&engine, &format!("CREATE {}", steps("other", "checkpoint", "n - lag(n)")));
+    broker.stall(true);
+    (0..EVENTS).for_each(|n| broker.send("slow/a", &json!({ "n": n })));
+    let (mut waiting, mut since) = (0, std::time::Instant::now());
+    wait("results that find no room", || {
+        let now = engine.status().total.inbox_rows;
+        if now != waiting {
+            (waiting, since) = (now, std::time::Instant::now());
+        }
+        waiting > 0 && since.elapsed() > Duration::from_millis(500)
+    });
+    let replacement = format!("CREATE OR REPLACE {}", version("there"));
+    thread::scope(|scope| {
+        let replaced = scope.spawn(|| engine.execute(&replacement).pop().expect("an answer"));
+        wait("the replacement to wait", || {
+            let altered = engine.execute("ALTER QUERY slow SET (id => 'b')").pop().expect("an answer");
+            altered.is_err_and(|error| error.message.contains("being replaced"))
+        });
+        run(&engine, "CREATE QUERY other FROM APPLICATION other WITH (id => 'a')");
+        assert!(!replaced.is_finished(), "what waits finds no room yet");
+        broker.stall(false);
+        replaced.join().expect("it ends").expect("it takes over");
+    });
+    broker.send("there/a", &json!({ "n": EVENTS }));
+    let results = broker.wait_for("out/slow", EVENTS + 1);
+    let found: Vec<usize> = results.iter().map(|row| row["n"].as_u64().expect("a number") as usize).collect();
+    assert_eq!(found, (0..=EVENTS).collect::<Vec<_>>(), "each once, and in order");
 }
