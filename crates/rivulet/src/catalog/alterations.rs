@@ -60,7 +60,8 @@ pub struct StoredValues {
 }
 
 impl Catalog {
-    /// The values of queries, in the order of the ids; `None` for one that is not stored.
+    /// The values of queries, in the order of the ids; `None` for one that is not stored. Whoever changes them reads them
+    /// first, so a file that could not be written is opened again, as by a write.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -68,6 +69,7 @@ impl Catalog {
         &self,
         ids: impl IntoIterator<Item = QueryId>,
     ) -> Result<Vec<Option<StoredValues>>, CatalogError> {
+        self.storage.recover().map_err(|failure| failure.into_error(&self.path))?;
         self.read(|transaction| {
             guard(|| {
                 let table = transaction.open_table(QUERIES)?;

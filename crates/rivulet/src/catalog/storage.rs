@@ -99,14 +99,17 @@ impl Storage {
 
     /// Writes, after the file was opened again if the write before it failed.
     pub(super) fn write<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
-        if self.has_failed() {
-            self.open_again()?;
-        }
+        self.recover()?;
         let done = self.read(|database| guard(|| work(database)));
         if let Err(Failure::Storage(redb::Error::Io(_) | redb::Error::PreviousIo)) = &done {
             self.has_failed.store(true, Ordering::Release);
         }
         done
+    }
+
+    /// Opens the file again if the write before failed, for who reads what is about to be written.
+    pub(super) fn recover(&self) -> Result<(), Failure> {
+        if self.has_failed() { self.open_again() } else { Ok(()) }
     }
 
     fn open_again(&self) -> Result<(), Failure> {
