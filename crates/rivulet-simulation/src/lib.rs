@@ -16,7 +16,7 @@
 //! forgotten by the log while their senders could still send them again; results that were events of other queries,
 //! lost because they had left before the log was on disk.
 //!
-//! Queries are created, paused, resumed and dropped while others run, and some read the results of others.
+//! Queries are created, altered, paused, resumed and dropped while others run, and some read the results of others.
 //!
 //! Not simulated: results on their way to a broker (they leave as soon as who reads them has room), shelves of silent
 //! queries, shared inputs.
@@ -55,19 +55,22 @@ pub enum Defect {
     NamesAreNotSynced,
     /// The catalog forgets when queries were created, paused and resumed.
     LifecycleLogIsForgotten,
+    /// The catalog forgets which values queries had before they got others.
+    AlterationsAreForgotten,
     /// Results that are given once more are not known by their identity.
     ResultsHaveNoIdentity,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::AcknowledgesBeforeSync,
         Self::DuplicatesAreNew,
         Self::LogIsNotSynced,
         Self::CheckpointsAreNotSynced,
         Self::NamesAreNotSynced,
         Self::LifecycleLogIsForgotten,
+        Self::AlterationsAreForgotten,
         Self::ResultsHaveNoIdentity,
     ];
 
@@ -80,6 +83,7 @@ impl Defect {
             Self::CheckpointsAreNotSynced => "checkpoints-are-not-synced",
             Self::NamesAreNotSynced => "names-are-not-synced",
             Self::LifecycleLogIsForgotten => "lifecycle-log-is-forgotten",
+            Self::AlterationsAreForgotten => "alterations-are-forgotten",
             Self::ResultsHaveNoIdentity => "results-have-no-identity",
         }
     }
@@ -110,7 +114,7 @@ pub struct Counts {
     pub power_losses: u64,
     /// Connections that were lost.
     pub disconnects: u64,
-    /// Queries that were created, paused and resumed while others ran.
+    /// Queries that were created, altered, paused and resumed while others ran.
     pub changes: u64,
     /// Checkpoints.
     pub checkpoints: u64,

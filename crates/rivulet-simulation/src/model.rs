@@ -109,6 +109,13 @@ impl Model {
         Self { kind, low, before: None, level: None, is_high: false, window: Vec::new() }
     }
 
+    /// Gives it another bound. What it knows by the one before begins anew; what it has said stays said.
+    pub fn alter(&mut self, low: f64) {
+        if low != self.low {
+            (self.low, self.is_high) = (low, false);
+        }
+    }
+
     /// The result that an event leads to, if any.
     pub fn see(&mut self, event: Event) -> Option<Value> {
         let Event { number, value, .. } = event;
