@@ -417,8 +417,10 @@ fn nobody_else_waits_while_a_replacement_waits_for_events_to_be_processed() {
     run(&engine, &format!("CREATE {}", version("slow")));
     run(&engine, "CREATE QUERY slow FROM APPLICATION slow WITH (id => 'a')");
     run(&engine, &format!("CREATE {}", steps("other", "checkpoint", "n - lag(n)")));
+    broker.send("slow/a", &json!({ "n": 0 }));
+    broker.wait_for("out/slow", 1);
     broker.stall(true);
-    (0..EVENTS).for_each(|n| broker.send("slow/a", &json!({ "n": n })));
+    (1..EVENTS).for_each(|n| broker.send("slow/a", &json!({ "n": n })));
     let (mut waiting, mut since) = (0, std::time::Instant::now());
     wait("results that find no room", || {
         let now = engine.status().total.inbox_rows;

@@ -201,8 +201,8 @@ fn what_waits_for_rows_changes_and_matches_says_so() {
 fn a_query_of_very_many_keys_is_not_looked_through() {
     let (_folder, server, mut publisher) = with(
         "CREATE APPLICATION per_key (id TEXT)
-         INPUT t (k BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
-         INPUT u (k BIGINT) FROM 'mqtt:other/{id}' FORMAT JSON
+         INPUT t (k BIGINT) FROM 'mqtt:other/{id}' FORMAT JSON
+         INPUT u (k BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
          OUTPUT 'mqtt:out/{id}' FORMAT JSON
          AS SELECT t.k FROM t JOIN LATEST(u) AS v ON t.k = v.k;
          CREATE QUERY joined FROM APPLICATION per_key WITH (id => '1');
