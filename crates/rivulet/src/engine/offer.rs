@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 use super::queries::why::{ServerFacts, why_big};
 use super::running::Running;
-use super::warnings::hide_contents;
+use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
 use crate::config::Config;
 use crate::data_folder::archive::Backup;
@@ -96,7 +96,7 @@ impl Service for Engine {
 
     fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo> {
         let mut infos = self.applications.infos(permit.tenant());
-        if !permit.shows_results(&self.access, None) {
+        if infos.iter().any(|info| have_contents(&info.warnings)) && !permit.shows_results(&self.access, None) {
             infos.iter_mut().for_each(|info| hide_contents(&mut info.warnings));
         }
         infos
@@ -104,7 +104,7 @@ impl Service for Engine {
 
     fn application(&self, permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
         let mut info = self.applications.info(&permit.tenant().named(name_or_id))?;
-        if !permit.shows_results(&self.access, None) {
+        if have_contents(&info.warnings) && !permit.shows_results(&self.access, None) {
             hide_contents(&mut info.warnings);
         }
         Ok(info)
@@ -172,7 +172,8 @@ impl Service for Engine {
     fn status(&self, permit: &Permit) -> Status {
         let mut status = self.current_status(permit.tenant());
         self.hide_refusals(permit, &mut status.big_queries);
-        if !permit.shows_results(&self.access, None) {
+        let has_contents = status.applications.iter().any(|one| one.last_refusal.is_some());
+        if has_contents && !permit.shows_results(&self.access, None) {
             for application in &mut status.applications {
                 hide_contents(&mut application.warnings);
                 let last = application.last_refusal.take();

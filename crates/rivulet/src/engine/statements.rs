@@ -13,7 +13,7 @@ use super::answers::{
 use super::big_queries::{Declared, Resumed};
 use super::running::Running;
 use super::texts::{only_statement, parameters_of};
-use super::warnings::hide_contents;
+use super::warnings::{have_contents, hide_contents};
 use super::{Engine, registry};
 use crate::counted::counted;
 use crate::service::{
@@ -310,7 +310,7 @@ impl Engine {
             }
             Statement::DescribeApplication(name) => {
                 let mut info = self.applications.info(&full(&name)).map_err(|error| at(error, &name))?;
-                if !shows_results(None) {
+                if have_contents(&info.warnings) && !shows_results(None) {
                     hide_contents(&mut info.warnings);
                 }
                 Ok(describe_application(info))

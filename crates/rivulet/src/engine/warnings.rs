@@ -74,6 +74,11 @@ impl Kind {
 /// Behind this a warning quotes a refusal.
 const LAST_BECAUSE: &str = "; the last one because of ";
 
+/// Whether any of these warnings quotes what came.
+pub(super) fn have_contents(warnings: &[String]) -> bool {
+    warnings.iter().any(|warning| warning.contains(LAST_BECAUSE))
+}
+
 /// Has warnings quote nothing of what came.
 pub(super) fn hide_contents(warnings: &mut [String]) {
     for warning in warnings {
