@@ -43,7 +43,7 @@ pub use description::{
 pub use error::ConnectorError;
 pub use file::{InferredFile, infer_file};
 pub use health::{Condition, Health, HealthReport};
-pub use mqtt::MqttHost;
+pub use mqtt::{MqttHost, publish_options};
 pub use options::Options;
 pub use registry::Connectors;
 pub use spec::{FinalUpTo, FormatText, Host, SinkSpec, SourceSpec};

@@ -139,6 +139,9 @@ pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u
     debug_assert!(checked.is_ok(), "properties are checked when they come in");
 }
 
+/// How many bytes a message expiry property has.
+pub(super) const MESSAGE_EXPIRY_BYTES: usize = 1 + 4;
+
 /// Appends a message expiry property.
 pub(super) fn push_message_expiry(message_expiry_s: u32, out: &mut Vec<u8>) {
     out.push(property::MESSAGE_EXPIRY);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::codec::Qos;
-use super::properties::{RESULT_ID_BYTES, push_result_id, result_id};
+use super::properties::{MESSAGE_EXPIRY_BYTES, RESULT_ID_BYTES, push_message_expiry, push_result_id, result_id};
 use super::topic::{self, TopicError};
 
 /// A batch that is smaller than this is copied behind the last one in the queue, not queued on its own.
@@ -32,10 +32,12 @@ pub struct PublishOptions {
     pub qos: Qos,
     /// Whether the broker keeps it for later subscribers.
     pub retain: bool,
+    /// After how many seconds with the broker it is of no use any more; `None` for never.
+    pub expiry_s: Option<u32>,
 }
 
 /// The longest identity of a result.
-const ID_BYTES_MAX: usize = u8::MAX as usize - RESULT_ID_BYTES;
+const ID_BYTES_MAX: usize = u8::MAX as usize - RESULT_ID_BYTES - MESSAGE_EXPIRY_BYTES;
 
 /// Messages in one arena: topics, properties and payloads end to end.
 #[derive(Debug, Default)]
@@ -48,9 +50,12 @@ pub struct PublishBatch {
 struct Entry {
     topic_end: u32,
     payload_end: u32,
-    options: PublishOptions,
+    qos: Qos,
+    retain: bool,
     /// Between topic and payload.
     properties_bytes: u8,
+    /// Whether the last of the properties is an expiry.
+    expires: bool,
 }
 
 /// A message in a [`PublishBatch`].
@@ -119,7 +124,8 @@ impl PublishBatch {
     ) -> Result<(), PublishError> {
         topic::check_topic(topic.as_bytes())?;
         let has_id = !id.is_empty() && id.len() <= ID_BYTES_MAX;
-        let properties_bytes = if has_id { RESULT_ID_BYTES + id.len() } else { 0 };
+        let expiry_bytes = if options.expiry_s.is_some() { MESSAGE_EXPIRY_BYTES } else { 0 };
+        let properties_bytes = if has_id { RESULT_ID_BYTES + id.len() } else { 0 } + expiry_bytes;
         let topic_end = self.bytes.len() + topic.len();
         let payload_end = topic_end + properties_bytes + payload.len();
         let (Ok(topic_end), Ok(payload_end)) = (u32::try_from(topic_end), u32::try_from(payload_end)) else {
@@ -129,9 +135,13 @@ impl PublishBatch {
         if has_id {
             push_result_id(id, &mut self.bytes);
         }
+        if let Some(expiry_s) = options.expiry_s {
+            push_message_expiry(expiry_s, &mut self.bytes);
+        }
         self.bytes.extend_from_slice(payload);
         let properties_bytes = u8::try_from(properties_bytes).expect("it is bounded above");
-        self.entries.push(Entry { topic_end, payload_end, options, properties_bytes });
+        let PublishOptions { qos, retain, expiry_s } = options;
+        self.entries.push(Entry { topic_end, payload_end, qos, retain, properties_bytes, expires: expiry_s.is_some() });
         Ok(())
     }
 
@@ -171,7 +181,9 @@ impl PublishBatch {
         let (entry, topic, rest) = self.parts(index)?;
         let topic = std::str::from_utf8(topic).expect("topics come in as text");
         let (properties, payload) = rest.split_at(usize::from(entry.properties_bytes));
-        Some(OutgoingMessage { topic, payload, properties, options: entry.options })
+        let &Entry { qos, retain, expires, .. } = entry;
+        let expiry_s = properties.last_chunk().filter(|_| expires).map(|seconds| u32::from_be_bytes(*seconds));
+        Some(OutgoingMessage { topic, payload, properties, options: PublishOptions { qos, retain, expiry_s } })
     }
 
     /// Removes all messages and keeps the memory.
@@ -401,6 +413,20 @@ mod tests {
         assert_eq!((first.id(), second.id()), ("one-1-2", ""));
         let each = first.queued_bytes() + second.queued_bytes();
         assert_eq!(batch.queued_bytes(), each);
+    }
+
+    #[test]
+    fn an_expiry_goes_along_as_a_property() {
+        let mut batch = PublishBatch::new();
+        let options = PublishOptions { qos: Qos::AtLeastOnce, retain: true, expiry_s: Some(90) };
+        batch.push_with_id("a", "one-1-2", b"x", options).unwrap();
+        batch.push("b", b"y", options).unwrap();
+        batch.push("c", b"z", PublishOptions::default()).unwrap();
+        let message = |index: usize| batch.get(index).unwrap();
+        assert_eq!(message(0).properties, b"\x26\x00\x0arivulet-id\x00\x07one-1-2\x02\x00\x00\x00\x5a");
+        assert_eq!((message(0).id(), message(0).payload, message(0).options), ("one-1-2", &b"x"[..], options));
+        assert_eq!((message(1).id(), message(1).payload, message(1).options), ("", &b"y"[..], options));
+        assert_eq!(message(2).options, PublishOptions::default());
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Messaging {
         Ok(Self {
             router,
             side: Arc::new(side),
-            options: PublishOptions { qos, retain: config.sink_retain },
+            options: PublishOptions { qos, retain: config.sink_retain, expiry_s: None },
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::NotYet(runtime)),
         })
@@ -198,7 +198,7 @@ impl Messaging {
         Self {
             router: Arc::new(Router::new()),
             side: Arc::new(Side::Given(network)),
-            options: PublishOptions { qos, retain: config.sink_retain },
+            options: PublishOptions { qos, retain: config.sink_retain, expiry_s: None },
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::Over),
         }

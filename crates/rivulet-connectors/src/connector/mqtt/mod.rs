@@ -24,7 +24,7 @@ use super::{
     Options, SinkSpec, SourceSpec,
 };
 use crate::files::Files;
-use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, Qos};
+use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, PublishOptions, Qos};
 
 pub use host::MqttHost;
 use inbox::{Overflow, Queue};
@@ -124,6 +124,13 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 help: "Whether the broker keeps the last message of each topic for those who subscribe later.",
             },
             OptionDescription {
+                name: "expiry",
+                kind: OptionKind::Duration,
+                default: None,
+                help: "After how long with the broker a message is of no use: it goes to nobody any more, and is not retained any \
+                       longer. Whole seconds; an external broker has to speak MQTT 5.",
+            },
+            OptionDescription {
                 name: "keep_topic_columns",
                 kind: OptionKind::Boolean,
                 default: Some("false"),
@@ -161,6 +168,7 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     let fields = spec.schema.fields();
     sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
     check_ca_file(options, &spec.host.files)?;
+    publish_of(options)?;
     broker_of(options).map(drop)
 }
 
@@ -232,6 +240,39 @@ fn check_ca_file(options: &Options, files: &Files) -> Result<(), ConnectorError>
 
 fn qos(options: &Options) -> Qos {
     if options.integer("qos") == Some(1) { Qos::AtLeastOnce } else { Qos::AtMostOnce }
+}
+
+/// How the messages of a sink are published.
+fn publish_of(options: &Options) -> Result<PublishOptions, ConnectorError> {
+    let expiry_s = options.duration("expiry").map(|expiry| {
+        let seconds = u32::try_from(expiry.as_secs()).ok().filter(|_| expiry.subsec_nanos() == 0);
+        seconds
+            .ok_or_else(|| options.wrong("expiry", "is no number of whole seconds", "write for example '30 seconds'"))
+    });
+    Ok(PublishOptions { qos: qos(options), retain: options.boolean("retain"), expiry_s: expiry_s.transpose()? })
+}
+
+/// The options that an output of an application has. It is published by the connection that all share.
+const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
+
+/// How messages of an output of an application with these options are published. What they do not say is as in
+/// `default`.
+///
+/// # Errors
+/// There is no such option, or it is one that only sinks of big queries have; or a value is none.
+pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> Result<PublishOptions, ConnectorError> {
+    let options = Options::check(&CONNECTOR, super::Direction::Sink, given)?;
+    let is_given = |wanted: &str| given.iter().any(|(name, _)| name == wanted);
+    if let Some((name, _)) = given.iter().find(|(name, _)| !OF_OUTPUTS.contains(&name.as_str())) {
+        let hint = "outputs of applications have qos, retain and expiry";
+        return Err(options.wrong(name, "is one of sinks of big queries", hint));
+    }
+    let own = publish_of(&options)?;
+    Ok(PublishOptions {
+        qos: if is_given("qos") { own.qos } else { default.qos },
+        retain: if is_given("retain") { own.retain } else { default.retain },
+        expiry_s: own.expiry_s,
+    })
 }
 
 /// The broker, or the way to it, refuses.

@@ -13,7 +13,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use rivulet_dataflow::{Batch, Sink, SinkError};
 
 use super::host::MqttHost;
-use super::{no_topic, qos};
+use super::{no_topic, publish_of};
 use crate::connector::outgoing::Outgoing;
 use crate::connector::{ConnectorError, Health, Options, SinkSpec};
 use crate::formats::RowFormat;
@@ -79,7 +79,7 @@ impl Rows {
             outgoing: Outgoing::new(format, &payload_schema, spec.changes)?,
             payload,
             payload_schema,
-            publish: PublishOptions { qos: qos(options), retain: options.boolean("retain") },
+            publish: publish_of(options)?,
             skips: options.text("on_bad_topic") == Some("skip"),
             skipped: 0,
             bytes: 0,

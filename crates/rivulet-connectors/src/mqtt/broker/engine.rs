@@ -113,7 +113,8 @@ impl<'m> Source<'m> {
                     retain: message.options.retain,
                     ..Publish::default()
                 };
-                Some((publish, message.id(), None, Some(message.queued_bytes())))
+                let expires_at = message::expires_at(message.options.expiry_s);
+                Some((publish, message.id(), expires_at, Some(message.queued_bytes())))
             }
         }
     }

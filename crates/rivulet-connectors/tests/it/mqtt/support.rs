@@ -154,7 +154,7 @@ pub(crate) async fn until_subscribed(client: &Client) {
 /// Hands one message to a publisher.
 pub(crate) fn publish(publisher: &Arc<dyn Publisher>, topic: &str, payload: &str, qos: Qos) {
     let mut batch = PublishBatch::new();
-    batch.push(topic, payload.as_bytes(), PublishOptions { qos, retain: false }).unwrap();
+    batch.push(topic, payload.as_bytes(), PublishOptions { qos, ..PublishOptions::default() }).unwrap();
     publisher.submit(&mut batch);
 }
 
