@@ -5,7 +5,8 @@
 //! - [`formats`]: payload bytes to rows and rows to payload bytes;
 //! - [`http_server`]: HTTP/1.1 within bounds, for the REST API and for sources that take posts; [`descriptors`]: how
 //!   many connections the limit of open files allows;
-//! - [`files`]: the files that statements may name; [`clock`]: the machine's clock.
+//! - [`files`]: the files that statements may name; [`reach`]: the hosts that they may have posted to; [`clock`]: the
+//!   machine's clock.
 
 pub mod mqtt;
 pub mod connector;
@@ -15,4 +16,5 @@ pub mod http_server;
 pub mod descriptors;
 pub mod logins;
 pub mod files;
+pub mod reach;
 pub mod clock;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::{ConnectorError, Health, MqttHost};
 use crate::files::Files;
+use crate::reach::Reach;
 
 /// A format by name, with its options, as the statement has them.
 pub type FormatText = (String, Vec<(String, String)>);
@@ -21,6 +22,8 @@ pub struct Host {
     pub mqtt: Option<Arc<dyn MqttHost>>,
     /// The files that statements may name; none by default.
     pub files: Files,
+    /// The hosts that may be posted to; by default none of this machine.
+    pub reach: Reach,
     /// Whether standard input and output are those of whoever runs the query; a server has none.
     pub has_standard_streams: bool,
     /// What tells the server from others, also after a restart; empty where there is none.
@@ -43,7 +46,8 @@ pub struct Host {
 impl Host {
     /// That of a process that has nothing, and the rights of its user.
     pub fn of_user() -> Self {
-        Self { files: Files::of_user(), has_standard_streams: true, ..Self::default() }
+        let (files, reach) = (Files::of_user(), Reach::everything());
+        Self { files, reach, has_standard_streams: true, ..Self::default() }
     }
 }
 

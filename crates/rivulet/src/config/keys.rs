@@ -148,6 +148,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
     Key { name: "files.allow", kind: Kind::Paths, default: None, help: "folders below which statements may read and write files; relative paths begin in the first of them; the folder files of the data folder by default" },
     Key { name: "outbound.bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of results waiting for a broker" },
+    Key { name: "sink.http_allow", kind: Kind::Text, default: None, help: "hosts that HTTP sinks and outputs may post to, with commas between: names, *.example.org for the names below one, addresses, networks (10.0.0.0/8), or * for every host; by default every host but this machine, link-local addresses and the metadata services of clouds" },
     Key { name: "sink.qos", kind: Kind::Choice(&["0", "1"]), default: Some("0"), help: "quality of service of published results" },
     Key { name: "sink.retain", kind: Kind::Switch, default: Some("false"), help: "whether published results are retained" },
     Key { name: "stop.delay_s", kind: Kind::Count(0, 3_600), default: Some("0"), help: "how long a server that is told to stop works on while /health/ready says that it is stopping, so that who asks that sends no more requests" },

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rivulet_connectors::reach::Reach;
 use rivulet_operators::application::Input;
 use rivulet_runtime::{Numa, WorkerSettings};
 use rivulet_sql::Durability;
@@ -108,6 +109,8 @@ pub struct Config {
     pub outbound_bytes_max: usize,
     /// Quality of service of published results, 0 or 1.
     pub sink_qos: u8,
+    /// The hosts that HTTP sinks and outputs may post to.
+    pub reach: Reach,
     /// Whether published results are retained.
     pub sink_retain: bool,
     /// What is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
@@ -642,6 +645,7 @@ impl Values {
                 self.warnings.push(format!("durability.default is log, and mqtt.broker.qos is 0: {why}"));
             }
         }
+        let reach = self.reach()?;
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
@@ -679,6 +683,7 @@ impl Values {
             table_bytes_max: self.number("table.bytes_max"),
             files: self.files(),
             outbound_bytes_max: self.number("outbound.bytes_max"),
+            reach,
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
             sink_retain: self.switch("sink.retain"),
             log_level: self.text("log.level").unwrap_or_default(),
@@ -699,6 +704,16 @@ impl Values {
             bytes_max: self.number("http.bytes_max").min(share),
             results_bytes_max: self.number("http.results_bytes_max").min(share),
         }
+    }
+
+    /// The hosts that may be posted to.
+    fn reach(&self) -> Result<Reach, ConfigError> {
+        const KEY: &str = "sink.http_allow";
+        let Some(list) = self.text(KEY) else { return Ok(Reach::default()) };
+        Reach::listed(&list).map_err(|entry| ConfigError::Contradiction {
+            message: format!("'{entry}' in {KEY} is no host"),
+            hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *".into(),
+        })
     }
 
     /// What statements may name, and what not: all that the configuration names as the server's own, and the file

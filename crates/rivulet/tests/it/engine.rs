@@ -30,6 +30,8 @@ pub(crate) fn configuration(folder: &Path) -> Config {
         flag("data_dir", folder.join("data").to_str().expect("a path")),
         flag("files.allow", folder.to_str().expect("a path")),
         flag("mqtt.embedded.address", "127.0.0.1:0"),
+        // Receivers of tests are on this machine.
+        flag("sink.http_allow", "*"),
     ];
     rivulet::config::load(&Sources { file: Some(file), environment: Vec::new(), flags })
         .expect("a configuration")

@@ -305,7 +305,8 @@ impl BigQueries {
         if !is_new && !matches!(statement, Statement::CreateSource(_)) {
             return Ready::of(statement, &self.opener.files);
         }
-        let host = Host { files: self.opener.files.clone(), ..Host::default() };
+        let (files, reach) = (self.opener.files.clone(), self.opener.reach());
+        let host = Host { files, reach, ..Host::default() };
         let statement = statement.clone();
         self.opener.call("looking at what is declared", limit, move || {
             let ready = Ready::of(&statement, &host.files)?;

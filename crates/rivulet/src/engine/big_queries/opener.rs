@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_connectors::connector::Host;
 use rivulet_connectors::files::Files;
+use rivulet_connectors::reach::Reach;
 use rivulet_dataflow::Snapshot;
 use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
@@ -93,6 +94,11 @@ impl Opener {
         self.outside.call(what, limit, &self.is_stopped, call)
     }
 
+    /// The hosts that may be posted to.
+    pub(super) fn reach(&self) -> Reach {
+        self.config.reach.clone()
+    }
+
     /// What a query finds in this process. To the world outside each tenant is a server of its own, so that queries of
     /// the same name do not go by the same name there.
     pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> Host {
@@ -100,7 +106,8 @@ impl Opener {
             true => self.server_id.clone(),
             false => format!("{:016x}", xxh3_64(format!("{}\0{tenant}", self.server_id).as_bytes())),
         };
-        Host { files: self.files.clone(), server, query: name.clone(), ..self.messaging.host() }
+        let (files, reach) = (self.files.clone(), self.reach());
+        Host { files, reach, server, query: name.clone(), ..self.messaging.host() }
     }
 
     /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start. `tap` sees its results.

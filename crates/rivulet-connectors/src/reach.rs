@@ -1,0 +1,243 @@
+//! Which hosts the server posts to where statements and parameters of queries say to whom.
+//!
+//! What must hold: an address is looked at when it is connected to, behind the name that led to it, because a name may
+//! lead elsewhere by then.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// The hosts that may be reached. By default all but this machine, link-local addresses (where clouds have their
+/// metadata) and addresses that are of nobody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach(Rules);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Rules {
+    #[default]
+    Others,
+    Everything,
+    Listed(Arc<[Entry]>),
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Any,
+    Name(String),
+    /// What names end with, a dot in front.
+    Below(String),
+    /// The first bits of addresses.
+    Network(IpAddr, u8),
+}
+
+/// A host that may not be reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server does not post to '{host}': {why}\nhint: {hint}")]
+pub struct OutOfReach {
+    /// The host.
+    pub host: String,
+    /// Why not.
+    pub why: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+const NOT_LISTED: &str = "sink.http_allow does not have it";
+const IS_NEAR: &str = "it is this machine, a link-local address, or one of nobody";
+const HINT: &str = "who runs the server lists it in sink.http_allow, which then has all hosts that may be posted to";
+
+/// Metadata services that have other addresses than link-local ones.
+const METADATA: [IpAddr; 2] =
+    [IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200))];
+
+impl Reach {
+    /// Every host, as the user of this process may.
+    pub fn everything() -> Self {
+        Self(Rules::Everything)
+    }
+
+    /// The hosts of a list with commas between: names, `*.example.org` for the names below one, addresses, networks
+    /// (`10.0.0.0/8`), or `*` for all.
+    ///
+    /// # Errors
+    /// The entry that is none of these.
+    pub fn listed(list: &str) -> Result<Self, String> {
+        let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        let entries = entries.map(|text| Entry::parse(text).ok_or_else(|| text.to_owned()));
+        Ok(Self(Rules::Listed(entries.collect::<Result<_, _>>()?)))
+    }
+
+    /// Whether a host of an address may be reachable, before its name leads to an address.
+    ///
+    /// # Errors
+    /// It is not, whatever the name leads to.
+    pub fn check_host(&self, host: &str) -> Result<(), OutOfReach> {
+        let host = plain(host);
+        if let Ok(address) = host.parse() {
+            return self.check(host, address);
+        }
+        let refused = |why| Err(OutOfReach { host: host.to_owned(), why, hint: HINT });
+        match &self.0 {
+            Rules::Others if is_local_name(host) => refused(IS_NEAR),
+            Rules::Others | Rules::Everything => Ok(()),
+            Rules::Listed(entries) => {
+                let may_be = |entry: &Entry| matches!(entry, Entry::Network(..)) || entry.has_name(host);
+                if entries.iter().any(may_be) { Ok(()) } else { refused(NOT_LISTED) }
+            }
+        }
+    }
+
+    /// Whether an address may be connected to that a host of this name has.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check(&self, host: &str, address: IpAddr) -> Result<(), OutOfReach> {
+        let (host, address) = (plain(host), address.to_canonical());
+        let refused = |why| Err(OutOfReach { host: host.to_owned(), why, hint: HINT });
+        match &self.0 {
+            Rules::Everything => Ok(()),
+            Rules::Others if is_near(address) => refused(IS_NEAR),
+            Rules::Others => Ok(()),
+            Rules::Listed(entries) => {
+                let has = |entry: &Entry| entry.has_name(host) || entry.has_address(address);
+                if entries.iter().any(has) { Ok(()) } else { refused(NOT_LISTED) }
+            }
+        }
+    }
+}
+
+/// The host of an address without the brackets of an address of version 6, and without the dot at its end.
+fn plain(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.')
+}
+
+fn is_local_name(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost")
+}
+
+/// This machine, the link that it is at, metadata, and what is no host at all.
+fn is_near(address: IpAddr) -> bool {
+    let is_near = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    is_near
+        || address.is_loopback()
+        || address.is_unspecified()
+        || address.is_multicast()
+        || METADATA.contains(&address)
+}
+
+impl Entry {
+    fn parse(text: &str) -> Option<Self> {
+        if text == "*" {
+            return Some(Self::Any);
+        }
+        if let Some((network, bits)) = text.split_once('/') {
+            let (network, bits) = (network.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?);
+            let bits_max = if network.is_ipv4() { 32 } else { 128 };
+            return (bits <= bits_max).then_some(Self::Network(network, bits));
+        }
+        if let Ok(address) = plain(text).parse::<IpAddr>() {
+            return Some(Self::Network(address, if address.is_ipv4() { 32 } else { 128 }));
+        }
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        if !name.split('.').all(is_label) {
+            return None;
+        }
+        let name = name.to_ascii_lowercase();
+        Some(if text.starts_with("*.") { Self::Below(format!(".{name}")) } else { Self::Name(name) })
+    }
+
+    fn has_name(&self, host: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Name(name) => host.eq_ignore_ascii_case(name),
+            Self::Below(end) => host.to_ascii_lowercase().ends_with(end),
+            Self::Network(..) => false,
+        }
+    }
+
+    fn has_address(&self, address: IpAddr) -> bool {
+        let first = |bits: u128, of: u8, count: u8| bits.checked_shr(u32::from(of - count)).unwrap_or(0);
+        match (self, address) {
+            (Self::Network(IpAddr::V4(network), bits), IpAddr::V4(address)) => {
+                first(network.to_bits().into(), 32, *bits) == first(address.to_bits().into(), 32, *bits)
+            }
+            (Self::Network(IpAddr::V6(network), bits), IpAddr::V6(address)) => {
+                first(network.to_bits(), 128, *bits) == first(address.to_bits(), 128, *bits)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reaches(reach: &Reach, host: &str, address: &str) -> bool {
+        reach.check_host(host).is_ok() && reach.check(host, address.parse().unwrap()).is_ok()
+    }
+
+    #[test]
+    fn this_machine_and_metadata_are_out_of_reach_whatever_they_are_called() {
+        let reach = Reach::default();
+        for near in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "0.0.0.0",
+            "::",
+            "169.254.169.254",
+            "fe80::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "224.0.0.1",
+            "255.255.255.255",
+            "0.1.2.3",
+        ] {
+            assert!(!reaches(&reach, near, near), "{near}");
+            assert!(!reaches(&reach, "hooks.example.org", near), "a name that leads to {near}");
+        }
+        for far in ["93.184.216.34", "10.0.0.7", "192.168.1.1", "2606:2800:220::1", "fd12::1"] {
+            assert!(reaches(&reach, far, far) && reaches(&reach, "hooks.example.org", far), "{far}");
+        }
+        for name in ["localhost", "LOCALHOST.", "a.localhost", "[::1]"] {
+            assert!(reach.check_host(name).is_err(), "{name}");
+        }
+        assert!(reaches(&Reach::everything(), "localhost", "127.0.0.1"));
+    }
+
+    #[test]
+    fn a_list_has_names_and_networks() {
+        let reach = Reach::listed("hooks.example.org, *.hooks.net, 10.0.0.0/8, 127.0.0.1, fd00::/8").unwrap();
+        for (host, address, expected) in [
+            ("hooks.example.org", "127.0.0.1", true),
+            ("Hooks.Example.org.", "93.184.216.34", true),
+            ("example.org", "93.184.216.34", false),
+            ("a.hooks.net", "93.184.216.34", true),
+            ("hooks.net", "93.184.216.34", false),
+            ("evilhooks.net", "93.184.216.34", false),
+            ("elsewhere.example", "10.7.0.1", true),
+            ("10.7.0.1", "10.7.0.1", true),
+            ("11.0.0.1", "11.0.0.1", false),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.2", "127.0.0.2", false),
+            ("[fd12::1]", "fd12::1", true),
+        ] {
+            assert_eq!(reaches(&reach, host, address), expected, "{host} {address}");
+        }
+        assert!(reaches(&Reach::listed("*").unwrap(), "localhost", "127.0.0.1"));
+        assert!(reaches(&Reach::listed("0.0.0.0/0").unwrap(), "1.2.3.4", "1.2.3.4"));
+        assert!(!reaches(&Reach::listed("").unwrap(), "1.2.3.4", "1.2.3.4"), "nothing is listed");
+        for wrong in ["a b", "http://x", "10.0.0.0/33", "*", "x/8", "a..b"] {
+            assert_eq!(Reach::listed(wrong).is_err(), wrong != "*", "{wrong}");
+        }
+    }
+}
