@@ -86,6 +86,7 @@ fn write(path: &Path) -> std::io::Result<()> {
         options: Vec::new(),
         host: Host::of_user(),
         checkpoints: None,
+        output: None,
     };
     let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).map_err(std::io::Error::other)?;
     let started = Stopwatch::start();

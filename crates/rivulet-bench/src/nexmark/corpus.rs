@@ -208,6 +208,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         options: Vec::new(),
         host: Host::of_user(),
         checkpoints: None,
+        output: None,
     };
     let mut sink = GENERATORS.open_sink(&spec, 0, 1).map_err(|error| failed(&error))?;
     let mut refusals = Refusals::new(0);

@@ -66,6 +66,17 @@ pub struct Opening {
     pub messages: Option<Messages>,
     /// Whether addresses are paths of files and folders on this machine.
     pub address_is_path: bool,
+    /// How an address is made for each row, of a sink that knows the query of each.
+    pub by_row: Option<ByRow>,
+}
+
+/// How the addresses of rows are made.
+#[derive(Clone, Copy, Debug)]
+pub struct ByRow {
+    /// Appends the value of a parameter that is a part of an address; an error says what keeps it from being one.
+    pub value: fn(&str, &mut String) -> Result<(), &'static str>,
+    /// Fails if the address of a row is none, or may not be reached.
+    pub check: fn(&SinkSpec) -> Result<(), ConnectorError>,
 }
 
 /// What the messages of a source have beside their payload: the options that name columns of it.
@@ -104,6 +115,7 @@ impl Opening {
         replaced: None,
         messages: None,
         address_is_path: false,
+        by_row: None,
     };
 }
 

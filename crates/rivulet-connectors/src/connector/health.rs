@@ -7,7 +7,7 @@
 //! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. However
 //! often a connector tries in vain, or its device comes and goes, the log says of it a few lines a minute at most.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +23,9 @@ const FAILING_AFTER: Duration = Duration::from_secs(60);
 
 /// After a line in the log that it is in trouble, the next one that it is retrying comes at the earliest so much later.
 const SAID_EVERY: Duration = Duration::from_secs(60);
+
+/// So many queries are known whose receivers take no rows.
+const QUERIES_MAX: usize = 1_024;
 
 /// How precisely it is known since when the oldest row waits, and of how many moments that is kept.
 const MARK_EVERY: Duration = Duration::from_millis(50);
@@ -83,6 +86,10 @@ pub struct HealthReport {
     pub waiting_rows: u64,
     /// For how long the oldest of these waits.
     pub oldest: Option<Duration>,
+    /// How many queries of an application have a receiver of their own that takes no rows, as far as they are known.
+    pub failing_queries: usize,
+    /// The first of them.
+    pub failing_query: Option<u64>,
 }
 
 /// How one source or sink of a query gets on.
@@ -98,6 +105,8 @@ pub struct Health {
     /// The condition is not [`Condition::Ok`]: asked for each message, without the lock.
     is_troubled: AtomicBool,
     course: Mutex<Course>,
+    /// The queries of an application whose own receivers take no rows, and why.
+    queries: Mutex<BTreeMap<u64, String>>,
 }
 
 #[derive(Debug, Default)]
@@ -142,9 +151,32 @@ impl Health {
 
     /// The receiver has acknowledged so many rows, of so many bytes.
     pub fn take(&self, rows: usize, bytes: usize) {
+        self.take_some(rows, bytes);
+        self.recover();
+    }
+
+    /// The receiver has acknowledged so many rows, of so many bytes; whether others do is not known.
+    pub fn take_some(&self, rows: usize, bytes: usize) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.recover();
+    }
+
+    /// The receiver of a query, which it has alone, takes no rows.
+    pub fn fail_query(&self, query: u64, problem: &str) {
+        let mut queries = self.queries.lock();
+        if queries.len() < QUERIES_MAX || queries.contains_key(&query) {
+            queries.insert(query, problem.to_owned());
+        }
+    }
+
+    /// The receiver of a query takes rows again, or nothing waits for it any more.
+    pub fn recover_query(&self, query: u64) {
+        self.queries.lock().remove(&query);
+    }
+
+    /// Why the receiver of a query takes no rows, if it takes none.
+    pub fn problem_of_query(&self, query: u64) -> Option<String> {
+        self.queries.lock().get(&query).cloned()
     }
 
     /// Rows that were handed over are there: for sinks that need not wait.
@@ -220,6 +252,10 @@ impl Health {
     /// How it is now.
     pub fn report(&self) -> HealthReport {
         let oldest = self.oldest();
+        let (failing_queries, failing_query) = {
+            let queries = self.queries.lock();
+            (queries.len(), queries.keys().next().copied())
+        };
         let course = self.course.lock();
         let handed = self.handed.load(Ordering::Relaxed);
         HealthReport {
@@ -233,6 +269,8 @@ impl Health {
             left_out: self.left_out.load(Ordering::Relaxed),
             waiting_rows: handed.saturating_sub(self.settled()),
             oldest,
+            failing_queries,
+            failing_query,
         }
     }
 

@@ -37,7 +37,7 @@ mod http;
 mod mqtt;
 
 pub use description::{
-    ConnectorDescription, Direction, DirectionDescription, Guarantee, MessagePlace, Messages, OptionDescription,
+    ByRow, ConnectorDescription, Direction, DirectionDescription, Guarantee, MessagePlace, Messages, OptionDescription,
     OptionKind,
 };
 pub use error::ConnectorError;
@@ -46,7 +46,7 @@ pub use health::{Condition, Health, HealthReport};
 pub use mqtt::{MqttHost, publish_options};
 pub use options::Options;
 pub use registry::Connectors;
-pub use spec::{FinalUpTo, FormatText, Host, SinkSpec, SourceSpec};
+pub use spec::{FinalUpTo, FormatText, Host, OutputRows, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 
 /// The connectors of this crate.

@@ -11,7 +11,7 @@ use super::health::Noted;
 use super::nearest::nearest;
 use super::options::{Options, shortened, shown};
 use super::{
-    ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, Messages, OWN, SinkSpec, SourceSpec,
+    ByRow, ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, Messages, OWN, SinkSpec, SourceSpec,
 };
 use crate::files::Files;
 
@@ -128,6 +128,11 @@ impl Connectors {
     pub fn replaced_file(self, spec: &SinkSpec) -> Option<PathBuf> {
         let (connector, options) = self.checked_sink(spec).ok()?;
         connector.open.replaced.and_then(|replaced| replaced(spec, &options))
+    }
+
+    /// How this connector, as a sink, makes an address for each row, if it can.
+    pub fn by_row(self, connector: &str) -> Option<ByRow> {
+        self.by_name(connector)?.open.by_row
     }
 
     /// The path that an address means (`file:rooms.csv`); `None` if it means no file or folder of this machine.
@@ -261,6 +266,7 @@ mod tests {
             options: Vec::new(),
             host: Host::default(),
             checkpoints: None,
+            output: None,
         }
     }
 

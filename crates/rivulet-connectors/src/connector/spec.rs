@@ -138,6 +138,20 @@ pub struct SinkSpec {
     /// said to the checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing
     /// where it begins anew.
     pub checkpoints: Option<Vec<String>>,
+    /// Whether it is an output of an application: what its rows have in addition.
+    pub output: Option<OutputRows>,
+}
+
+/// What the rows of an output of an application have behind the columns of the sink: the query of each (`UInt64`), what
+/// tells it from every other row (`Utf8`, the same when it comes again, empty where that is not known), and, if it
+/// `has_addresses`, where it goes (`Utf8`) in the place of the sink's address, which shows parameters as `{name}`.
+///
+/// Such a sink ends with its application and never fails by itself: what it cannot deliver waits, or is left out and
+/// counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputRows {
+    /// Whether each row has an address of its own.
+    pub has_addresses: bool,
 }
 
 /// Up to where the results of a query are final, as its sink has it.

@@ -54,6 +54,7 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
         options: options_text(&declaration.options),
         host: host.clone(),
         checkpoints: None,
+        output: None,
     }
 }
 

@@ -72,6 +72,7 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
         options: vec![("key".into(), "device".into())],
         host: Host::of_user(),
         checkpoints: None,
+        output: None,
     };
     let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     let mut next = 0;

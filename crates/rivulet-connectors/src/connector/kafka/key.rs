@@ -145,6 +145,7 @@ mod tests {
             options: Vec::new(),
             host: Host::default(),
             checkpoints: None,
+            output: None,
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
         let options = Options::check(&CONNECTOR, Direction::Sink, &given).unwrap();

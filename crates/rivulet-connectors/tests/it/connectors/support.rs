@@ -74,6 +74,7 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
         options: Vec::new(),
         host: Host::of_user(),
         checkpoints: None,
+        output: None,
     }
 }
 
