@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use rivulet_dataflow::{Batch, SinkError};
 
-use super::{ConnectorError, SinkSpec};
+use super::{ConnectorError, OutputRows, SinkSpec};
 use crate::formats::{EncodedRows, Encoder, FormatError, RowFormat};
 
 /// The column that says in a changing result whether a row came (`+`) or was taken back (`-`).
@@ -54,6 +54,44 @@ impl Outgoing {
         }
         self.encoded.shrink_to(MEMORY_KEPT_ROWS, MEMORY_KEPT_BYTES);
         Ok(())
+    }
+}
+
+/// Whose the rows of an output are, and where they go.
+pub(crate) struct Owners<'b> {
+    queries: &'b UInt64Array,
+    ids: &'b StringArray,
+    addresses: Option<&'b StringArray>,
+}
+
+impl OutputRows {
+    /// The rows with so many columns as the sink has, and what stands behind these.
+    pub(crate) fn split<'b>(self, batch: &'b Batch, columns: usize) -> Result<(Batch, Owners<'b>), SinkError> {
+        let places: Vec<usize> = (0..columns).collect();
+        let payload = batch.columns.project(&places).map_err(|error| SinkError(error.to_string()))?;
+        let owners = Owners {
+            queries: batch.column(columns).as_primitive::<UInt64Type>(),
+            ids: batch.column(columns + 1).as_string(),
+            addresses: self.has_addresses.then(|| batch.column(columns + 2).as_string()),
+        };
+        Ok((batch.with_columns(payload), owners))
+    }
+}
+
+impl<'b> Owners<'b> {
+    /// The query of a row.
+    pub(crate) fn query(&self, row: usize) -> u64 {
+        self.queries.value(row)
+    }
+
+    /// What tells a row from every other one; empty where that is not known.
+    pub(crate) fn id(&self, row: usize) -> &'b str {
+        self.ids.value(row)
+    }
+
+    /// Where a row goes, if it says so.
+    pub(crate) fn address(&self, row: usize) -> Option<&'b str> {
+        self.addresses.map(|addresses| addresses.value(row))
     }
 }
 

@@ -1,59 +1,56 @@
 //! Threads that post requests, again and again if need be.
 //!
-//! What must hold: a request leaves the queue when its receiver has taken it, or has said that it is wrong and such are
-//! skipped; otherwise the delivery has failed, and says so from then on.
+//! What must hold: a request leaves its queue when its receiver has taken it, or when it is left out, which is counted:
+//! the receiver has said that it is wrong and such are skipped, or it belongs to one of many receivers and its time is
+//! over. Otherwise the delivery has failed, and says so from then on.
 
-use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use ureq::Agent;
-use ureq::http::{HeaderName, HeaderValue, StatusCode};
+use ureq::config::Config;
+use ureq::http::{HeaderName, HeaderValue, StatusCode, Uri};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
+use super::receivers::{Change, PAUSE_MAX, Receivers, Request, Waiting};
 use crate::connector::Health;
+use crate::reach::Reach;
 
-/// The first pause between two attempts; it doubles.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-
-/// The longest one, also if the receiver asks for more.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A thread that has had nothing to do for so long ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// How it posts.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
-    pub(super) url: String,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) content_type: &'static str,
     pub(super) timeout: Duration,
     pub(super) retry_for: Duration,
     pub(super) skips_rejected: bool,
     pub(super) connections: usize,
+    /// Whether each row says where it goes: no receiver is waited for then.
+    pub(super) has_many_receivers: bool,
+    /// Whether requests whose time is over are left out, and counted, in the place of a failure.
+    pub(super) leaves_out: bool,
+    pub(super) reach: Reach,
     pub(super) health: Arc<Health>,
 }
 
-/// What is posted.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) body: Vec<u8>,
-    pub(super) rows: usize,
-    /// The same however often the request is posted, and of no other one.
-    pub(super) idempotency_key: String,
-}
-
-#[derive(Default)]
 struct State {
-    queue: VecDeque<Request>,
-    /// Bytes in the queue and on their way.
-    bytes: usize,
-    /// Requests in the queue and on their way.
-    requests: usize,
+    receivers: Receivers,
+    /// Threads, and those of them that wait for a request.
+    threads: usize,
+    idle: usize,
     failed: Option<String>,
     is_closed: bool,
 }
 
 struct Shared {
     options: DeliveryOptions,
+    agent: Agent,
     state: Mutex<State>,
     /// Something has changed.
     changed: Condvar,
@@ -72,40 +69,71 @@ enum Attempt {
     Rejected(String),
 }
 
-impl Delivery {
-    /// Starts the threads. One that does not start is a failure like any other.
-    pub(super) fn start(options: DeliveryOptions) -> Self {
-        let connections = options.connections;
-        let shared = Arc::new(Shared { options, state: Mutex::default(), changed: Condvar::new() });
-        for _ in 0..connections {
-            let started = std::thread::Builder::new().name("http sink".into()).spawn({
-                let shared = shared.clone();
-                move || shared.run()
-            });
-            if let Err(error) = started {
-                shared.state.lock().failed.get_or_insert_with(|| format!("no thread: {error}"));
+/// Looks up names, and gives no address that may not be reached.
+#[derive(Debug)]
+struct WithinReach {
+    names: DefaultResolver,
+    reach: Reach,
+}
+
+impl Resolver for WithinReach {
+    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let found = self.names.resolve(uri, config, timeout)?;
+        let host = uri.host().unwrap_or_default();
+        // Who runs the server has said which proxy there is.
+        let is_proxy = config.proxy().is_some_and(|proxy| proxy.uri().authority() == uri.authority());
+        let (mut within, mut refused) = (self.empty(), None);
+        for address in found.iter() {
+            match self.reach.check(host, address.ip()) {
+                Err(why) if !is_proxy => refused = Some(why),
+                _ => within.push(*address),
             }
         }
-        Self { shared }
+        match refused {
+            Some(why) if within.is_empty() => {
+                Err(ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+            }
+            _ => Ok(within),
+        }
+    }
+}
+
+impl Delivery {
+    pub(super) fn new(options: DeliveryOptions) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent("rivulet")
+            .timeout_global(Some(options.timeout))
+            .max_idle_connections(options.connections)
+            .max_idle_connections_per_host(options.connections)
+            .build();
+        let resolver = WithinReach { names: DefaultResolver::default(), reach: options.reach.clone() };
+        let agent = Agent::with_parts(config, DefaultConnector::new(), resolver);
+        let receivers = Receivers::new(options.connections, options.has_many_receivers);
+        let state = State { receivers, threads: 0, idle: 0, failed: None, is_closed: false };
+        Self { shared: Arc::new(Shared { options, agent, state: Mutex::new(state), changed: Condvar::new() }) }
     }
 
     /// Takes requests to be posted.
     pub(super) fn push(&self, requests: impl Iterator<Item = Request>) {
-        let mut state = self.shared.state.lock();
+        let (shared, now) = (&self.shared, Instant::now());
+        let mut state = shared.state.lock();
         for request in requests {
-            state.bytes += request.body.len();
-            state.requests += 1;
-            state.queue.push_back(request);
+            let gone = state.receivers.push(Arc::new(request), now);
+            shared.leave_out(&gone, "too much waits for the receiver");
         }
+        shared.start_threads(&mut state);
         drop(state);
-        self.shared.changed.notify_all();
+        shared.changed.notify_all();
     }
 
     /// Whether fewer bytes and fewer requests than these wait or are on their way. After a failure there is room: to be
     /// told of it.
     pub(super) fn has_room(&self, bytes: usize, requests: usize) -> bool {
         let state = self.shared.state.lock();
-        state.failed.is_some() || (state.bytes < bytes && state.requests < requests)
+        let (waiting_bytes, waiting_requests) = state.receivers.room_taken();
+        state.failed.is_some() || (waiting_bytes < bytes && waiting_requests < requests)
     }
 
     /// Fails if a request failed.
@@ -116,7 +144,12 @@ impl Delivery {
     /// Whether all was taken. Fails if a request failed.
     pub(super) fn is_empty(&self) -> Result<bool, String> {
         let state = self.shared.state.lock();
-        state.failed.clone().map_or(Ok(state.requests == 0), Err)
+        state.failed.clone().map_or(Ok(state.receivers.are_idle()), Err)
+    }
+
+    /// What no receiver has taken, as `read` sees it.
+    pub(super) fn undelivered<T>(&self, read: impl FnOnce(&mut dyn Iterator<Item = &Arc<Request>>) -> T) -> T {
+        read(&mut self.shared.state.lock().receivers.undelivered())
     }
 }
 
@@ -129,93 +162,130 @@ impl Drop for Delivery {
 }
 
 impl Shared {
-    fn run(&self) {
-        let agent: Agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent("rivulet")
-            .timeout_global(Some(self.options.timeout))
-            .build()
-            .into();
-        while let Some(request) = self.next() {
-            let outcome = self.deliver(&agent, &request);
-            let mut state = self.state.lock();
-            match outcome {
-                Ok(()) => {
-                    state.bytes -= request.body.len();
-                    state.requests -= 1;
-                }
-                Err(problem) => _ = state.failed.get_or_insert(problem),
+    /// Starts as many threads as there are requests to post, up to as many as there may be connections. One that does
+    /// not start, where there is no other, is a failure like any other.
+    fn start_threads(self: &Arc<Self>, state: &mut State) {
+        if !state.receivers.is_ready() || state.idle > 0 || state.threads >= self.options.connections {
+            return;
+        }
+        let shared = self.clone();
+        let started = std::thread::Builder::new().name("http sink".into()).spawn(move || shared.run());
+        match started {
+            Ok(_) => state.threads += 1,
+            Err(error) if state.threads == 0 && !self.options.leaves_out => {
+                state.failed.get_or_insert_with(|| format!("no thread: {error}"));
             }
-            drop(state);
-            self.changed.notify_all();
+            Err(error) => self.options.health.retry(&format!("no thread: {error}")),
         }
     }
 
-    /// The next request; `None` when there will be none, or one has failed.
-    fn next(&self) -> Option<Request> {
+    fn run(self: Arc<Self>) {
+        while let Some(waiting) = self.next() {
+            let begun = Instant::now();
+            let attempt = self.attempt(&waiting.request);
+            self.settle(waiting, attempt, begun.elapsed());
+        }
+    }
+
+    /// The next request; `None` when the thread is not needed any more.
+    fn next(self: &Arc<Self>) -> Option<Waiting> {
         let mut state = self.state.lock();
+        let idle_until = Instant::now() + IDLE_MAX;
         loop {
             if state.is_closed || state.failed.is_some() {
+                state.threads -= 1;
                 return None;
             }
-            match state.queue.pop_front() {
-                Some(request) => return Some(request),
-                None => self.changed.wait(&mut state),
-            }
-        }
-    }
-
-    /// Posts a request until it is taken, or its time is over.
-    fn deliver(&self, agent: &Agent, request: &Request) -> Result<(), String> {
-        let deadline = Instant::now() + self.options.retry_for;
-        let mut pause = PAUSE_MIN;
-        loop {
-            let (problem, asked) = match self.attempt(agent, request) {
-                Attempt::Taken => {
-                    self.options.health.take(request.rows, request.body.len());
-                    return Ok(());
+            let now = Instant::now();
+            let until = match state.receivers.next(now) {
+                Ok(waiting) => {
+                    // There may be more of them than threads that are awake.
+                    self.start_threads(&mut state);
+                    return Some(waiting);
                 }
-                Attempt::Rejected(problem) if self.options.skips_rejected => {
-                    self.options.health.leave_out(request.rows, &problem);
-                    // The receiver is there and answers, whatever it thinks of this request.
-                    self.options.health.recover();
-                    return Ok(());
-                }
-                Attempt::Rejected(problem) => return Err(problem),
-                Attempt::Again(problem, asked) => (problem, asked),
+                Err(until) => until,
             };
-            // Up to a quarter more, other for each request, so that those that failed together do not come back
-            // together.
-            let jitter =
-                pause.mul_f64(f64::from(request.idempotency_key.as_bytes().last().copied().unwrap_or(0) % 16) / 64.0);
-            let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));
-            if Instant::now() + wait >= deadline {
-                return Err(format!("{problem} (tried for {:?})", self.options.retry_for));
+            if now >= idle_until && (state.threads > 1 || state.receivers.have_no_queue()) {
+                state.threads -= 1;
+                return None;
             }
-            self.options.health.retry(&problem);
-            if self.is_closed_within(wait) {
-                return Err("given up".into());
-            }
-            pause = (2 * pause).min(PAUSE_MAX);
+            state.idle += 1;
+            let until = until.map_or(idle_until.max(now + IDLE_MAX / 10), |until| until.min(now + IDLE_MAX));
+            self.changed.wait_until(&mut state, until);
+            state.idle -= 1;
         }
     }
 
-    /// Waits, and tells whether nobody wants the result any more.
-    fn is_closed_within(&self, wait: Duration) -> bool {
-        let until = Instant::now() + wait;
+    /// What becomes of a request after an attempt.
+    fn settle(&self, waiting: Waiting, attempt: Attempt, took: Duration) {
+        let Self { options, .. } = self;
+        let (health, request, now) = (&options.health, waiting.request.clone(), Instant::now());
         let mut state = self.state.lock();
-        while !state.is_closed {
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                return state.is_closed;
+        match attempt {
+            Attempt::Taken => {
+                health.take_some(request.rows, request.body.len());
+                if state.receivers.done(&waiting, took) == Change::Recovered {
+                    request.query.inspect(|query| health.recover_query(*query));
+                }
+            }
+            Attempt::Rejected(problem) if options.skips_rejected => {
+                health.leave_out(request.rows, &problem);
+                // The receiver is there and answers, whatever it thinks of this request.
+                if state.receivers.done(&waiting, took) == Change::Recovered {
+                    request.query.inspect(|query| health.recover_query(*query));
+                }
+            }
+            Attempt::Rejected(problem) => _ = state.failed.get_or_insert(problem),
+            Attempt::Again(problem, asked) => {
+                let pause = state.receivers.pause_of(&request.url);
+                // Up to a quarter more, other for each request, so that those that failed together do not come back
+                // together.
+                let last = request.idempotency_key.as_bytes().last().copied().unwrap_or(0);
+                let jitter = pause.mul_f64(f64::from(last % 16) / 64.0);
+                let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));
+                let is_over = now + wait >= waiting.begun(options.leaves_out) + options.retry_for;
+                let problem = if options.has_many_receivers {
+                    format!("{} does not take rows: {problem}", host_of(&request.url))
+                } else {
+                    problem
+                };
+                match (is_over, options.leaves_out) {
+                    (true, false) => {
+                        let problem = format!("{problem} (tried for {:?})", options.retry_for);
+                        state.failed.get_or_insert(problem);
+                    }
+                    (true, true) => {
+                        let begin = now.checked_sub(options.retry_for);
+                        let gone = state.receivers.give_up(&waiting, begin);
+                        self.leave_out(&gone, &format!("{problem} (tried for {:?})", options.retry_for));
+                        request.query.inspect(|query| health.recover_query(*query));
+                    }
+                    (false, _) => {
+                        state.receivers.again(waiting, wait, now);
+                        health.retry(&problem);
+                        request.query.inspect(|query| health.fail_query(*query, &problem));
+                    }
+                }
             }
         }
-        true
+        if state.receivers.failing() == 0 && state.failed.is_none() {
+            health.recover();
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
-    fn attempt(&self, agent: &Agent, request: &Request) -> Attempt {
-        let mut post = agent
-            .post(&self.options.url)
+    /// Counts requests that were left out.
+    fn leave_out(&self, gone: &[Arc<Request>], problem: &str) {
+        if !gone.is_empty() {
+            self.options.health.leave_out(gone.iter().map(|request| request.rows).sum(), problem);
+        }
+    }
+
+    fn attempt(&self, request: &Request) -> Attempt {
+        let mut post = self
+            .agent
+            .post(&*request.url)
             .header("content-type", self.options.content_type)
             .header("idempotency-key", &request.idempotency_key);
         for (name, value) in &self.options.headers {
@@ -224,6 +294,9 @@ impl Shared {
         let response = match post.send(&request.body[..]) {
             Ok(response) => response,
             Err(error @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
+                return Attempt::Rejected(error.to_string());
+            }
+            Err(ureq::Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Attempt::Rejected(error.to_string());
             }
             Err(error) => return Attempt::Again(error.to_string(), None),
@@ -241,4 +314,11 @@ impl Shared {
             Attempt::Rejected(told)
         }
     }
+}
+
+/// Scheme and host of a URL: what is behind them may be a secret.
+fn host_of(url: &str) -> &str {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let end = url[begin..].find('/').map_or(url.len(), |at| begin + at);
+    &url[..end]
 }

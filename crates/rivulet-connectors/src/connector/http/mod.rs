@@ -1,21 +1,25 @@
 //! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
 //!
 //! - [`listener`]: the small server that takes posts, [`source`]: rows of them;
-//! - [`delivery`]: the threads that post, again and again if need be; [`sink`]: requests of rows; [`keys`]: by which a
-//!   receiver tells which have come before.
+//! - [`receivers`]: requests that wait, for each receiver; [`delivery`]: the threads that post, again and again if need
+//!   be; [`sink`]: requests of rows; [`keys`]: by which a receiver tells which have come before; [`pending`]: requests
+//!   that a checkpoint remembers.
 
 mod delivery;
 mod keys;
 mod listener;
+mod pending;
+mod receivers;
 mod sink;
 mod source;
 
+use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use rivulet_dataflow::{Sink, Source};
-use ureq::http::{HeaderName, HeaderValue};
+use rivulet_dataflow::{Sink, SinkError, Source};
+use ureq::http::{HeaderName, HeaderValue, Uri};
 
-use super::description::{Check, Instance, Opening};
+use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
@@ -86,6 +90,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
         messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true }),
+        by_row: Some(BY_ROW),
         ..Opening::NONE
     },
 };
@@ -98,7 +103,12 @@ pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
     source: None,
     sink: Some(SINK),
     example: "CREATE SINK alarms TO 'https://example.org/hook' WITH (headers.authorization => 'Bearer 1234');",
-    open: Opening { sink: Some(open_sink), check: Check { source: None, sink: Some(check_sink) }, ..Opening::NONE },
+    open: Opening {
+        sink: Some(open_sink),
+        check: Check { source: None, sink: Some(check_sink) },
+        by_row: Some(BY_ROW),
+        ..Opening::NONE
+    },
 };
 
 const SINK: DirectionDescription = DirectionDescription {
@@ -106,7 +116,8 @@ const SINK: DirectionDescription = DirectionDescription {
            is posted again after a pause that doubles up to 30 seconds, or that `Retry-After` says; then the query ends with an error. Each \
            request has an `Idempotency-Key` of its own, the same however often it is posted, so that one that comes twice can be told; on a server that makes \
            checkpoints also after a crash, if requests are of one row each. Results \
-           that change are not taken.",
+           that change are not taken. An output of an application goes on: what is rejected, or not taken in time, is left out and \
+           counted.",
     formats: FORMATS,
     guarantees: &[("", Guarantee::OncePerKey), ("`batch_rows` above 1", Guarantee::AtLeastOnce)],
     options: &[
@@ -137,8 +148,10 @@ const SINK: DirectionDescription = DirectionDescription {
         OptionDescription {
             name: "connections",
             kind: OptionKind::Integer { min: 1, max: 64 },
-            default: Some("1"),
-            help: "How many requests are on their way at a time. With more than one they do not arrive in order.",
+            default: None,
+            help: "How many requests are on their way at a time; 1 if nothing is said. With more than one they do not arrive in \
+                   order. Of an output of an application with parameters in its address, 32: one at a time for each address, and \
+                   half of them for those that are slow.",
         },
         OptionDescription {
             name: "headers.*",
@@ -185,7 +198,9 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     let connector = connector_of(spec);
-    url_of(spec, connector)?;
+    if !has_many_receivers(spec) {
+        check_address(spec)?;
+    }
     headers_of(options)?;
     format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
@@ -195,17 +210,68 @@ fn connector_of(spec: &SinkSpec) -> &'static str {
     if spec.connector.eq_ignore_ascii_case(HTTPS.name) { HTTPS.name } else { HTTP.name }
 }
 
-fn url_of(spec: &SinkSpec, connector: &'static str) -> Result<String, ConnectorError> {
-    let (host, path) = parse_address(connector, &spec.address)?;
+/// Whether each row says where it goes.
+fn has_many_receivers(spec: &SinkSpec) -> bool {
+    spec.output.is_some_and(|output| output.has_addresses)
+}
+
+/// How many requests are on their way at a time to receivers of which each has its own rows.
+const SHARED_CONNECTIONS: usize = 32;
+
+/// How addresses are made of parameters.
+const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
+
+/// Appends a value as a part of a URL: what means something there stands as `%2F`.
+fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {
+    match value {
+        "" => return Err("it is empty"),
+        "." | ".." => return Err("it would lead to another path"),
+        _ => {}
+    }
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            url.push(char::from(byte));
+        } else {
+            // Writing to a text does not fail.
+            let _ = write!(url, "%{byte:02X}");
+        }
+    }
+    Ok(())
+}
+
+/// Fails if an address is no URL, or leads to a host that may not be reached.
+fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
+    let connector = connector_of(spec);
+    let url = url_from(connector, &spec.address)?;
+    let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+    spec.host.reach.check_host(&host).map_err(|error| ConnectorError::Address {
+        connector,
+        address: spec.address.clone(),
+        problem: format!("is out of reach: {}", error.why),
+        hint: error.hint.into(),
+    })
+}
+
+/// The URL of an address, which may say by itself that it is encrypted.
+fn url_from(connector: &'static str, address: &str) -> Result<String, ConnectorError> {
+    let connector = if address.starts_with("https://") { HTTPS.name } else { connector };
+    let own = address.strip_prefix(connector).and_then(|rest| rest.strip_prefix(':'));
+    let rest = own.filter(|rest| rest.starts_with("//")).unwrap_or(address);
+    let wrong = |problem: String| ConnectorError::Address {
+        connector,
+        address: address.into(),
+        problem: format!("is no address to post to: {problem}"),
+        hint: format!("write '{connector}://host/path'"),
+    };
+    if rest.split(['/', '?']).next().is_some_and(|host| host.ends_with(':')) {
+        return Err(wrong("it is of another protocol".into()));
+    }
+    let (host, path) = parse_address(connector, rest)?;
     let url = format!("{connector}://{host}{path}");
-    match url.parse::<ureq::http::Uri>() {
-        Ok(_) => Ok(url),
-        Err(error) => Err(ConnectorError::Address {
-            connector,
-            address: spec.address.clone(),
-            problem: format!("is no address to post to: {error}"),
-            hint: format!("write '{connector}://host/path'"),
-        }),
+    match url.parse::<Uri>() {
+        Ok(uri) if uri.host().is_some_and(|host| !host.is_empty() && !host.contains('%')) => Ok(url),
+        Ok(_) => Err(wrong("it names no host".into())),
+        Err(error) => Err(wrong(error.to_string())),
     }
 }
 
@@ -263,28 +329,46 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
          or was taken back",
     )?;
     let format = format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files)?;
+    let has_many_receivers = has_many_receivers(spec);
     let delivery = delivery::DeliveryOptions {
-        url: url_of(spec, connector)?,
         headers: headers_of(options)?,
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
         retry_for: options.duration("retry_for").unwrap_or_default(),
-        skips_rejected: options.text("on_reject") == Some("skip"),
-        connections: options.count("connections").unwrap_or(1),
+        // Who has no end cannot end with an error.
+        skips_rejected: options.text("on_reject") == Some("skip") || spec.output.is_some(),
+        connections: options.count("connections").unwrap_or(if has_many_receivers { SHARED_CONNECTIONS } else { 1 }),
+        has_many_receivers,
+        leaves_out: spec.output.is_some(),
+        reach: spec.host.reach.clone(),
         health: spec.host.health.clone(),
     };
     let batch_rows = options.count("batch_rows").unwrap_or(1);
+    let failed = |error: SinkError| ConnectorError::Open {
+        connector,
+        address: spec.address.clone(),
+        problem: error.0,
+        hint: "drop the query and create it again to begin anew".into(),
+    };
     // Where rows do not come again, a row that is like one before a crash is another one.
-    let keys = spec.checkpoints.as_deref().filter(|_| spec.host.comes_again).map(|prepared| {
+    let keeps_keys = spec.host.comes_again && spec.output.is_none();
+    let keys = spec.checkpoints.as_deref().filter(|_| keeps_keys).map(|prepared| {
         let query = format!("{}-{}", spec.host.server, spec.host.query);
-        keys::Keys::open(&query, instance.number, prepared).map_err(|error| ConnectorError::Open {
-            connector,
-            address: spec.address.clone(),
-            problem: error.0,
-            hint: "drop the query and create it again to begin anew".into(),
-        })
+        keys::Keys::open(&query, instance.number, prepared).map_err(failed)
     });
-    Ok(Box::new(sink::HttpSink::new(delivery, &format, &spec.schema, batch_rows, keys.transpose()?)?))
+    let url = match has_many_receivers {
+        true => format!("{connector}:{}", spec.address),
+        false => {
+            check_address(spec)?;
+            url_from(connector, &spec.address)?
+        }
+    };
+    let to = (connector, url.into());
+    let sink = sink::HttpSink::new(delivery, to, &format, &spec.schema, batch_rows, spec.output, keys.transpose()?)?;
+    if let Some(prepared) = spec.checkpoints.as_deref().filter(|_| spec.output.is_some()) {
+        sink.resume(prepared).map_err(failed)?;
+    }
+    Ok(Box::new(sink))
 }
 
 /// Cuts an address into host (with port) and path.

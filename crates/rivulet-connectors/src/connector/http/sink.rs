@@ -6,15 +6,21 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
-use super::delivery::{Delivery, DeliveryOptions, Request};
+use super::delivery::{Delivery, DeliveryOptions};
 use super::keys::Keys;
-use crate::connector::Health;
+use super::receivers::Request;
+use super::{pending, url_from};
 use crate::connector::outgoing::Outgoing;
+use crate::connector::{Health, OutputRows};
 use crate::formats::{Format, FormatError, RowFormat};
 
 /// Above this many bytes or requests that wait there is no room; one batch may go beyond.
 const ROOM_BYTES: usize = 4 << 20;
 const ROOM_REQUESTS: usize = 1024;
+
+/// The same where each row may have a receiver of its own: they share it.
+const SHARED_ROOM_BYTES: usize = 4 * ROOM_BYTES;
+const SHARED_ROOM_REQUESTS: usize = 16 * ROOM_REQUESTS;
 
 /// What bodies in this format are called.
 pub(super) fn content_type(format: &RowFormat) -> &'static str {
@@ -28,7 +34,12 @@ pub(super) fn content_type(format: &RowFormat) -> &'static str {
 
 /// A request for each row, or for several.
 pub(super) struct HttpSink {
-    url: String,
+    connector: &'static str,
+    /// Where rows go, or a template of that.
+    url: Arc<str>,
+    /// What rows have behind the columns, which are so many.
+    output: Option<OutputRows>,
+    columns: usize,
     delivery: Delivery,
     health: Arc<Health>,
     outgoing: Outgoing,
@@ -44,11 +55,14 @@ pub(super) struct HttpSink {
 }
 
 impl HttpSink {
+    /// `prepared` has the requests that a checkpoint remembers.
     pub(super) fn new(
         options: DeliveryOptions,
+        (connector, url): (&'static str, Arc<str>),
         format: &RowFormat,
         schema: &SchemaRef,
         batch_rows: usize,
+        output: Option<OutputRows>,
         keys: Option<Arc<Keys>>,
     ) -> Result<Self, FormatError> {
         if batch_rows > 1 && !format.is_text() {
@@ -60,27 +74,73 @@ impl HttpSink {
         }
         let outgoing = Outgoing::new(format, schema, false)?;
         let is_array = content_type(format) == "application/json";
-        let (url, health) = (options.url.clone(), options.health.clone());
+        let health = options.health.clone();
         let run = RandomState::new().build_hasher().finish();
-        let delivery = Delivery::start(options);
-        Ok(Self { url, delivery, health, outgoing, batch_rows, is_array, keys, run, requests: 0 })
+        let (delivery, columns) = (Delivery::new(options), schema.fields().len());
+        let requests = 0;
+        Ok(Self {
+            connector,
+            url,
+            output,
+            columns,
+            delivery,
+            health,
+            outgoing,
+            batch_rows,
+            is_array,
+            keys,
+            run,
+            requests,
+        })
+    }
+
+    /// Takes requests again that a checkpoint remembers.
+    pub(super) fn resume(&self, prepared: &[String]) -> Result<(), SinkError> {
+        for text in prepared.iter().filter(|text| !text.is_empty()) {
+            let requests = pending::read(text)?;
+            self.health.hand(requests.iter().map(|request| request.rows).sum());
+            self.delivery.push(requests.into_iter());
+        }
+        Ok(())
     }
 
     fn failed(&self, problem: &str) -> SinkError {
         SinkError(format!("cannot post to {}: {problem}", self.url))
+    }
+
+    fn has_many_receivers(&self) -> bool {
+        self.output.is_some_and(|output| output.has_addresses)
     }
 }
 
 impl Sink for HttpSink {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
         self.delivery.check().map_err(|problem| self.failed(&problem))?;
+        let split = self.output.map(|output| output.split(batch, self.columns)).transpose()?;
+        let (batch, owners) = match &split {
+            Some((batch, owners)) => (batch, Some(owners)),
+            None => (batch, None),
+        };
         let (is_array, batch_rows, run, requests) = (self.is_array, self.batch_rows, self.run, &mut self.requests);
-        let keys = self.keys.as_deref();
+        let (keys, connector) = (self.keys.as_deref(), self.connector);
         let encoded = self.outgoing.encode(batch)?;
-        let starts = (0..encoded.rows()).step_by(batch_rows);
         self.health.hand(encoded.rows());
-        self.delivery.push(starts.map(|start| {
-            let rows = start..(start + batch_rows).min(encoded.rows());
+        let address = |row: usize| owners.and_then(|owners| owners.address(row));
+        // The last one: rows of one query come one behind the other.
+        let (mut url, mut url_of) = (self.url.clone(), None);
+        let mut start = 0;
+        let made = std::iter::from_fn(|| {
+            if start >= encoded.rows() {
+                return None;
+            }
+            let to = address(start);
+            let same = (start..encoded.rows()).take(batch_rows).take_while(|row| address(*row) == to);
+            let rows = start..start + same.count();
+            if let Some(to) = to.filter(|to| url_of != Some(*to)) {
+                // It was checked when the query was created.
+                url = url_from(connector, to).map_or_else(|_| to.into(), Into::into);
+                url_of = Some(to);
+            }
             let mut body = Vec::new();
             for row in rows.clone() {
                 match (batch_rows, is_array, body.is_empty()) {
@@ -97,9 +157,16 @@ impl Sink for HttpSink {
             }
             // Of the delivery and not of its content: rows may be equal.
             *requests += 1;
-            let idempotency_key = keys.map_or_else(|| format!("{run:016x}{requests:016x}"), |keys| keys.key(&body));
-            Request { body, rows: rows.len(), idempotency_key }
-        }));
+            let idempotency_key = match owners.map(|owners| owners.id(start)).filter(|id| !id.is_empty()) {
+                Some(id) if rows.len() == 1 => id.to_owned(),
+                Some(id) => format!("{id}-{}", rows.len()),
+                None => keys.map_or_else(|| format!("{run:016x}{requests:016x}"), |keys| keys.key(&body)),
+            };
+            let query = owners.filter(|_| to.is_some()).map(|owners| owners.query(start));
+            start = rows.end;
+            Some(Request { url: url.clone(), body, rows: rows.len(), idempotency_key, query })
+        });
+        self.delivery.push(made);
         Ok(())
     }
 
@@ -113,17 +180,24 @@ impl Sink for HttpSink {
     }
 
     fn has_room(&self) -> bool {
-        self.delivery.has_room(ROOM_BYTES, ROOM_REQUESTS)
+        match self.has_many_receivers() {
+            true => self.delivery.has_room(SHARED_ROOM_BYTES, SHARED_ROOM_REQUESTS),
+            false => self.delivery.has_room(ROOM_BYTES, ROOM_REQUESTS),
+        }
     }
 
     fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
-        if self.keys.is_some() { Some(self) } else { None }
+        if self.keys.is_some() || self.output.is_some() { Some(self) } else { None }
     }
 }
 
-/// Requests are final at once; what goes with checkpoints are their keys.
+/// Requests are final at once; what goes with checkpoints are their keys, and of an output of an application the
+/// requests that wait: nobody waits for its receivers.
 impl TransactionalSink for HttpSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        if self.output.is_some() {
+            return Ok(Some(self.delivery.undelivered(|requests| pending::saved(requests))));
+        }
         Ok(self.drain()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
     }
 
@@ -134,6 +208,6 @@ impl TransactionalSink for HttpSink {
 
     /// Keys behind a checkpoint are others.
     fn waits_for_commit(&self) -> bool {
-        true
+        self.keys.is_some()
     }
 }

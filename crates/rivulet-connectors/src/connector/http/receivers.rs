@@ -1,0 +1,526 @@
+//! Requests that wait for their receivers: a queue for each, and which of them is tried next.
+//!
+//! A receiver is fast until an attempt fails or takes long. Those that are not share half of the connections, so that
+//! the others have a connection whatever becomes of them.
+//!
+//! What must hold: the requests of one receiver leave in their order. What waits is bounded: for fast receivers their
+//! sinks ask whether there is room; of a slow one, where each row has a receiver of its own, the oldest requests give
+//! way.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The first pause between two attempts; it doubles.
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// The longest one, also if the receiver asks for more.
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A receiver that takes longer for a request is slow.
+const FAST: Duration = Duration::from_secs(1);
+
+/// A receiver is slow, too, if a request waits for so long.
+const WAITS_MAX: Duration = Duration::from_secs(5);
+
+/// How much waits for one slow receiver.
+const SLOW_BYTES: usize = 1 << 20;
+const SLOW_REQUESTS: usize = 1_024;
+
+/// How much waits for all slow ones together.
+const SLOW_BYTES_ALL: usize = 64 << 20;
+
+/// After so many requests to fast receivers comes one to a slow one.
+const FAST_IN_A_ROW: usize = 8;
+
+/// So many receivers are known by their pace while nothing waits for them.
+const RECEIVERS_MAX: usize = 65_536;
+
+/// What is posted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Where to.
+    pub(super) url: Arc<str>,
+    pub(super) body: Vec<u8>,
+    pub(super) rows: usize,
+    /// The same however often the request is posted, and of no other one.
+    pub(super) idempotency_key: String,
+    /// The query that it is of, where a sink has rows of many.
+    pub(super) query: Option<u64>,
+}
+
+/// A request, since when it waits, and since when it is tried.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) request: Arc<Request>,
+    since: Instant,
+    tried: Option<Instant>,
+}
+
+/// One receiver.
+#[derive(Debug)]
+struct Receiver {
+    queue: VecDeque<Waiting>,
+    on_their_way: Vec<Arc<Request>>,
+    /// Of both.
+    bytes: usize,
+    pause: Duration,
+    is_slow: bool,
+    is_failing: bool,
+    /// Until when nothing is posted to it.
+    rests_until: Option<Instant>,
+    /// Whether it is among those that have a request to post.
+    is_listed: bool,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            on_their_way: Vec::new(),
+            bytes: 0,
+            pause: PAUSE_MIN,
+            is_slow: false,
+            is_failing: false,
+            rests_until: None,
+            is_listed: false,
+        }
+    }
+}
+
+/// All receivers of a sink.
+#[derive(Debug)]
+pub(super) struct Receivers {
+    known: HashMap<Arc<str>, Receiver>,
+    fast: VecDeque<Arc<str>>,
+    slow: VecDeque<Arc<str>>,
+    resting: BTreeSet<(Instant, Arc<str>)>,
+    /// How many requests may be on their way: to one, and to all that are slow.
+    of_one_max: usize,
+    slow_max: usize,
+    slow_on_their_way: usize,
+    /// How often a fast receiver came first since a slow one did.
+    fast_in_a_row: usize,
+    /// What waits or is on its way: for fast receivers, and for slow ones.
+    fast_bytes: usize,
+    fast_requests: usize,
+    slow_bytes: usize,
+    slow_requests: usize,
+    failing: usize,
+    /// Whether requests for slow receivers give way.
+    gives_way: bool,
+}
+
+/// A receiver fails, or takes requests again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Recovered,
+}
+
+impl Receivers {
+    /// There is one receiver, to which so many requests are on their way at a time; or, if it `gives_way`, one for each
+    /// row, and so many requests to all together.
+    pub(super) fn new(connections: usize, gives_way: bool) -> Self {
+        Self {
+            known: HashMap::new(),
+            fast: VecDeque::new(),
+            slow: VecDeque::new(),
+            resting: BTreeSet::new(),
+            of_one_max: if gives_way { 1 } else { connections },
+            slow_max: if gives_way { (connections / 2).max(1) } else { connections },
+            slow_on_their_way: 0,
+            fast_in_a_row: 0,
+            fast_bytes: 0,
+            fast_requests: 0,
+            slow_bytes: 0,
+            slow_requests: 0,
+            failing: 0,
+            gives_way,
+        }
+    }
+
+    /// Takes a request. Gives back those that give way to it.
+    pub(super) fn push(&mut self, request: Arc<Request>, now: Instant) -> Vec<Arc<Request>> {
+        let (url, bytes) = (request.url.clone(), request.body.len());
+        if self.known.len() > RECEIVERS_MAX {
+            self.known.retain(|_, one| !one.is_idle());
+        }
+        let receiver = self.known.entry(url.clone()).or_default();
+        let waits = receiver.queue.front().is_some_and(|first| now.duration_since(first.since) > WAITS_MAX);
+        receiver.queue.push_back(Waiting { request, since: now, tried: None });
+        receiver.bytes += bytes;
+        match receiver.is_slow {
+            true => (self.slow_bytes, self.slow_requests) = (self.slow_bytes + bytes, self.slow_requests + 1),
+            false => (self.fast_bytes, self.fast_requests) = (self.fast_bytes + bytes, self.fast_requests + 1),
+        }
+        if waits && self.gives_way {
+            self.mark(&url, true);
+        }
+        let gone = if self.gives_way { self.give_way(&url) } else { Vec::new() };
+        self.list(&url);
+        gone
+    }
+
+    /// The next request to post, whose receiver rests no longer; or until when all rest that have one.
+    pub(super) fn next(&mut self, now: Instant) -> Result<Waiting, Option<Instant>> {
+        while let Some((until, _)) = self.resting.first().filter(|(until, _)| *until <= now) {
+            let until = *until;
+            let (_, url) = self.resting.pop_first().expect("it was looked at");
+            if let Some(receiver) = self.known.get_mut(&url).filter(|receiver| receiver.rests_until == Some(until)) {
+                receiver.rests_until = None;
+            }
+            self.list(&url);
+        }
+        let has_slow = self.slow_on_their_way < self.slow_max && !self.slow.is_empty();
+        let is_slow = has_slow && (self.fast.is_empty() || self.fast_in_a_row >= FAST_IN_A_ROW);
+        self.fast_in_a_row = if is_slow { 0 } else { self.fast_in_a_row + 1 };
+        let url = if is_slow { self.slow.pop_front() } else { self.fast.pop_front() };
+        let Some(url) = url else { return Err(self.resting.first().map(|(until, _)| *until)) };
+        let Some(receiver) = self.known.get_mut(&url) else { return self.next(now) };
+        receiver.is_listed = false;
+        // One that has begun to rest since it was listed is listed again behind that.
+        if receiver.rests_until.is_some() {
+            return self.next(now);
+        }
+        let Some(mut waiting) = receiver.queue.pop_front() else { return self.next(now) };
+        waiting.tried.get_or_insert(now);
+        receiver.on_their_way.push(waiting.request.clone());
+        self.slow_on_their_way += usize::from(receiver.is_slow);
+        self.list(&url);
+        Ok(waiting)
+    }
+
+    /// Whether a request may be posted right now.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.fast.is_empty() || (!self.slow.is_empty() && self.slow_on_their_way < self.slow_max)
+    }
+
+    /// A request is done: taken within this time, or left out.
+    pub(super) fn done(&mut self, waiting: &Waiting, took: Duration) -> Change {
+        let url = &waiting.request.url;
+        self.forget(&waiting.request);
+        let Some(receiver) = self.known.get_mut(url) else { return Change::None };
+        receiver.pause = PAUSE_MIN;
+        let was_failing = std::mem::take(&mut receiver.is_failing);
+        self.failing -= usize::from(was_failing);
+        self.mark(url, took > FAST);
+        self.list(url);
+        if self.known.get(url).is_some_and(|one| one.is_idle() && !one.is_slow) {
+            self.known.remove(url);
+        }
+        if was_failing { Change::Recovered } else { Change::None }
+    }
+
+    /// An attempt failed: the request comes first again, when its receiver has rested.
+    pub(super) fn again(&mut self, waiting: Waiting, rest: Duration, now: Instant) {
+        let (url, until) = (waiting.request.url.clone(), now + rest);
+        self.mark(&url, true);
+        let Some(receiver) = self.known.get_mut(&url) else { return };
+        self.slow_on_their_way -= 1;
+        receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, &waiting.request));
+        receiver.queue.push_front(waiting);
+        receiver.pause = (2 * receiver.pause).min(PAUSE_MAX);
+        self.failing += usize::from(!std::mem::replace(&mut receiver.is_failing, true));
+        receiver.rests_until = Some(until);
+        self.resting.insert((until, url));
+    }
+
+    /// A request is given up, and with it all of its receiver that have waited since before `begin`.
+    pub(super) fn give_up(&mut self, waiting: &Waiting, begin: Option<Instant>) -> Vec<Arc<Request>> {
+        self.mark(&waiting.request.url, true);
+        let mut gone = vec![waiting.request.clone()];
+        self.forget(&waiting.request);
+        let Some(receiver) = self.known.get_mut(&waiting.request.url) else { return gone };
+        while let Some(old) = receiver.queue.pop_front_if(|one| begin.is_some_and(|begin| one.since < begin)) {
+            receiver.bytes -= old.request.body.len();
+            self.slow_bytes -= old.request.body.len();
+            self.slow_requests -= 1;
+            gone.push(old.request);
+        }
+        self.list(&waiting.request.url);
+        self.note_idle(&waiting.request.url);
+        gone
+    }
+
+    /// How long a receiver rests that does not say it itself.
+    pub(super) fn pause_of(&self, url: &str) -> Duration {
+        self.known.get(url).map_or(PAUSE_MIN, |receiver| receiver.pause)
+    }
+
+    /// How many do not take requests at present.
+    pub(super) fn failing(&self) -> usize {
+        self.failing
+    }
+
+    /// Bytes and requests for receivers that are waited for.
+    pub(super) fn room_taken(&self) -> (usize, usize) {
+        match self.gives_way {
+            true => (self.fast_bytes, self.fast_requests),
+            false => (self.fast_bytes + self.slow_bytes, self.fast_requests + self.slow_requests),
+        }
+    }
+
+    /// Whether nothing waits or is on its way.
+    pub(super) fn are_idle(&self) -> bool {
+        self.fast_requests + self.slow_requests == 0
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn have_no_queue(&self) -> bool {
+        self.resting.is_empty() && self.fast.is_empty() && self.slow.is_empty()
+    }
+
+    /// All requests that have not been taken, for each receiver in their order.
+    pub(super) fn undelivered(&self) -> impl Iterator<Item = &Arc<Request>> {
+        self.known.values().flat_map(|receiver| {
+            receiver.on_their_way.iter().chain(receiver.queue.iter().map(|waiting| &waiting.request))
+        })
+    }
+
+    /// Puts a receiver among those that have a request to post, if it has one and may get it.
+    fn list(&mut self, url: &Arc<str>) {
+        let Some(receiver) = self.known.get_mut(url) else { return };
+        let is_free = receiver.on_their_way.len() < self.of_one_max && receiver.rests_until.is_none();
+        if receiver.is_listed || receiver.queue.is_empty() || !is_free {
+            return;
+        }
+        receiver.is_listed = true;
+        match receiver.is_slow {
+            true => self.slow.push_back(url.clone()),
+            false => self.fast.push_back(url.clone()),
+        }
+    }
+
+    /// Notes the pace of a receiver.
+    fn mark(&mut self, url: &Arc<str>, is_slow: bool) {
+        let Some(receiver) = self.known.get_mut(url).filter(|receiver| receiver.is_slow != is_slow) else { return };
+        receiver.is_slow = is_slow;
+        let (bytes, on_their_way) = (receiver.bytes, receiver.on_their_way.len());
+        let requests = receiver.queue.len() + on_their_way;
+        if std::mem::take(&mut receiver.is_listed) {
+            let listed = if is_slow { &mut self.fast } else { &mut self.slow };
+            listed.retain(|one| one != url);
+        }
+        match is_slow {
+            true => {
+                (self.fast_bytes, self.fast_requests) = (self.fast_bytes - bytes, self.fast_requests - requests);
+                (self.slow_bytes, self.slow_requests) = (self.slow_bytes + bytes, self.slow_requests + requests);
+                self.slow_on_their_way += on_their_way;
+            }
+            false => {
+                (self.slow_bytes, self.slow_requests) = (self.slow_bytes - bytes, self.slow_requests - requests);
+                (self.fast_bytes, self.fast_requests) = (self.fast_bytes + bytes, self.fast_requests + requests);
+                self.slow_on_their_way -= on_their_way;
+            }
+        }
+        self.list(url);
+    }
+
+    /// A request is neither waiting nor on its way any more.
+    fn forget(&mut self, request: &Arc<Request>) {
+        let Some(receiver) = self.known.get_mut(&request.url) else { return };
+        receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, request));
+        receiver.bytes -= request.body.len();
+        match receiver.is_slow {
+            true => {
+                self.slow_on_their_way -= 1;
+                self.slow_bytes -= request.body.len();
+                self.slow_requests -= 1;
+            }
+            false => {
+                self.fast_bytes -= request.body.len();
+                self.fast_requests -= 1;
+            }
+        }
+    }
+
+    /// Has the oldest requests of a slow receiver give way until what waits for it is within bounds; then those of the
+    /// one for which most waits, until all is.
+    fn give_way(&mut self, url: &Arc<str>) -> Vec<Arc<Request>> {
+        let mut gone = Vec::new();
+        let Some(receiver) = self.known.get(url).filter(|receiver| receiver.is_slow) else { return gone };
+        let (bytes, requests) = (receiver.bytes, receiver.queue.len() + receiver.on_their_way.len());
+        if bytes > SLOW_BYTES || requests > SLOW_REQUESTS {
+            // The newest stays, however large it is.
+            self.drop_oldest(url, SLOW_BYTES, SLOW_REQUESTS, 1, &mut gone);
+        }
+        if self.slow_bytes > SLOW_BYTES_ALL {
+            // Half of it, so that it is not looked for again with the next request.
+            let slow = self.known.iter().filter(|(_, one)| one.is_slow);
+            let largest = slow.max_by_key(|(_, one)| one.bytes).map(|(url, one)| (url.clone(), one.bytes));
+            if let Some((largest, bytes)) = largest {
+                self.drop_oldest(&largest, bytes / 2, usize::MAX, 0, &mut gone);
+                self.note_idle(&largest);
+            }
+        }
+        gone
+    }
+
+    /// Drops requests down to so many bytes and requests, but none that is on its way, and not the newest ones.
+    fn drop_oldest(
+        &mut self,
+        url: &Arc<str>,
+        bytes: usize,
+        requests: usize,
+        newest: usize,
+        gone: &mut Vec<Arc<Request>>,
+    ) {
+        let Some(receiver) = self.known.get_mut(url) else { return };
+        while receiver.queue.len() > newest
+            && (receiver.bytes > bytes || receiver.queue.len() + receiver.on_their_way.len() > requests)
+        {
+            let Some(oldest) = receiver.queue.pop_front() else { break };
+            receiver.bytes -= oldest.request.body.len();
+            self.slow_bytes -= oldest.request.body.len();
+            self.slow_requests -= 1;
+            gone.push(oldest.request);
+        }
+    }
+
+    /// A receiver for which nothing waits does not fail.
+    fn note_idle(&mut self, url: &Arc<str>) {
+        if let Some(receiver) = self.known.get_mut(url).filter(|one| one.is_idle()) {
+            self.failing -= usize::from(std::mem::take(&mut receiver.is_failing));
+        }
+    }
+}
+
+impl Receiver {
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.on_their_way.is_empty()
+    }
+}
+
+impl Waiting {
+    /// Since when it is tried, or since when it waits where that counts.
+    pub(super) fn begun(&self, counts_waiting: bool) -> Instant {
+        if counts_waiting { self.since } else { self.tried.unwrap_or(self.since) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(url: &str, body: &str) -> Arc<Request> {
+        Arc::new(Request {
+            url: url.into(),
+            body: body.as_bytes().to_vec(),
+            rows: 1,
+            idempotency_key: String::new(),
+            query: None,
+        })
+    }
+
+    fn body(waiting: &Waiting) -> &str {
+        std::str::from_utf8(&waiting.request.body).unwrap()
+    }
+
+    /// What the counters say is what there is.
+    fn check(receivers: &Receivers) {
+        let count = |is_slow: bool| {
+            let of = receivers.known.values().filter(|one| one.is_slow == is_slow);
+            of.fold((0, 0), |(bytes, requests), one| {
+                let all = one.queue.iter().map(|waiting| &waiting.request).chain(&one.on_their_way);
+                assert_eq!(one.bytes, all.map(|one| one.body.len()).sum::<usize>());
+                (bytes + one.bytes, requests + one.queue.len() + one.on_their_way.len())
+            })
+        };
+        assert_eq!(count(false), (receivers.fast_bytes, receivers.fast_requests));
+        assert_eq!(count(true), (receivers.slow_bytes, receivers.slow_requests));
+        let slow = receivers.known.values().filter(|one| one.is_slow);
+        assert_eq!(slow.map(|one| one.on_their_way.len()).sum::<usize>(), receivers.slow_on_their_way);
+        assert_eq!(receivers.known.values().filter(|one| one.is_failing).count(), receivers.failing);
+    }
+
+    #[test]
+    fn slow_receivers_leave_connections_to_the_others() {
+        let mut receivers = Receivers::new(4, true);
+        let now = Instant::now();
+        for url in ["a", "b", "c", "d"] {
+            (0..2).for_each(|n| assert!(receivers.push(request(url, &format!("{url}{n}")), now).is_empty()));
+        }
+        // One request a receiver, all at a time.
+        let taken: Vec<Waiting> = (0..4).map(|_| receivers.next(now).unwrap()).collect();
+        assert_eq!(taken.iter().map(body).collect::<Vec<_>>(), ["a0", "b0", "c0", "d0"]);
+        assert_eq!(receivers.next(now).unwrap_err(), None);
+        check(&receivers);
+        // Three of them fail, and rest.
+        let later = now + Duration::from_secs(10);
+        let mut taken = taken.into_iter();
+        let d = taken.next_back().unwrap();
+        taken.for_each(|waiting| receivers.again(waiting, PAUSE_MIN, later));
+        assert_eq!((receivers.failing(), receivers.next(later).unwrap_err()), (3, Some(later + PAUSE_MIN)));
+        check(&receivers);
+        assert_eq!(receivers.done(&d, Duration::ZERO), Change::None);
+        assert_eq!(body(&receivers.next(later).unwrap()), "d1");
+        // Two of the four connections are for them.
+        let later = later + PAUSE_MIN;
+        let first = receivers.next(later).unwrap();
+        let second = receivers.next(later).unwrap();
+        assert_eq!((body(&first), body(&second)), ("a0", "b0"), "in order, and what failed comes first");
+        assert!(receivers.next(later).is_err());
+        receivers.push(request("e", "e0"), later);
+        assert_eq!(body(&receivers.next(later).unwrap()), "e0");
+        assert_eq!(receivers.done(&first, Duration::from_millis(5)), Change::Recovered);
+        assert_eq!(receivers.failing(), 2);
+        assert_eq!(body(&receivers.next(later).unwrap()), "a1", "it is fast again");
+        check(&receivers);
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_receiver_is_bounded_and_the_oldest_gives_way() {
+        let mut receivers = Receivers::new(2, true);
+        let now = Instant::now();
+        receivers.push(request("a", "first"), now);
+        let first = receivers.next(now).unwrap();
+        receivers.again(first, PAUSE_MIN, now);
+        let gone = |n: usize, receivers: &mut Receivers| receivers.push(request("a", &format!("{n}")), now).len();
+        let gone: usize = (0..2 * SLOW_REQUESTS).map(|n| gone(n, &mut receivers)).sum();
+        assert_eq!(gone, SLOW_REQUESTS + 1);
+        check(&receivers);
+        assert_eq!(receivers.room_taken(), (0, 0), "nobody waits for it");
+        let next = receivers.next(now + PAUSE_MIN).unwrap();
+        assert_eq!(body(&next), format!("{SLOW_REQUESTS}"), "the newest are there");
+        // A while later all is old.
+        let later = now + Duration::from_secs(60);
+        assert_eq!(receivers.give_up(&next, Some(later)).len(), SLOW_REQUESTS);
+        assert!(receivers.are_idle() && receivers.failing() == 0, "nothing waits for it");
+        check(&receivers);
+    }
+
+    #[test]
+    fn all_slow_receivers_together_are_bounded_too() {
+        let mut receivers = Receivers::new(2, true);
+        let now = Instant::now();
+        let large = "x".repeat(SLOW_BYTES / 2);
+        let mut gone = 0;
+        for n in 0..200 {
+            let url = format!("r{n}");
+            gone += receivers.push(request(&url, &large), now).len();
+            let waiting = receivers.next(now).unwrap();
+            receivers.again(waiting, Duration::from_secs(60), now);
+            gone += receivers.push(request(&url, &large), now).len();
+            check(&receivers);
+        }
+        assert!(receivers.slow_bytes <= SLOW_BYTES_ALL && gone > 0, "{gone}");
+    }
+
+    #[test]
+    fn one_receiver_waits_and_nothing_gives_way() {
+        let mut receivers = Receivers::new(2, false);
+        let now = Instant::now();
+        for n in 0..2_000 {
+            assert!(receivers.push(request("a", &format!("{n}")), now).is_empty());
+        }
+        let (first, second) = (receivers.next(now).unwrap(), receivers.next(now).unwrap());
+        assert!(receivers.next(now).is_err(), "two connections");
+        receivers.done(&second, Duration::ZERO);
+        receivers.again(first, PAUSE_MIN, now);
+        assert!(receivers.next(now).is_err(), "it rests");
+        check(&receivers);
+        assert_eq!(body(&receivers.next(now + PAUSE_MIN).unwrap()), "0");
+        assert_eq!(receivers.room_taken().1, 1_999);
+    }
+}
