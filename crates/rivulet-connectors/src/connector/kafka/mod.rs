@@ -26,7 +26,7 @@ use rdkafka::config::FromClientConfig;
 use rdkafka::error::KafkaError;
 use rivulet_dataflow::{Sink, Source};
 
-use super::description::{Check, Instance, Opening};
+use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace, Messages,
@@ -145,6 +145,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             place: Some(MessagePlace { partition: "partition_column", offset: "offset_column", go_on: start::go_on }),
             is_confirmed: false,
         }),
+        by_row: Some(BY_ROW),
         ..Opening::NONE
     },
 };
@@ -157,8 +158,47 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
     metadata::Layout::new(spec, options, &format).map(drop)
 }
 
+/// How topics are made of parameters.
+const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
+
+fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
+    parse_address(&spec.address).map(drop)
+}
+
+/// Appends a value as a part of a topic.
+fn push_value(value: &str, address: &mut String) -> Result<(), &'static str> {
+    if value.is_empty() {
+        return Err("it is empty");
+    }
+    address.push_str(value);
+    match value.bytes().all(is_in_topics) {
+        true => Ok(()),
+        false => Err("topics are of letters, digits, '.', '_' and '-'"),
+    }
+}
+
+/// The brokers and the topic of a sink; where each row has its own, a template of it.
+fn address_of(spec: &SinkSpec) -> Result<(&str, &str), ConnectorError> {
+    if spec.output.is_none_or(|output| !output.has_addresses) {
+        return parse_address(&spec.address);
+    }
+    match spec.address.trim_start_matches("//").split_once('/') {
+        Some((brokers, topic)) if !brokers.contains('{') && !brokers.is_empty() => Ok((brokers, topic)),
+        _ => Err(ConnectorError::Address {
+            connector: CONNECTOR.name,
+            address: spec.address.clone(),
+            problem: "has no brokers that are the same for all queries".into(),
+            hint: "parameters stand in the topic alone: 'kafka:host:port/alerts-{home}'".into(),
+        }),
+    }
+}
+
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
-    parse_address(&spec.address)?;
+    address_of(spec)?;
+    if spec.output.is_some() && options.text("delivery") == Some("exactly_once") {
+        let hint = "leave it out: an output of an application delivers at least once";
+        return Err(options.wrong("delivery", "is for sinks of big queries", hint));
+    }
     properties::check(options, &spec.host.files)?;
     format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files).map(drop)
 }
@@ -205,7 +245,7 @@ fn open_source(
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let (_, topic) = parse_address(&spec.address)?;
+    let (_, topic) = address_of(spec)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     let key = key::KeyEncoder::new(spec, options)?;
     let failed = |error| sink_problem(spec, options, error);
@@ -220,8 +260,9 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
             return Err(options.wrong("delivery", "is 'exactly_once', and nobody makes checkpoints here", hint));
         }
     };
-    let (changes, health) = (spec.changes, &spec.host.health);
-    let opened = sink::KafkaSink::open(&config, topic, &format, &spec.schema, changes, key, transactions, health);
+    let (changes, health, output) = (spec.changes, &spec.host.health, spec.output);
+    let opened =
+        sink::KafkaSink::open(&config, topic, &format, &spec.schema, changes, key, output, transactions, health);
     Ok(Box::new(opened.map_err(failed)?))
 }
 
@@ -252,7 +293,7 @@ fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction
 fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, ConnectorError> {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", parse_address(&spec.address)?.0)
+        .set("bootstrap.servers", address_of(spec)?.0)
         .set("client.id", "rivulet")
         .set("enable.idempotence", "true")
         // As clients in Java do it, so that equal keys meet in one partition whoever writes them.
@@ -260,6 +301,10 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, Connecto
         .set("linger.ms", "5")
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
         .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
+    if spec.output.is_some() {
+        // It waits for its broker, as long as that takes.
+        config.set("message.timeout.ms", "0");
+    }
     properties::set(&mut config, options, &spec.host.files)?;
     Ok(config)
 }
@@ -308,6 +353,10 @@ fn broker_problem(spec: &SourceSpec, problem: String) -> ConnectorError {
     }
 }
 
+fn is_in_topics(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
+}
+
 /// Cuts an address into brokers and topic.
 fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
     let wrong = |problem: &str| ConnectorError::Address {
@@ -321,8 +370,7 @@ fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
     if brokers.split(',').any(|broker| broker.trim().is_empty()) {
         return Err(wrong("does not say which broker"));
     }
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(is_allowed) {
+    if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(is_in_topics) {
         return Err(wrong("has no topic of letters, digits, '.', '_' and '-'"));
     }
     Ok((brokers, topic))

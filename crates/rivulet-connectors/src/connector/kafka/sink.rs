@@ -22,8 +22,8 @@ use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
 use super::transaction::Transactions;
-use crate::connector::Health;
 use crate::connector::outgoing::Outgoing;
+use crate::connector::{Health, OutputRows};
 use crate::formats::{FormatError, RowFormat};
 
 /// How many messages and kibibytes may wait in the library.
@@ -51,6 +51,8 @@ pub(super) struct Deliveries {
     /// What is wrong with the connections, as the library has said it last since a message was delivered.
     problem: Mutex<Option<String>>,
     has_problem: AtomicBool,
+    /// Whether a message that the broker does not take is left out, and counted, in the place of a failure.
+    leaves_out: bool,
     health: Arc<Health>,
 }
 
@@ -60,7 +62,12 @@ pub(super) struct Context(Arc<Deliveries>);
 
 impl Context {
     pub(super) fn new(health: &Arc<Health>) -> Self {
-        Self(Arc::new(Deliveries { health: health.clone(), ..Deliveries::default() }))
+        Self::leaving_out(health, false)
+    }
+
+    /// Of a sink that goes on without messages that the broker does not take, if it `leaves_out` such.
+    fn leaving_out(health: &Arc<Health>, leaves_out: bool) -> Self {
+        Self(Arc::new(Deliveries { health: health.clone(), leaves_out, ..Deliveries::default() }))
     }
 
     pub(super) fn health(&self) -> &Health {
@@ -95,6 +102,7 @@ impl ProducerContext for Context {
                 }
                 self.0.health.take(1, bytes);
             }
+            Err((error, _)) if self.0.leaves_out => self.0.health.leave_out(1, &error.to_string()),
             Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),
         }
         self.0.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -115,6 +123,9 @@ pub(super) struct KafkaSink {
     sender: Sender,
     outgoing: Outgoing,
     key: Option<KeyEncoder>,
+    /// What rows have behind the columns, which are so many.
+    output: Option<OutputRows>,
+    columns: usize,
     /// Of a changing result, of which only the newest row of each key counts.
     newest: Option<Newest>,
     /// Until when all has to be delivered.
@@ -137,6 +148,7 @@ struct Sender {
 
 /// A message that is held here.
 struct Held {
+    topic: Option<Box<str>>,
     key: Option<Box<[u8]>>,
     payload: Option<Box<[u8]>>,
 }
@@ -150,6 +162,7 @@ impl KafkaSink {
         schema: &SchemaRef,
         changes: bool,
         key: Option<KeyEncoder>,
+        output: Option<OutputRows>,
         transactions: Option<Arc<Transactions>>,
         health: &Arc<Health>,
     ) -> Result<Self, OpenError> {
@@ -158,14 +171,16 @@ impl KafkaSink {
         let producer = match &transactions {
             Some(transactions) => transactions.producer().clone(),
             None => {
-                let made = ThreadedProducer::from_config_and_context(config, Context::new(health));
+                let made =
+                    ThreadedProducer::from_config_and_context(config, Context::leaving_out(health, output.is_some()));
                 made.map_err(OpenError::Kafka)?
             }
         };
         let deliveries = producer.context().0.clone();
         let overflow = RefCell::default();
         let sender = Sender { producer: Some(producer), transactions, deliveries, topic: topic.to_owned(), overflow };
-        Ok(Self { sender, outgoing, key, newest: changes.then(Newest::default), finish_by: None, has_left: false })
+        let (newest, columns) = (changes.then(Newest::default), schema.fields().len());
+        Ok(Self { sender, outgoing, key, output, columns, newest, finish_by: None, has_left: false })
     }
 
     fn write_changes(&mut self, batch: &Batch) -> Result<(), SinkError> {
@@ -183,15 +198,24 @@ impl KafkaSink {
         newest.send(due, |key, value| {
             // Only the newest row of a key goes: the others never waited for the broker.
             self.sender.deliveries.health.hand(1);
-            self.sender.send(Some(key), value)
+            self.sender.send(None, Some(key), value)
         })
     }
 
     fn write_rows(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        let split = self.output.map(|output| output.split(batch, self.columns)).transpose()?;
+        let (batch, owners) = match &split {
+            Some((batch, owners)) => (batch, Some(owners)),
+            None => (batch, None),
+        };
         let keys = self.key.as_mut().map(|key| key.encode(batch));
         let encoded = self.outgoing.encode(batch)?;
         self.sender.deliveries.health.hand(encoded.rows());
-        (0..encoded.rows()).try_for_each(|row| self.sender.send(keys.map(|keys| keys.row(row)), Some(encoded.row(row))))
+        (0..encoded.rows()).try_for_each(|row| {
+            let address = owners.and_then(|owners| owners.address(row));
+            let topic = address.and_then(|address| address.rsplit_once('/')).map(|(_, topic)| topic);
+            self.sender.send(topic, keys.map(|keys| keys.row(row)), Some(encoded.row(row)))
+        })
     }
 }
 
@@ -207,24 +231,26 @@ impl Sender {
         }
     }
 
-    /// Hands one message to the library, which copies it, or holds it until that has room.
-    fn send(&self, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<(), SinkError> {
+    /// Hands one message to the library, which copies it, or holds it until that has room. Without a topic it goes to
+    /// that of the sink.
+    fn send(&self, topic: Option<&str>, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<(), SinkError> {
         let mut overflow = self.overflow.borrow_mut();
         // In order: what is held goes first.
-        if !overflow.is_empty() || !self.try_send(key, payload)? {
-            overflow.push_back(Held { key: key.map(Box::from), payload: payload.map(Box::from) });
+        if !overflow.is_empty() || !self.try_send(topic, key, payload)? {
+            let (key, payload) = (key.map(Box::from), payload.map(Box::from));
+            overflow.push_back(Held { topic: topic.map(Box::from), key, payload });
         }
         Ok(())
     }
 
     /// Hands one message to the library; false if that has no room.
-    fn try_send(&self, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<bool, SinkError> {
+    fn try_send(&self, topic: Option<&str>, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<bool, SinkError> {
         let Some(producer) = &self.producer else { return Err(self.failed("it was given up")) };
         if let Some(transactions) = &self.transactions {
             transactions.begin().map_err(|error| self.given_up(&error))?;
         }
         let bytes = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
-        let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(&self.topic, bytes);
+        let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(topic.unwrap_or(&self.topic), bytes);
         (record.key, record.payload) = (key, payload);
         // Before it is sent: it may be delivered before this thread goes on.
         self.deliveries.waiting.fetch_add(1, Ordering::AcqRel);
@@ -249,7 +275,7 @@ impl Sender {
     fn send_held(&self) -> Result<(), SinkError> {
         let mut overflow = self.overflow.borrow_mut();
         while let Some(held) = overflow.front() {
-            if !self.try_send(held.key.as_deref(), held.payload.as_deref())? {
+            if !self.try_send(held.topic.as_deref(), held.key.as_deref(), held.payload.as_deref())? {
                 break;
             }
             overflow.pop_front();
