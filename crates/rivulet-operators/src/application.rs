@@ -285,11 +285,24 @@ pub struct Output {
     pub address: Address,
     /// How they are written.
     pub format: FormatSpec,
+    /// What is said to the connector of the address, which alone knows what it means.
+    pub options: Vec<OutputOption>,
     /// The condition on rows, as written.
     pub condition: Option<String>,
     /// The columns, the same for all outputs: `Utf8`, `Int64`, `Float64`, `Boolean` or `Timestamp(Microsecond, None)`,
     /// all nullable.
     pub schema: SchemaRef,
+}
+
+/// An option of an output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputOption {
+    /// The name, in lower case.
+    pub name: String,
+    /// The value.
+    pub value: Literal,
+    /// Line and column where the name stands in the text of the application, from 1; zeros if it stands in none.
+    pub position: (u32, u32),
 }
 
 /// What happens to an event that finds the inbox full.

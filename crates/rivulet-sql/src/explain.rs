@@ -148,6 +148,11 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
     for output in &application.outputs {
         let name = output.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
         writeln!(out, "\noutput{name} to {}, format {}", output.address, format_text(&output.format))?;
+        if !output.options.is_empty() {
+            // By name: a value may be a secret of the connector.
+            let names: Vec<&str> = output.options.iter().map(|option| option.name.as_str()).collect();
+            writeln!(out, "  with {}", names.join(", "))?;
+        }
         if let Some(condition) = &output.condition {
             writeln!(out, "  when {condition}")?;
         }

@@ -22,14 +22,15 @@ pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v 
 /// shown as it is if it names topics only.
 pub fn shown_application(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
     let Ok(Statement::CreateApplication(create)) = parse_stored(text).map(|stored| stored.statement) else {
-        return match ["kafka:", "http:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector)) {
+        return match ["kafka:", "http:", "https:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector)) {
             true => "(this version does not understand the statement)".into(),
             false => text.to_owned(),
         };
     };
-    let inputs = create.inputs.iter().filter_map(|input| Some((&input.address.as_ref()?.0, &input.options)));
-    let values = inputs.flat_map(|(address, options)| {
-        options.iter().filter_map(|option| hidden(address, false, option, &shown)).collect::<Vec<_>>()
+    let inputs = create.inputs.iter().filter_map(|input| Some((&input.address.as_ref()?.0, false, &input.options)));
+    let outputs = create.outputs.iter().filter_map(|output| Some((&output.address.as_ref()?.0, true, &output.options)));
+    let values = inputs.chain(outputs).flat_map(|(address, is_sink, options)| {
+        options.iter().filter_map(|option| hidden(address, is_sink, option, &shown)).collect::<Vec<_>>()
     });
     lexer::with_values(text, values)
 }

@@ -343,6 +343,7 @@ pub(crate) struct OutputDeclaration {
     pub(crate) name: Option<Name>,
     pub(crate) address: Option<(String, Position)>,
     pub(crate) format: FormatSpec,
+    pub(crate) options: Vec<(Name, Literal, Position)>,
     /// Where `OUTPUT` stands.
     pub(crate) position: Position,
 }

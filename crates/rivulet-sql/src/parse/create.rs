@@ -179,10 +179,10 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
         };
         cursor.expect_word("FORMAT")?;
         let format = format(cursor)?;
-        if cursor.is_word("with") {
-            return Err(SqlError::new(cursor.position(), "an output has no options")
-                .hint("WITH (...) stands after the input's FORMAT"));
-        }
+        let options = match cursor.eat_word("with") {
+            true => cursor.named_values("the name of an option")?,
+            false => Vec::new(),
+        };
         let condition = if cursor.eat_word("when") { Some(condition(cursor)?) } else { None };
         let same =
             |other: &OutputDeclaration| other.name.as_ref().zip(name.as_ref()).is_some_and(|(a, b)| a.text == b.text);
@@ -192,7 +192,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
         if outputs.len() == OUTPUTS_MAX {
             return Err(SqlError::new(position, format!("an application has at most {OUTPUTS_MAX} outputs")));
         }
-        outputs.push(OutputDeclaration { name, address, format, position });
+        outputs.push(OutputDeclaration { name, address, format, options, position });
         conditions.push(condition);
     }
     if let Some(nameless) = outputs.iter().find(|output| output.name.is_none()).filter(|_| outputs.len() > 1) {

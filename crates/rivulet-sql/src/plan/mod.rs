@@ -43,10 +43,10 @@ use std::sync::Arc;
 
 use rivulet_operators::PlanError;
 
-use crate::application::{Application, Output, Parameter, Tables};
+use crate::application::{Application, Output, OutputOption, Parameter, Tables};
 use crate::code::{SQL, SqlCode};
-use crate::statement::CreateApplication;
-use crate::{Position, SqlError};
+use crate::statement::{CreateApplication, Name};
+use crate::{Literal, Position, SqlError};
 use declarations::Declarations;
 
 pub(crate) use source::BoundCheck;
@@ -88,6 +88,7 @@ fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application,
         name: output.name.as_ref().map(|name| name.text.clone()),
         address,
         format: output.format.clone(),
+        options: output.options.iter().map(option_of).collect(),
         condition: condition.as_ref().map(ToString::to_string),
         schema: planned.output_schema.clone(),
     });
@@ -118,6 +119,11 @@ fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application,
             meanings: planned.meanings,
         }),
     })
+}
+
+/// An option as the connector of the output gets it.
+fn option_of((name, value, _): &(Name, Literal, Position)) -> OutputOption {
+    OutputOption { name: name.text.clone(), value: value.clone(), position: name.position.into() }
 }
 
 /// The places of the parameters on which it depends what a query computes.

@@ -96,6 +96,7 @@ impl CodeLoader for Arithmetic {
                 name: None,
                 address: address("out"),
                 format: json(),
+                options: Vec::new(),
                 condition: None,
                 schema: numbers("result"),
             }],
