@@ -812,7 +812,7 @@ pub struct WindowWait {
     pub max_us: Option<u64>,
 }
 
-/// How a source or sink of a big query, or the source of an application's input, gets on with the device behind it.
+/// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndHealth {
     /// The name of the source or sink; of an application that of the input.
@@ -1044,6 +1044,8 @@ pub struct ApplicationStatus {
     pub warnings: Vec<String>,
     /// How each source gets on that its inputs read beside topics, by the name of the input.
     pub health: Vec<EndHealth>,
+    /// How its outputs get on that are no topics.
+    pub outputs: Vec<EndHealth>,
 }
 
 /// Percentiles of a latency, in microseconds; `None` before the first event.

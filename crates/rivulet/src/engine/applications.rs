@@ -15,6 +15,7 @@ use rivulet_runtime::Workers;
 
 use super::languages::Languages;
 use super::not_running::{NotRunning, Unrestored};
+use super::outlets::Outlets;
 use super::prepare::Preparation;
 use super::routing::Routing;
 use super::running::{Prepared, Running};
@@ -32,6 +33,7 @@ pub(super) struct Applications {
     pub(super) workers: Arc<Workers>,
     tables: Arc<ReferenceTables>,
     routing: Arc<Routing>,
+    pub(super) outlets: Arc<Outlets>,
     known: Mutex<Known>,
 }
 
@@ -55,8 +57,9 @@ impl Applications {
         workers: Arc<Workers>,
         tables: Arc<ReferenceTables>,
         routing: Arc<Routing>,
+        outlets: Arc<Outlets>,
     ) -> Self {
-        Self { preparation, workers, tables, routing, known: Mutex::default() }
+        Self { preparation, workers, tables, routing, outlets, known: Mutex::default() }
     }
 
     /// Starts the applications that the catalog remembers.
@@ -204,6 +207,7 @@ impl Applications {
             sources: OnceLock::new(),
         });
         running.log_warnings();
+        self.outlets.begin(number, running.outputs.outlets().cloned().collect());
         self.routing.open(&running);
         self.routing.keep_results(&running, true);
         self.routing.sources().begin_of(&running);
@@ -215,6 +219,7 @@ impl Applications {
     pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
         let mut known = self.known.lock();
         known.hashed.remove(&before.id());
+        self.outlets.begin(after.number, after.outputs.outlets().cloned().collect());
         known.insert(after);
     }
 
@@ -223,6 +228,7 @@ impl Applications {
     pub(super) fn end(&self, number: ApplicationNumber) {
         let mut known = self.known.lock();
         known.not_running.remove(&number);
+        self.outlets.drop_of(number);
         if let Some(running) = known.numbered.remove(&number) {
             self.routing.close(&running);
             self.workers.remove_group(running.group.id());
@@ -326,6 +332,21 @@ impl Applications {
         let mut all: Vec<ApplicationInfo> = running.chain(known.not_running_of(tenant).map(NotRunning::info)).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
+    }
+
+    /// What is wrong with outputs of those that run, as anybody may know.
+    pub(super) fn troubled_outputs(&self) -> Vec<String> {
+        /// So many are named.
+        const NAMED_MAX: usize = 16;
+        let running = self.running();
+        let troubles = running.iter().flat_map(|running| {
+            let (is_public, name) = (running.tenant.is_default(), running.full_name().in_public());
+            running.outputs.troubles().map(move |trouble| match is_public {
+                true => trouble,
+                false => format!("an output of the application {name} does not work"),
+            })
+        });
+        troubles.take(NAMED_MAX).collect()
     }
 
     /// The status of those of a tenant that do not run, by name.

@@ -24,12 +24,13 @@
 //! and `not_running` (what an upgrade has left behind), `sources` (inputs that read no topics), `queries`, `lifecycle`
 //! (whether one runs), `upgrade` (how a new version takes over), `replace` (that of an application), `routing`,
 //! `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` with
-//! `texts` and `answers` (SQL), `output` (the sink of a task), `outside` (what waits for files, brokers and other
-//! servers), `messaging` (broker or client), `memory` (how much there may be), `checkpoints`, `backup` and `event_log`
-//! (what outlives the process), `attempts` and `threads` (what is done again and again), `reserve` (a start on a full
+//! `texts` and `answers` (SQL), `output` (the sink of a task), `addresses`, `outlet` and `outlets` (where rows go
+//! that are no messages), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
+//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and `threads` (what is done again and again), `reserve` (a start on a full
 //! disk), `status` and `exposition` (what is counted), `warnings` (what an owner should know), [`stepped`] (for
 //! simulations and trials).
 
+mod addresses;
 mod answers;
 mod applications;
 mod attempts;
@@ -47,6 +48,8 @@ mod memory;
 mod messaging;
 mod not_running;
 mod offer;
+mod outlet;
+mod outlets;
 mod output;
 mod outside;
 mod prepare;
@@ -95,6 +98,7 @@ pub use languages::Languages;
 use memory::MemoryBound;
 pub(crate) use messaging::client_options;
 use messaging::{Messaging, Network};
+use outlets::Outlets;
 use outside::Outside;
 use prepare::Preparation;
 use queries::Queries;
@@ -111,7 +115,7 @@ pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::applications as saved;
 pub(crate) use checkpoints::catalog as saved_catalog;
 pub(crate) use checkpoints::home as checkpoint_home;
-pub(crate) use prepare::{input_formats, input_sources};
+pub(crate) use prepare::{check_outputs, input_formats, input_sources};
 pub(crate) use tables::read_table;
 pub(crate) use texts::{format_error, literal_text};
 
@@ -133,6 +137,7 @@ pub struct Engine {
     applications: Arc<Applications>,
     tables: Arc<ReferenceTables>,
     routing: Arc<Routing>,
+    outlets: Arc<Outlets>,
     threads: Arc<Threads>,
     /// Whether it was said that it will be stopped.
     stops_soon: AtomicBool,
@@ -250,6 +255,7 @@ impl Engine {
         watched
             .and_then(|()| reserve::watch(&engine.config.data_dir, &engine.catalog, &engine.threads))
             .and_then(|()| warnings::watch(&engine.applications, &engine.threads))
+            .and_then(|()| engine.outlets.watch(&engine.threads))
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
@@ -288,10 +294,13 @@ impl Engine {
             taps: taps.clone(),
             server_id: server_id.clone(),
             host,
+            files: files.clone(),
         };
-        let applications = Applications::new(preparation, workers.clone(), tables.clone(), routing.clone());
+        let outlets = Arc::<Outlets>::default();
+        let applications =
+            Applications::new(preparation, workers.clone(), tables.clone(), routing.clone(), outlets.clone());
         let applications = Arc::new(applications);
-        let way_out = WayOut::new(messaging.clone(), event_log.clone(), is_stopped.clone());
+        let way_out = WayOut::new(messaging.clone(), event_log.clone(), outlets.clone(), is_stopped.clone());
         let way_out = Arc::new(way_out);
         let queries = Arc::new(Queries {
             applications: applications.clone(),
@@ -360,6 +369,7 @@ impl Engine {
             applications,
             tables,
             routing,
+            outlets,
             threads: Arc::default(),
             stops_soon: AtomicBool::new(false),
             is_stopped,
@@ -407,7 +417,11 @@ impl Engine {
     /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the
     /// log from which on events may be missing in that.
     fn load(&self) -> Result<LogPosition, ServiceError> {
-        let read = self.checkpoints.as_ref().map(|checkpoints| checkpoints.read(&self.event_log)).transpose()?;
+        let read = self
+            .checkpoints
+            .as_ref()
+            .map(|checkpoints| checkpoints.read(&self.event_log, &self.outlets))
+            .transpose()?;
         let (mut unrestored, mut found, position) = read.unwrap_or_default();
         // Before numbers are passed over, below.
         unrestored.altered_next = self.catalog.alteration_next()?;
@@ -470,9 +484,11 @@ impl Engine {
             );
         }
         self.messaging.stop();
+        self.outlets.finish();
         // What was sent is sent: now nothing changes any more, and nothing of it is done again.
         self.threads.end();
         self.coordinator.end();
+        self.outlets.end();
         self.event_log.close();
     }
 }

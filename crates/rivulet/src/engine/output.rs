@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{AsArray, BooleanArray};
-use arrow::datatypes::UInt32Type;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringBuilder, UInt64Builder};
+use arrow::datatypes::{Field, FieldRef, Schema, UInt32Type};
 use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
@@ -14,8 +14,10 @@ use rivulet_dataflow::{
     Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, Slot, SlotTable,
 };
 
+use super::addresses::SinkAddress;
+use super::outlet::Outlet;
 use super::taps::{Taps, Watched};
-use super::topics::{InputTopics, Topics};
+use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::service::generated_name;
 
@@ -38,7 +40,10 @@ pub(super) struct Outputs {
     /// How many rows each output was given.
     pub(super) rows: Vec<AtomicU64>,
     pub(super) topics: Topics,
-    pub(super) options: PublishOptions,
+    /// Where the results of each output go.
+    pub(super) targets: Vec<Target>,
+    /// How late rows and dead letters are published.
+    pub(super) publish_refused: PublishOptions,
     pub(super) taps: Arc<Taps>,
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
@@ -50,6 +55,14 @@ pub(super) struct Outputs {
     pub(super) inputs: Vec<String>,
 }
 
+/// Where the results of an output go.
+pub(super) enum Target {
+    /// To topics, published like this.
+    Topics(PublishOptions),
+    /// To a sink of another connector.
+    Outlet(Arc<Outlet>),
+}
+
 /// The sink of one task.
 pub(super) struct TaskSink {
     outputs: Arc<Outputs>,
@@ -58,13 +71,24 @@ pub(super) struct TaskSink {
     encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
     messages: PublishBatch,
+    /// Rows for outputs that are no topics, by output.
+    for_outlets: Vec<(usize, Batch)>,
     /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and
     /// send in turn.
     watched: Vec<(QueryId, String)>,
     topic: String,
     /// Kept for their memory.
     id: String,
+    value: String,
     numbers: Vec<u64>,
+}
+
+/// What a task's sink keeps for its memory, and what somebody watches, while rows are made for an outlet.
+struct Kept<'a> {
+    watched: &'a mut Vec<(QueryId, String)>,
+    address: &'a mut String,
+    id: &'a mut String,
+    value: &'a mut String,
 }
 
 impl TaskSink {
@@ -76,9 +100,11 @@ impl TaskSink {
             encoders,
             rows: EncodedRows::default(),
             messages: PublishBatch::default(),
+            for_outlets: Vec::new(),
             watched: Vec::new(),
             topic: String::new(),
             id: String::new(),
+            value: String::new(),
             numbers: Vec::new(),
         }
     }
@@ -89,7 +115,7 @@ impl TaskSink {
         let _ = write!(
             letter,
             ",\"query\":\"{}\",\"query_id\":{id},\"reason\":\"{}\",\"detail\":\"{}\",\"arrival_ms\":{}",
-            json_escape(&self.name(id)),
+            json_escape(&self.outputs.query_name(id)),
             refusal.reason.name(),
             json_escape(&refusal.detail),
             refusal.arrival_us / 1_000,
@@ -114,14 +140,6 @@ impl TaskSink {
         }
         letter.push('}');
         letter
-    }
-
-    /// A query's name. From the catalog, because the engine's state may not be locked here.
-    fn name(&self, id: QueryId) -> String {
-        match self.outputs.catalog.read_query(id, |stored| stored.name.to_owned()) {
-            Ok(Some(name)) if !name.is_empty() => name,
-            _ => generated_name(id),
-        }
     }
 }
 
@@ -176,6 +194,19 @@ impl TaskSink {
         shows: impl Fn(usize) -> bool,
     ) -> Result<(), SinkError> {
         let Self { outputs, encoders, rows, messages, watched, topic, id, .. } = self;
+        let (publish, template) = match (&outputs.targets[output], &outputs.topics.outputs[output]) {
+            (Target::Topics(publish), OutputAddress::Topic(template)) => (*publish, template),
+            (Target::Outlet(outlet), OutputAddress::Sink(address)) => {
+                let mut kept = Kept { watched, address: topic, id, value: &mut self.value };
+                let made = outputs.rows_for(outlet, address, batch, numbers, slots, shows, &mut kept)?;
+                outputs.rows[output].fetch_add(made.rows() as u64, Ordering::Relaxed);
+                if !made.is_empty() {
+                    self.for_outlets.push((output, made));
+                }
+                return Ok(());
+            }
+            _ => unreachable!("both are made of the same address"),
+        };
         let numbered = outputs.server_of_ids.as_deref().zip(numbers);
         rows.clear();
         encoders[output].encode(batch, rows);
@@ -184,14 +215,14 @@ impl TaskSink {
         for (row, &slot) in batch.slots.iter().enumerate() {
             // Of queries that share a slot each has its own output.
             slots.for_each_query(slot, |query, slots, slot| {
-                write_topic(&outputs.topics.outputs[output], slots, slot, topic);
+                write_topic(template, slots, slot, topic);
                 id.clear();
                 if let Some((server, numbers)) = numbered {
                     // Writing to a text does not fail.
                     let _ = write!(id, "{server}-{query}-{}", numbers[row]);
                 }
                 // A row that cannot be published must not cost the rows of other queries.
-                if let Err(error) = messages.push_with_id(topic, id, rows.row(row), outputs.options) {
+                if let Err(error) = messages.push_with_id(topic, id, rows.row(row), publish) {
                     failure = Err(sink_error(error));
                     return;
                 }
@@ -211,6 +242,89 @@ impl TaskSink {
 }
 
 impl Outputs {
+    /// Makes a batch for an output that is no topic, all of whose rows go to it: a row for each query that shares a
+    /// slot, and behind the columns whose it is, what tells it from others, and where it goes.
+    #[expect(clippy::too_many_arguments, reason = "as of outputs that are topics")]
+    fn rows_for(
+        &self,
+        outlet: &Outlet,
+        address: &SinkAddress,
+        batch: &Batch,
+        numbers: Option<&[u64]>,
+        slots: &SlotTable,
+        shows: impl Fn(usize) -> bool,
+        kept: &mut Kept<'_>,
+    ) -> Result<Batch, SinkError> {
+        let Kept { watched, address: text, id, value } = kept;
+        let numbered = self.server_of_ids.as_deref().zip(numbers);
+        let mut places = Vec::with_capacity(batch.rows());
+        let mut queries = UInt64Builder::with_capacity(batch.rows());
+        let (mut ids, mut addresses) = (StringBuilder::new(), StringBuilder::new());
+        for (row, &slot) in batch.slots.iter().enumerate() {
+            slots.for_each_query(slot, |query, slots, slot| {
+                places.push(row as u32);
+                if outlet.has_owners() {
+                    queries.append_value(query);
+                    id.clear();
+                    if let Some((server, numbers)) = numbered {
+                        // Writing to a text does not fail.
+                        let _ = write!(id, "{server}-{query}-{}", numbers[row]);
+                    }
+                    ids.append_value(&**id);
+                }
+                if outlet.has_addresses() {
+                    text.clear();
+                    address.write(slots, slot, value, text);
+                    addresses.append_value(&**text);
+                }
+                if shows(row) && self.taps.is_watched(&Watched::Query(query)) {
+                    watched.push((query, encode_row_as_json(batch, row)));
+                }
+            });
+        }
+        let failed = |error: ArrowError| SinkError(error.to_string());
+        let is_each_once = places.len() == batch.rows() && places.windows(2).all(|pair| pair[0] < pair[1]);
+        let rows = if is_each_once { batch.clone() } else { batch.take(&places).map_err(failed)? };
+        let mut fields: Vec<FieldRef> = rows.columns.schema_ref().fields().to_vec();
+        let mut columns = rows.columns.columns().to_vec();
+        let mut append = |name: &str, column: ArrayRef| {
+            fields.push(Arc::new(Field::new(name, column.data_type().clone(), false)));
+            columns.push(column);
+        };
+        if outlet.has_owners() {
+            append("$query", Arc::new(queries.finish()));
+            append("$id", Arc::new(ids.finish()));
+        }
+        if outlet.has_addresses() {
+            append("$address", Arc::new(addresses.finish()));
+        }
+        let columns = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(failed)?;
+        Ok(rows.with_columns(columns))
+    }
+}
+
+impl Outputs {
+    /// A query's name. From the catalog, because the engine's state may not be locked here.
+    fn query_name(&self, id: QueryId) -> String {
+        match self.catalog.read_query(id, |stored| stored.name.to_owned()) {
+            Ok(Some(name)) if !name.is_empty() => name,
+            _ => generated_name(id),
+        }
+    }
+
+    /// What is wrong with outputs that are no topics.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
+        self.outlets().filter_map(|outlet| outlet.trouble(|query| self.query_name(query)))
+    }
+
+    /// The outputs that are no topics.
+    pub(super) fn outlets(&self) -> impl Iterator<Item = &Arc<Outlet>> {
+        self.targets.iter().filter_map(|target| match target {
+            Target::Topics(_) => None,
+            Target::Outlet(outlet) => Some(outlet),
+        })
+    }
+
     /// Where the content of a refusal goes: to the topic for late rows or the dead letters of its input; if inputs had
     /// come together already, to the first input's that has one.
     fn topic_of<'t>(
@@ -245,7 +359,7 @@ impl GroupSink for TaskSink {
                     _ => return,
                 };
                 write_topic(topic, slots, slot, &mut self.topic);
-                if let Err(error) = self.messages.push(&self.topic, text.as_bytes(), outputs.options) {
+                if let Err(error) = self.messages.push(&self.topic, text.as_bytes(), outputs.publish_refused) {
                     written = Err(sink_error(error));
                 }
             });
@@ -274,11 +388,16 @@ impl GroupSink for TaskSink {
         if !self.messages.is_empty() {
             self.publisher.submit(&mut self.messages);
         }
+        for (output, batch) in self.for_outlets.drain(..) {
+            if let Target::Outlet(outlet) = &self.outputs.targets[output] {
+                outlet.write(batch);
+            }
+        }
         Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.publisher.has_room()
+        self.publisher.has_room() && self.outputs.outlets().all(|outlet| outlet.has_room())
     }
 }
 

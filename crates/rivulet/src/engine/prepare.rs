@@ -8,23 +8,28 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::{ConnectorError, Host, OutputRows, SinkSpec, publish_options};
+use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
+use rivulet_connectors::mqtt::PublishOptions;
 use rivulet_connectors::mqtt::feed::FeedLayout;
 use rivulet_dataflow::{Cut, Decoder};
-use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Tables};
+use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Output, Tables};
 use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
 
+use super::addresses::SinkAddress;
 use super::languages::Languages;
 use super::messaging::Messaging;
-use super::output::{Outputs, TaskSink};
+use super::outlet::Outlet;
+use super::output::{Outputs, Target, TaskSink};
 use super::running::{InputShape, Prepared};
 use super::sources;
 use super::taps::Taps;
 use super::texts::{format_error, literal_text};
-use super::topics::{InputTopics, Topics};
+use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::run::{CONNECTORS, placed_at};
 use crate::service::{ErrorKind, ServiceError, Tenant};
 
 /// What applications are prepared with.
@@ -38,14 +43,21 @@ pub(super) struct Preparation {
     pub(super) server_id: String,
     /// What sources of inputs find in this process.
     pub(super) host: Host,
+    /// Those that statements may name.
+    pub(super) files: Files,
 }
 
 impl Preparation {
     /// What can be wrong with an application that the planner does not know: connectors and formats.
     pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
-        let topics = Topics::new(&application, &tenant.named(&application.name), |input| self.is_logged(input))?;
+        let host = self.host_of(tenant, &application);
+        let sink = |output: &Output, names: &[&str]| sink_address(output, names, &host);
+        let name = tenant.named(&application.name);
+        let topics = Topics::new(&application, &name, |input| self.is_logged(input), sink)?;
         application.inputs.iter().try_for_each(|input| sources::check(input, &self.host))?;
+        let is_checkpointed = self.config.checkpoint.is_some()
+            && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None);
         let mut inputs = Vec::with_capacity(application.inputs.len());
         for (input, topics) in application.inputs.iter().zip(&topics.inputs) {
             inputs.push(input_format(input, topics)?);
@@ -53,11 +65,24 @@ impl Preparation {
         let keeps_topics = |(place, input): (usize, &InputFormat)| u32::from(!input.topic_columns.is_empty()) << place;
         let topic_inputs = inputs.iter().take(u32::BITS as usize).enumerate().map(keeps_topics).sum();
         let mut output_formats = Vec::with_capacity(application.outputs.len());
-        for output in &application.outputs {
-            let (format, times) = format(&output.format)?;
+        for (output, address) in application.outputs.iter().zip(&topics.outputs) {
+            let (format, times) = match address {
+                OutputAddress::Topic(_) => format(&output.format)?,
+                // Its connector writes it, perhaps as what messages have not; live results show it as JSON.
+                OutputAddress::Sink(_) => (Format::Json, Times::default()),
+            };
             format.encoder_of(output.schema.clone(), &times).map_err(|error| format_error(&error, &output.format))?;
             output_formats.push((format, times));
         }
+        let default = self.messaging.publish_options();
+        let target = |(output, address): (&Output, &OutputAddress)| match address {
+            OutputAddress::Topic(_) => published(output, default).map(Target::Topics),
+            OutputAddress::Sink(address) => {
+                let (name, spec) = (output.name.as_deref(), address.spec.clone());
+                Ok(Target::Outlet(Arc::new(Outlet::new(&application.name, name, spec, is_checkpointed))))
+            }
+        };
+        let targets = application.outputs.iter().zip(&topics.outputs).map(target).collect::<Result<Vec<_>, _>>()?;
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
             // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
@@ -67,7 +92,8 @@ impl Preparation {
             has_bits: application.has_output_bits,
             rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
             topics: topics.clone(),
-            options: self.messaging.publish_options(),
+            targets,
+            publish_refused: default,
             taps: self.taps.clone(),
             catalog: self.catalog.clone(),
             last_refusal: Mutex::default(),
@@ -135,11 +161,21 @@ impl Preparation {
                 false => application.cut.clone(),
             },
             passes_on: false,
-            is_checkpointed: self.config.checkpoint.is_some()
-                && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None),
+            is_checkpointed,
         };
         let warnings = self.warnings_of(&application);
         Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, warnings })
+    }
+
+    /// What outputs that are no topics find in this process: not its broker, behind whose routes they are.
+    fn host_of(&self, tenant: &Tenant, application: &Application) -> Host {
+        Host {
+            files: self.files.clone(),
+            reach: self.config.reach.clone(),
+            server: self.server_id.clone(),
+            query: format!("application {}", tenant.named(&application.name).in_log()),
+            ..Host::default()
+        }
     }
 
     /// Whether what inputs promise can be kept.
@@ -205,6 +241,59 @@ pub(super) fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError>
     Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
 }
 
+/// How the results of an output are published. What it does not say is as in `default`.
+fn published(output: &Output, default: PublishOptions) -> Result<PublishOptions, ServiceError> {
+    publish_options(&options_of(output), default).map_err(|error| placed(&error, output))
+}
+
+fn options_of(output: &Output) -> Vec<(String, String)> {
+    output.options.iter().map(|option| (option.name.clone(), literal_text(&option.value))).collect()
+}
+
+/// What a connector says of an output, at its place.
+fn placed(error: &ConnectorError, output: &Output) -> ServiceError {
+    let at = |name: &str| output.options.iter().find(|option| option.name == name).map(|option| option.position);
+    placed_at(error, output.address.position, Some(output.format.position), at)
+}
+
+/// Where the rows of an output go that is no topic, checked by its connector.
+fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddress, ServiceError> {
+    let Output { address, format, schema, .. } = output;
+    let by_row = CONNECTORS.by_row(&address.connector);
+    let format_options = format.options.iter().map(|(name, value)| (name.clone(), literal_text(value)));
+    let has_addresses = address.parameters().next().is_some();
+    let spec = SinkSpec {
+        connector: address.connector.clone(),
+        address: address.template.clone(),
+        format: Some((format.name.clone(), format_options.collect())),
+        schema: schema.clone(),
+        changes: false,
+        key: None,
+        options: options_of(output),
+        host: host.clone(),
+        checkpoints: None,
+        output: by_row.map(|_| OutputRows { has_addresses }),
+    };
+    CONNECTORS.check_sink(&spec).map_err(|error| placed(&error, output))?;
+    if CONNECTORS.replaced_file(&spec).is_some() {
+        let message = format!("'{address}' would be finished when its application ends");
+        return Err(ServiceError::invalid(message)
+            .with_hint("write a folder, 'file:alarms/', or a file with WITH (append => true)")
+            .at_place(address.position));
+    }
+    SinkAddress::new(address, names, by_row, spec)
+}
+
+/// Looks at the outputs of an application that are no topics, without opening them.
+///
+/// # Errors
+/// One of them is none.
+pub(crate) fn check_outputs(application: &Application, host: &Host) -> Result<(), ServiceError> {
+    let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    let mut sinks = application.outputs.iter().filter(|output| output.address.connector != "mqtt");
+    sinks.try_for_each(|output| sink_address(output, &names, host).map(drop))
+}
+
 /// How the rows of an input are made of its events. A decoder of them can be made.
 fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, ServiceError> {
     let (format, times) = format(&input.format)?;
@@ -237,7 +326,8 @@ pub(crate) fn input_sources(application: &Application) -> Result<Vec<Option<Feed
 }
 
 fn topics_of_trial(application: &Application) -> Result<Topics, ServiceError> {
-    Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false)
+    let sink = |output: &Output, names: &[&str]| sink_address(output, names, &Host::of_user());
+    Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false, sink)
 }
 
 /// The decoder of an application's rows.

@@ -103,6 +103,11 @@ impl Running {
         self.sources().iter().map(|reader| reader.health()).collect()
     }
 
+    /// How its outputs get on that are no topics.
+    pub(super) fn output_health(&self) -> Vec<EndHealth> {
+        self.outputs.outlets().map(|outlet| outlet.health()).collect()
+    }
+
     /// An answer about it, with its warnings.
     pub(super) fn answer(&self, text: String) -> String {
         self.warnings.iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))
@@ -130,6 +135,7 @@ impl Running {
             times_in_seconds: self.times_in_seconds(),
             warnings,
             health: self.health(),
+            outputs: self.output_health(),
             ..of_metrics(metrics)
         }
     }

@@ -125,7 +125,7 @@ fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
     }
 }
 
-/// The text of an application without the secrets of its sources.
+/// The text of an application without the secrets of its sources and of its outputs.
 pub(super) fn shown_sql(text: &str) -> String {
     /// Options that the connector does not have.
     const OWN: [&str; 13] = [
@@ -143,8 +143,9 @@ pub(super) fn shown_sql(text: &str) -> String {
         "offset_column",
         "timestamp_column",
     ];
-    shown_application(text, |connector, _, name, value| match OWN.contains(&name) || connector == "mqtt" {
-        true => value.into(),
+    shown_application(text, |connector, is_sink, name, value| match is_sink {
+        true => CONNECTORS.shown_option(connector, Direction::Sink, name, value),
+        false if OWN.contains(&name) || connector == "mqtt" => value.into(),
         false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
     })
 }

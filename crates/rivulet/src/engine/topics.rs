@@ -10,8 +10,11 @@ use rivulet_connectors::mqtt::feed::{
 };
 use rivulet_connectors::mqtt::topic::push_level;
 use rivulet_connectors::mqtt::{Direction, Template, TopicPart};
-use rivulet_operators::application::{Address, Application, Input, Part, SourceInput, SourcePart};
+use rivulet_dataflow::{Slot, SlotTable};
+use rivulet_operators::application::{Address, Application, Input, Output, Part, SourceInput, SourcePart};
 
+use super::addresses::SinkAddress;
+use super::output::write_topic;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, FullName, ServiceError};
 
@@ -21,7 +24,32 @@ pub(super) struct Topics {
     /// Of each input.
     pub(super) inputs: Vec<InputTopics>,
     /// Of each output.
-    pub(super) outputs: Vec<Template>,
+    pub(super) outputs: Vec<OutputAddress>,
+}
+
+/// Where the rows of an output go.
+#[derive(Clone, Debug)]
+pub(super) enum OutputAddress {
+    /// To topics.
+    Topic(Template),
+    /// To what another connector has.
+    Sink(Box<SinkAddress>),
+}
+
+impl OutputAddress {
+    /// The address of a slot, for people.
+    pub(super) fn text(&self, slots: &SlotTable, slot: Slot) -> String {
+        let mut text = String::new();
+        match self {
+            Self::Topic(template) => write_topic(template, slots, slot, &mut text),
+            Self::Sink(address) => {
+                text.push_str(&address.spec.connector);
+                text.push(':');
+                address.write(slots, slot, &mut String::new(), &mut text);
+            }
+        }
+        text
+    }
 }
 
 /// The topic templates of one input.
@@ -87,11 +115,13 @@ impl InputTopics {
 }
 
 impl Topics {
-    /// Reads the addresses of an application with this name, of whose inputs some are logged.
+    /// Reads the addresses of an application with this name, of whose inputs some are logged. `sink` gives that of an
+    /// output that is no topic.
     pub(super) fn new(
         application: &Application,
         name: &FullName,
         is_logged: impl Fn(&Input) -> bool,
+        sink: impl Fn(&Output, &[&str]) -> Result<SinkAddress, ServiceError>,
     ) -> Result<Self, ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let output = |address: &Address| template(address, &names, Direction::Output);
@@ -114,13 +144,32 @@ impl Topics {
         });
         Ok(Self {
             inputs: inputs.collect::<Result<_, ServiceError>>()?,
-            outputs: application.outputs.iter().map(|one| output(&one.address)).collect::<Result<_, _>>()?,
+            outputs: application
+                .outputs
+                .iter()
+                .map(|one| match one.address.connector.as_str() {
+                    "mqtt" => output(&one.address).map(OutputAddress::Topic),
+                    _ => sink(one, &names).map(|address| OutputAddress::Sink(Box::new(address))),
+                })
+                .collect::<Result<_, _>>()?,
         })
     }
 
     fn written(&self) -> impl Iterator<Item = &Template> {
         let of_inputs = self.inputs.iter().flat_map(|input| [&input.late, &input.dead_letter]).flatten();
-        self.outputs.iter().chain(of_inputs)
+        let topics = self.outputs.iter().filter_map(|output| match output {
+            OutputAddress::Topic(template) => Some(template),
+            OutputAddress::Sink(_) => None,
+        });
+        topics.chain(of_inputs)
+    }
+
+    /// Of outputs that are no topics.
+    pub(super) fn sinks(&self) -> impl Iterator<Item = &SinkAddress> {
+        self.outputs.iter().filter_map(|output| match output {
+            OutputAddress::Topic(_) => None,
+            OutputAddress::Sink(address) => Some(&**address),
+        })
     }
 
     /// Binds the topics of many queries: for each row of parameters the topic of each input, or why one of its topics
@@ -131,7 +180,8 @@ impl Topics {
     ) -> impl Fn(usize) -> Result<Vec<String>, ServiceError> + 'r {
         let mut columns = vec![None; rows.num_columns()];
         let read = || self.inputs.iter().map(|input| &input.events);
-        for parameter in self.written().chain(read()).flat_map(Template::parameters) {
+        let of_topics = self.written().chain(read()).flat_map(Template::parameters);
+        for parameter in of_topics.chain(self.sinks().flat_map(SinkAddress::parameters)) {
             columns[parameter].get_or_insert_with(|| as_text(rows.column(parameter)));
         }
         move |row| {
@@ -141,6 +191,7 @@ impl Topics {
                 topic.map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()))
             };
             self.written().try_for_each(|template| bind(template).map(drop))?;
+            self.sinks().try_for_each(|address| address.check(value))?;
             self.inputs.iter().map(|input| bind(&input.events)).collect()
         }
     }
@@ -150,7 +201,7 @@ fn template(address: &Address, names: &[&str], direction: Direction) -> Result<T
     let at = |error: ServiceError| error.at_place(address.position);
     if address.connector != "mqtt" {
         return Err(at(ServiceError::invalid(format!("unknown connector '{}'", address.connector))
-            .with_hint("there is one connector: 'mqtt:topic/{parameter}'")));
+            .with_hint("inputs are topics: 'mqtt:topic/{parameter}'")));
     }
     let text: String = address
         .parts
@@ -261,11 +312,9 @@ fn as_text(column: &ArrayRef) -> Cow<'_, StringArray> {
 mod tests {
     use std::sync::Arc;
 
+    use super::*;
     use arrow::array::{BooleanArray, Int64Array};
     use arrow::datatypes::{Field, Schema};
-    use rivulet_dataflow::SlotTable;
-
-    use super::*;
 
     #[test]
     fn topics_are_the_same_from_rows_and_from_slots() {

@@ -104,7 +104,8 @@ impl Running {
     pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
         let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
-        self.warnings.iter().cloned().chain(shown).chain(of_sources).collect()
+        let of_ends = of_sources.chain(self.outputs.troubles());
+        self.warnings.iter().cloned().chain(shown).chain(of_ends).collect()
     }
 
     /// Has the log say what has shown since it runs, once.

@@ -208,13 +208,22 @@ fn placed(
     format: Option<&FormatSpec>,
     options: &[(Name, Literal, Position)],
 ) -> ServiceError {
-    let of_option =
-        |wanted: &str| options.iter().find(|(name, ..)| name.text == *wanted).map(|(name, ..)| name.position);
-    let position = match error {
+    let of_option = |wanted: &str| options.iter().find(|(name, ..)| name.text == *wanted);
+    let of_option = |wanted: &str| of_option(wanted).map(|(name, ..)| name.position.into());
+    placed_at(error, address.into(), format.map(|format| format.position), of_option)
+}
+
+/// The same by lines and columns: of the address, of the format, and of the name of an option.
+pub(crate) fn placed_at(
+    error: &ConnectorError,
+    address: (u32, u32),
+    format: Option<(u32, u32)>,
+    of_option: impl Fn(&str) -> Option<(u32, u32)>,
+) -> ServiceError {
+    let place = match error {
         ConnectorError::UnknownOption { option, .. } | ConnectorError::Option { option, .. } => of_option(option),
-        ConnectorError::Format(_) | ConnectorError::FormatUse { .. } => format.map(|format| format.position.into()),
+        ConnectorError::Format(_) | ConnectorError::FormatUse { .. } => format,
         _ => None,
     };
-    let position = position.unwrap_or(address);
-    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at(position.line, position.column)
+    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(place.unwrap_or(address))
 }

@@ -20,7 +20,9 @@ use rivulet_connectors::mqtt::feed::FeedLayout;
 use rivulet_connectors::mqtt::topic::matches;
 use rivulet_connectors::mqtt::{Direction, Template, TemplateError};
 use rivulet_dataflow::{Decoder, Events, Refusals};
-use rivulet_operators::application::{Address, Application, Input as ApplicationInput, Literal, Part};
+use rivulet_operators::application::{
+    Address, Application, FormatSpec, Input as ApplicationInput, Literal, Output, Part,
+};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -136,6 +138,23 @@ pub(super) fn to_topic(address: &mut Address) {
         let connector = std::mem::replace(&mut address.connector, "mqtt".into());
         address.parts.insert(0, Part::Text(format!("{connector}:")));
         address.template.insert_str(0, &format!("{connector}:"));
+    }
+}
+
+/// Makes messages of the rows of an output that go elsewhere, to topics that are its addresses.
+pub(super) fn to_messages(output: &mut Output) {
+    let Output { address, format, options, .. } = output;
+    if address.connector == "mqtt" {
+        return;
+    }
+    // An address that is all in one parameter is a whole topic.
+    match address.parts[..] {
+        [Part::Parameter(_)] => address.connector = "mqtt".into(),
+        _ => to_topic(address),
+    }
+    options.clear();
+    if !["json", "csv", "text", "senml", "senml_pivot"].contains(&format.name.as_str()) {
+        *format = FormatSpec { name: "json".into(), options: Vec::new(), position: format.position };
     }
 }
 

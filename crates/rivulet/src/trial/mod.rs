@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rivulet_connectors::connector::Host;
 use rivulet_connectors::mqtt::{Pending, Received};
 use rivulet_dataflow::{ManualClock, Push, QueryId};
 use rivulet_operators::application::{Application, Durability};
@@ -31,8 +32,8 @@ use rivulet_storage::log::LogSettings;
 
 use crate::catalog::Catalog;
 use crate::config::{self, Baseline, Config, FilesConfig, Sources};
-use crate::engine::Engine;
 use crate::engine::stepped::Surroundings;
+use crate::engine::{Engine, check_outputs};
 use crate::run::CONNECTORS;
 use crate::service::{Caller, ErrorKind, Parameter, QueryRequest, ServiceError, Session};
 
@@ -138,7 +139,9 @@ impl Trial {
             input.durability = Some(Durability::None);
             event::to_topic_input(input)?;
         }
-        application.outputs.iter_mut().for_each(|output| event::to_topic(&mut output.address));
+        // What it would send elsewhere is shown. It is checked all the same.
+        check_outputs(&application, &Host::of_user())?;
+        application.outputs.iter_mut().for_each(event::to_messages);
         self.reader.add(&application)?;
         application.dataflow = watch::watched(&application.dataflow, self.applications.len(), &self.seen);
         self.engine.register(application.clone())?;

@@ -322,6 +322,7 @@ impl Service for MemoryService {
                     times_in_seconds: vec![],
                     warnings: vec![],
                     health: vec![],
+                    outputs: vec![],
                     end_to_end: LatencyStatus::default(),
                 },
                 ApplicationStatus {

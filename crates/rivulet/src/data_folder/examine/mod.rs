@@ -249,6 +249,9 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     let (mut queries, mut bytes) = (0, 0);
     for (name, pieces) in &restored.pieces {
         bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        if saved::outputs_number_of(name).is_some() {
+            continue;
+        }
         let Some(number) = saved::number_of(name) else {
             findings.push(notice(
                 ABOUT,

@@ -4,6 +4,8 @@
 //! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
 //! reads little that does not count.
 //!
+//! What outputs have not delivered is a piece of its own, in the form of [`outlets`].
+//!
 //! A piece begins with a mark and the identity of the application's text; behind them stands what [`GroupSnapshot`]
 //! has.
 
@@ -19,6 +21,8 @@ use serde_json::json;
 
 use super::line::{Failure, Line};
 use crate::catalog::ApplicationNumber;
+use crate::engine::outlet::SavedOutlet;
+use crate::engine::outlets;
 use crate::engine::running::Running;
 use crate::engine::sources::Positions;
 
@@ -82,13 +86,21 @@ pub(super) struct Taken {
     slots: u64,
     position: LogPosition,
     results_to: u64,
+    /// Why results have not been delivered that nobody would compute again if this were saved.
+    not_out: Option<String>,
     failures: (usize, Option<String>),
 }
 
 impl Taken {
-    /// What was captured of the application with this text, whose results until then have numbers below `results_to`;
-    /// nothing if nothing changed.
-    pub(super) fn new(number: ApplicationNumber, id: &str, captured: GroupSnapshot, results_to: u64) -> Option<Self> {
+    /// What was captured of the application with this text, whose results until then have numbers below `results_to`,
+    /// and have not been delivered elsewhere for the reason `not_out`; nothing if nothing changed.
+    pub(super) fn new(
+        number: ApplicationNumber,
+        id: &str,
+        captured: GroupSnapshot,
+        results_to: u64,
+        not_out: Option<String>,
+    ) -> Option<Self> {
         if captured.bytes.is_empty() && captured.failures.0 == 0 {
             return None;
         }
@@ -98,7 +110,7 @@ impl Taken {
         bytes.reserve_exact(head.len());
         bytes.splice(0..0, head);
         let (id, slots) = (id.to_owned(), slots as u64);
-        Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, failures })
+        Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, not_out, failures })
     }
 
     /// How many slots are in it.
@@ -125,6 +137,13 @@ impl Taken {
     pub(super) fn results_to(&self) -> u64 {
         // What is not of durable events does not come again anyway.
         if self.position > 0 { self.results_to } else { 0 }
+    }
+}
+
+impl Taken {
+    /// Why results of durable events have not been delivered, if they have not.
+    pub(super) fn not_out(&self) -> Option<&str> {
+        self.not_out.as_deref().filter(|_| self.position > 0)
     }
 }
 
@@ -172,6 +191,9 @@ pub(super) struct Known {
     sources: (Positions, LogPosition),
     /// Whether the newest epoch has that.
     has_sources: bool,
+    /// What the newest epoch has of outputs, and what the next one is to have.
+    outputs: BTreeMap<ApplicationNumber, Bytes>,
+    outputs_next: BTreeMap<ApplicationNumber, Bytes>,
 }
 
 impl Applications {
@@ -186,6 +208,8 @@ impl Applications {
             applied: 0,
             sources: (Positions::new(), 0),
             has_sources: true,
+            outputs: BTreeMap::new(),
+            outputs_next: BTreeMap::new(),
         };
         Ok(Self { line, known })
     }
@@ -211,6 +235,9 @@ impl Known {
         let sources = restored.note.get(SOURCES).and_then(|sources| serde_json::from_value(sources.clone()).ok());
         self.sources = (sources.unwrap_or_default(), noted(&restored.note, SOURCES_FROM).min(self.position));
         for (name, pieces) in &restored.pieces {
+            if let (Some(number), Some(last)) = (outputs_number_of(name), pieces.last()) {
+                self.outputs.insert(number, last.clone());
+            }
             let Some(number) = number_of(name) else { continue };
             let bytes = |piece: &Bytes| piece.len() as u64;
             let id = pieces.last().and_then(|piece| Some(read_piece(piece).ok()?.0.to_owned()));
@@ -301,6 +328,13 @@ impl Known {
         Some((*needed_from, incomplete))
     }
 
+    /// What the next epoch is to have of the outputs of an application.
+    pub(super) fn note_outputs(&mut self, number: ApplicationNumber, outputs: Vec<SavedOutlet>) {
+        if !outputs.is_empty() || self.outputs.contains_key(&number) {
+            self.outputs_next.insert(number, outlets::saved(outputs).into());
+        }
+    }
+
     /// Those of which anything is written.
     pub(super) fn applications(&self) -> impl Iterator<Item = ApplicationNumber> {
         self.written.keys().copied()
@@ -320,12 +354,21 @@ impl Known {
                 tracing::error!(application = number, queries = failures, "queries are not saved for now: {error}");
             }
         }
-        let gone: Vec<String> = self.applications().filter(|one| !all.contains(one)).map(name_of).collect();
+        let gone = self.applications().filter(|one| !all.contains(one)).map(name_of);
+        let is_empty = |number: &ApplicationNumber| self.outputs_next.get(number).is_some_and(Bytes::is_empty);
+        let without_outputs = self.outputs.keys().filter(|number| !all.contains(number) || is_empty(number));
+        let gone: Vec<String> = gone.chain(without_outputs.map(|number| outputs_name_of(*number))).collect();
+        let is_other = |(number, bytes): &(&ApplicationNumber, &Bytes)| {
+            all.contains(number) && !bytes.is_empty() && self.outputs.get(number) != Some(bytes)
+        };
+        let outputs = self.outputs_next.iter().filter(is_other);
+        let outputs: Vec<Piece> =
+            outputs.map(|(number, bytes)| Piece::whole(outputs_name_of(*number), bytes.clone())).collect();
         // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing
         // before that.
         let is_new = position > 1
             && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
-        if taken.is_empty() && gone.is_empty() && !is_new && self.has_sources {
+        if taken.is_empty() && gone.is_empty() && outputs.is_empty() && !is_new && self.has_sources {
             return Ok(None);
         }
         let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
@@ -341,7 +384,7 @@ impl Known {
             note[SOURCES_FROM] = json!(sources_from);
             needed_from = needed_from.min(*sources_from);
         }
-        let epoch = Epoch { note, pieces: pieces.collect(), dropped: gone };
+        let epoch = Epoch { note, pieces: pieces.chain(outputs).collect(), dropped: gone };
         let committed = line.commit(epoch).inspect_err(|_| self.give_up(&taken))?;
         for one in taken {
             let (bytes, replaces) = (one.bytes.len() as u64, self.replaces(&one));
@@ -357,6 +400,8 @@ impl Known {
             }
         }
         self.written.retain(|number, _| all.contains(number));
+        self.outputs.append(&mut self.outputs_next);
+        self.outputs.retain(|number, bytes| all.contains(number) && !bytes.is_empty());
         (self.position, self.applied, self.has_sources) = (position, applied, true);
         self.positions.push_back(needed_from);
         while self.positions.len() > self.retained {
@@ -369,6 +414,16 @@ impl Known {
     pub(super) fn give_up(&mut self, taken: &[Taken]) {
         taken.iter().for_each(|one| self.want_everything(one.number));
     }
+}
+
+/// The name under which is saved what the outputs of an application have not delivered.
+fn outputs_name_of(number: ApplicationNumber) -> String {
+    format!("outputs-{number}")
+}
+
+/// The application of which something stands under a name that its outputs have not delivered.
+pub(crate) fn outputs_number_of(name: &str) -> Option<ApplicationNumber> {
+    name.strip_prefix("outputs-")?.parse().ok()
 }
 
 fn name_of(number: ApplicationNumber) -> String {
@@ -387,7 +442,7 @@ mod tests {
     #[test]
     fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
         let captured = GroupSnapshot { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
-        let taken = Taken::new(3, "abc", captured, 9).expect("something was captured");
+        let taken = Taken::new(3, "abc", captured, 9, None).expect("something was captured");
         assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
         let mut later = taken.bytes.to_vec();
         later[7] = b'2';
@@ -396,7 +451,7 @@ mod tests {
         for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
             assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
         }
-        assert!(Taken::new(3, "abc", GroupSnapshot::default(), 0).is_none());
+        assert!(Taken::new(3, "abc", GroupSnapshot::default(), 0, None).is_none());
     }
 
     #[test]
@@ -405,7 +460,7 @@ mod tests {
         bytes.resize(900, 7);
         let memory = bytes.as_ptr();
         let captured = GroupSnapshot { bytes, slots: 1, position: 0, failures: (0, None) };
-        let taken = Taken::new(3, "abc", captured, 0).expect("something was captured");
+        let taken = Taken::new(3, "abc", captured, 0, None).expect("something was captured");
         assert_eq!((taken.bytes.as_ptr(), taken.bytes.len()), (memory, 900 + MARK.len() + 2 + 3));
         assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[7; 900][..]));
     }
@@ -439,7 +494,7 @@ mod tests {
         let mut line = Applications::open(store.clone(), 2).expect("a line");
         let mut save = |id: &str, failures: usize| {
             let everything = line.known.wants_everything(3, id);
-            let taken = Taken::new(3, id, captured(b"state", 1, failures), 0).expect("something");
+            let taken = Taken::new(3, id, captured(b"state", 1, failures), 0, None).expect("something");
             line.commit(vec![taken], &[3], 1);
             everything
         };
@@ -466,7 +521,7 @@ mod tests {
             (line, restored.map(|restored| restored.pieces).unwrap_or_default(), problems)
         };
         let taken = |number, bytes: &[u8], position| {
-            Taken::new(number, "one", captured(bytes, position, 0), 0).expect("something was captured")
+            Taken::new(number, "one", captured(bytes, position, 0), 0, None).expect("something was captured")
         };
         let (mut line, ..) = open();
         for (text, position) in [("<first>", 5), ("<second>", 9)] {
@@ -496,7 +551,7 @@ mod tests {
     fn positions_from_which_the_log_is_replayed_are_given_to_nothing_else() {
         let store = Arc::new(Store::in_memory().expect("a store"));
         let mut line = Applications::open(store.clone(), 2).expect("a line");
-        let taken = Taken::new(3, "one", captured(b"state", 4, 0), 0).expect("something");
+        let taken = Taken::new(3, "one", captured(b"state", 4, 0), 0, None).expect("something");
         // Events up to 9 came, and have changed nothing of what is saved.
         line.commit(vec![taken], &[3], 10);
         let mut line = Applications::open(store, 2).expect("a line");

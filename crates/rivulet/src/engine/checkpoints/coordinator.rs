@@ -186,7 +186,8 @@ impl Coordinator {
             }
             let captured = running.iter().filter(|running| running.group.is_checkpointed());
             let taken = captured.filter_map(|running| {
-                self.way_out.take(running, running.group.snapshot(known.wants_all_of(running), rest))
+                let captured = running.group.snapshot(known.wants_all_of(running), rest);
+                self.way_out.take(running, captured, known)
             });
             let taken: Vec<Taken> = taken.collect();
             slots = taken.iter().map(Taken::slots).sum();
@@ -202,6 +203,9 @@ impl Coordinator {
                 }
             }
         });
+        if let Ok(Some(committed)) = &saved {
+            self.way_out.commit(committed.epoch);
+        }
         if saved.is_ok() {
             let needed_from = known.needed_from();
             self.event_log.forget_before(needed_from);

@@ -16,13 +16,14 @@ use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
-use super::applications::{number_of, read_piece};
+use super::applications::{number_of, outputs_number_of, read_piece};
 use super::{Checkpoints, Lines, refused};
 use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
 use crate::engine::applications::Applications;
 use crate::engine::event_log::EventLog;
 use crate::engine::not_running::Unrestored;
+use crate::engine::outlets::{self, Outlets};
 use crate::engine::running::Running;
 use crate::service::{RecoveryStatus, ServiceError};
 
@@ -147,6 +148,7 @@ impl Checkpoints {
     pub(in crate::engine) fn read(
         &self,
         event_log: &EventLog,
+        outlets: &Outlets,
     ) -> Result<(Unrestored, RecoveryStatus, LogPosition), ServiceError> {
         let mut found = RecoveryStatus::default();
         let mut lines = self.lock();
@@ -159,6 +161,19 @@ impl Checkpoints {
         found.problems = problems;
         let Some(restored) = restored else { return Ok((Unrestored::default(), found, 0)) };
         found.epoch = Some(restored.epoch);
+        let mut undelivered = BTreeMap::new();
+        for (name, pieces) in &restored.pieces {
+            let (Some(number), Some(piece)) = (outputs_number_of(name), pieces.last()) else { continue };
+            match outlets::read(piece) {
+                Ok(outputs) => _ = undelivered.insert(number, outputs),
+                Err(error) => {
+                    let problem = format!("rows that wait to be delivered are lost: {error}");
+                    tracing::error!(application = number, "{problem}");
+                    found.problems.push(problem);
+                }
+            }
+        }
+        outlets.expect(undelivered);
         let pieces = restored.pieces.into_iter();
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
         // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.

@@ -46,15 +46,18 @@ impl Paused<'_> {
                 known.want_everything(running.number);
                 return Err(format!("of {}: {error}", counted(*failures as u64, "query")).into());
             }
-            let Some(taken) = way_out.take(running, captured) else { return Ok(None) };
-            if let Err(not_ready) = way_out.wait_for_both_ends(std::slice::from_ref(&taken), 0) {
-                known.give_up(&[taken]);
+            let taken: Vec<_> = way_out.take(running, captured, known).into_iter().collect();
+            if let Err(not_ready) = way_out.wait_for_both_ends(&taken, 0) {
+                known.give_up(&taken);
                 return Err(not_ready.into());
             }
             // What the others lack is still to be replayed.
             let (all, position) = (known.applications().chain([running.number]).collect(), known.position());
-            known.commit(line, vec![taken], &all, position)
+            known.commit(line, taken, &all, position)
         });
+        if let Ok(Some(committed)) = &saved {
+            way_out.commit(committed.epoch);
+        }
         saved.map(drop).map_err(|failure| {
             let why = format!("the state of its queries cannot be saved: {}", failure.text);
             ServiceError::from_text(ErrorKind::Unavailable, &why)

@@ -10,9 +10,10 @@ use std::time::Duration;
 use rivulet_dataflow::LogPosition;
 use rivulet_runtime::GroupSnapshot;
 
-use super::applications::{NotReady, Taken};
+use super::applications::{Known, NotReady, Taken};
 use crate::engine::event_log::EventLog;
 use crate::engine::messaging::Messaging;
+use crate::engine::outlets::Outlets;
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
@@ -25,10 +26,13 @@ const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long a checkpoint waits for the results of what it has captured to leave.
 const WAY_OUT_MAX: Duration = Duration::from_secs(10);
 
+const NOT_OUT: &str = "results of durable events have not left, and saved state would not give them again";
+
 /// The ways by which events come into the log and results leave.
 pub(in crate::engine) struct WayOut {
     messaging: Arc<Messaging>,
     event_log: Arc<EventLog>,
+    outlets: Arc<Outlets>,
     is_stopped: Arc<AtomicBool>,
 }
 
@@ -36,16 +40,33 @@ impl WayOut {
     pub(in crate::engine) fn new(
         messaging: Arc<Messaging>,
         event_log: Arc<EventLog>,
+        outlets: Arc<Outlets>,
         is_stopped: Arc<AtomicBool>,
     ) -> Self {
-        Self { messaging, event_log, is_stopped }
+        Self { messaging, event_log, outlets, is_stopped }
     }
 
-    /// What was captured of an application just now.
-    pub(super) fn take(&self, running: &Running, captured: GroupSnapshot) -> Option<Taken> {
+    /// What was captured of an application just now, and what its outputs have to keep, which `known` gets.
+    pub(super) fn take(&self, running: &Running, captured: GroupSnapshot, known: &mut Known) -> Option<Taken> {
         // What it has given until then was submitted before it was captured.
         let results_to = self.messaging.publisher().next();
-        Taken::new(running.number, &running.application.id, captured, results_to)
+        let not_out = match self.outlets.capture(running.number, running.reads_log()) {
+            Some(Ok(outputs)) => {
+                known.note_outputs(running.number, outputs);
+                None
+            }
+            Some(Err(why)) => Some(why),
+            None => {
+                known.note_outputs(running.number, Vec::new());
+                None
+            }
+        };
+        Taken::new(running.number, &running.application.id, captured, results_to, not_out)
+    }
+
+    /// What was taken is saved, with this epoch.
+    pub(super) fn commit(&self, epoch: u64) {
+        self.outlets.commit(epoch);
     }
 
     /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know
@@ -55,6 +76,10 @@ impl WayOut {
         let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
         if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
             return Err(NotReady::disk());
+        }
+        if let Some(why) = taken.iter().find_map(Taken::not_out) {
+            let why = format!("{why}\nhint: look at DESCRIBE APPLICATION; the log keeps the events until it does");
+            return Err(NotReady { what: NOT_OUT, why });
         }
         self.wait_until_left(taken.iter().map(Taken::results_to).max().unwrap_or(0))
     }
@@ -72,7 +97,7 @@ impl WayOut {
         }
         let connection = self.messaging.ready().err().map_or_else(String::new, |error| format!(": {}", error.message));
         Err(NotReady {
-            what: "results of durable events have not left, and saved state would not give them again",
+            what: NOT_OUT,
             why: format!(
                 "the broker does not take them{connection}\nhint: look whether it is there; the log keeps the events until it does"
             ),
@@ -99,7 +124,9 @@ impl WayOut {
         let first_left = self.messaging.publisher().first_left();
         // What has left by then may be an event itself.
         let is_logged = self.event_log.wait_all_durable(LOGGED_WAIT_MAX);
-        let is_ready = |one: &Taken| one.position() == 0 || (is_logged && one.results_to() <= first_left);
+        let is_ready = |one: &Taken| {
+            one.position() == 0 || (is_logged && one.not_out().is_none() && one.results_to() <= first_left)
+        };
         taken.into_iter().partition(is_ready)
     }
 }

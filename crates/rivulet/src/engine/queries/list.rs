@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::nulls::compared_with;
 use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
+use crate::engine::outlet::Outlet;
 use crate::engine::output::write_topic;
 use crate::engine::registry::like;
 use crate::engine::running::Running;
@@ -53,7 +54,8 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
             let inputs = running.topics.inputs.iter().zip(&running.application.inputs);
             let inputs = inputs.map(|(topics, input)| topics.shown(input, topic(&topics.events)));
             bound.input_topic = inputs.collect::<Vec<_>>().join(", ");
-            bound.output_topic = running.topics.outputs.iter().map(topic).collect::<Vec<_>>().join(", ");
+            let outputs = running.topics.outputs.iter().map(|output| output.text(table, slot));
+            bound.output_topic = outputs.collect::<Vec<_>>().join(", ");
             bound
         });
         for ((index, _), read) in of_group.iter().zip(read) {
@@ -112,6 +114,11 @@ impl Queries {
             activity: activity.as_ref(),
             compared_nulls: compared_nulls.unwrap_or_default(),
         });
+        if let Some(((running, _), id)) = &of_query {
+            let of_query = |outlet: &Arc<Outlet>| outlet.health.problem_of_query(*id);
+            let problems = running.outputs.outlets().filter_map(of_query);
+            info.why.extend(problems.map(|problem| format!("its results wait for their receiver: {problem}")));
+        }
         if let Some(activity) = &activity {
             info.events = Some(activity.events());
             info.results = Some(activity.results);

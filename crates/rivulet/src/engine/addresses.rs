@@ -1,0 +1,103 @@
+//! Where the rows of an output go that is no topic: an address for all queries, or one for each, made of parameters.
+//!
+//! What must hold: what a row's address is made of was checked when its query was created, by the connector; so was the
+//! host that it leads to.
+
+use std::fmt;
+
+use rivulet_connectors::connector::{ByRow, ConnectorError, SinkSpec};
+use rivulet_dataflow::{Slot, SlotTable};
+use rivulet_operators::application::{Address, Part};
+
+use crate::service::{ErrorKind, ServiceError};
+
+/// The address of an output whose connector is not MQTT.
+#[derive(Clone, Debug)]
+pub(super) struct SinkAddress {
+    address: Address,
+    /// The names of the application's parameters.
+    names: Vec<String>,
+    /// How it is made for each query; `None` if it is one for all.
+    by_row: Option<ByRow>,
+    /// What its connector is asked for.
+    pub(super) spec: SinkSpec,
+}
+
+impl SinkAddress {
+    /// Checks that the connector can make addresses of parameters, where there are any.
+    pub(super) fn new(
+        address: &Address,
+        names: &[&str],
+        by_row: Option<ByRow>,
+        spec: SinkSpec,
+    ) -> Result<Self, ServiceError> {
+        let has_parameters = address.parameters().next().is_some();
+        if has_parameters && by_row.is_none() {
+            let message = format!("an address of '{}:' has no parameters", address.connector);
+            return Err(ServiceError::invalid(message)
+                .with_hint("write one address for all queries, and select what tells them apart: $home AS home")
+                .at_place(address.position));
+        }
+        let by_row = by_row.filter(|_| has_parameters);
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(Self { address: address.clone(), names, by_row, spec })
+    }
+
+    /// The parameters in it.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = usize> + '_ {
+        self.address.parameters()
+    }
+
+    /// Whether it is all in one parameter, whose value is taken as it is.
+    fn is_whole(&self) -> bool {
+        matches!(self.address.parts[..], [Part::Parameter(_)])
+    }
+
+    /// Checks the address of one query.
+    ///
+    /// # Errors
+    /// A value is no part of it, or it is none, or leads where the server does not post.
+    pub(super) fn check<'v>(&self, value: impl Fn(usize) -> &'v str) -> Result<(), ServiceError> {
+        let Some(by_row) = self.by_row else { return Ok(()) };
+        let mut address = String::new();
+        for part in &self.address.parts {
+            match *part {
+                Part::Text(ref text) => address.push_str(text),
+                Part::Parameter(index) if self.is_whole() => address.push_str(value(index)),
+                Part::Parameter(index) => (by_row.value)(value(index), &mut address).map_err(|problem| {
+                    let (name, value) = (&self.names[index], value(index));
+                    let message = format!("the parameter '{name}' with the value '{value}' does not fit into '{self}'");
+                    ServiceError::invalid(format!("{message}: {problem}"))
+                        .with_hint("give it another value; one that is a whole address stands alone: 'https:{hook}'")
+                })?,
+            }
+        }
+        let spec = SinkSpec { address, ..self.spec.clone() };
+        (by_row.check)(&spec)
+            .map_err(|error: ConnectorError| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()))
+    }
+
+    /// Appends the address of a slot, whose values were checked.
+    pub(super) fn write(&self, slots: &SlotTable, slot: Slot, value: &mut String, out: &mut String) {
+        for part in &self.address.parts {
+            match *part {
+                Part::Text(ref text) => out.push_str(text),
+                Part::Parameter(index) => {
+                    value.clear();
+                    slots.write_text(index, slot, value);
+                    match self.by_row.filter(|_| !self.is_whole()) {
+                        // What it says of the value was heeded when the query was created.
+                        Some(by_row) => _ = (by_row.value)(value, out),
+                        None => out.push_str(value),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for SinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}

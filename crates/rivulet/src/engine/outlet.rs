@@ -1,0 +1,373 @@
+//! Outputs of applications that are no topics: sinks of connectors, which big queries have too, each shared by all tasks
+//! of its application.
+//!
+//! A sink is opened on a thread of its own, and again and again if that fails. Its rows come in the order in which the
+//! tasks hand them over, with the query of each, its identity, and its address where that is made of parameters.
+//!
+//! Checkpoints go by [`TransactionalSink`](rivulet_dataflow::TransactionalSink): what a sink prepares is kept beside
+//! the state of the application, and given back to it behind a restart. A sink that prepares nothing has to be drained;
+//! no rows come meanwhile, for a moment.
+//!
+//! What must hold: no method waits for a device, but for [`Outlet::capture`] and [`Outlet::finish`], for a bounded
+//! time. While a sink is not open or has no room, the tasks are not scheduled, so what waits here is what they had in
+//! hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rivulet_connectors::connector::{Condition, Direction, Health, SinkSpec};
+use rivulet_dataflow::{Batch, QueryId, Sink, SinkError};
+use serde::{Deserialize, Serialize};
+
+use super::attempts::Attempts;
+use crate::run::CONNECTORS;
+use crate::service::EndHealth;
+
+/// The first pause behind an attempt to open a sink that failed; it doubles.
+const OPEN_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a sink has prepared for a checkpoint, or is drained.
+const LOOK_PERIOD: Duration = Duration::from_millis(2);
+
+/// What a checkpoint keeps of an output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedOutlet {
+    /// The name of the output; empty if it has none.
+    pub(super) output: String,
+    pub(super) connector: String,
+    /// What the connector has prepared, in its own words.
+    pub(super) prepared: String,
+}
+
+/// An output that is no topic.
+pub(super) struct Outlet {
+    /// The name of the output; empty if it has none.
+    name: String,
+    /// What it is called in the log and in answers.
+    title: String,
+    spec: SinkSpec,
+    /// Whether what is prepared is kept anywhere.
+    has_checkpoints: bool,
+    pub(super) health: Arc<Health>,
+    state: Mutex<State>,
+    /// No rows are wanted: a checkpoint waits for what came.
+    is_held: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    stage: Stage,
+    attempts: Attempts,
+    /// What was prepared and no sink has been given: of a run before.
+    prepared: Vec<String>,
+    /// What came while the sink was not open.
+    backlog: Vec<Batch>,
+    /// What is prepared was saved with this epoch, and the sink has yet to make it final.
+    committing: Option<u64>,
+    /// Whether the sink has prepared anything since then.
+    has_prepared: bool,
+    /// No row follows, and what came is to be made final without a checkpoint.
+    is_last: bool,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Closed,
+    Opening,
+    Open(Box<dyn Sink>),
+    /// It takes no more rows.
+    Over,
+}
+
+impl Outlet {
+    /// The output `name` of an application, which is not opened yet.
+    pub(super) fn new(application: &str, name: Option<&str>, spec: SinkSpec, has_checkpoints: bool) -> Self {
+        let title = match name {
+            Some(name) => format!("output '{name}' of the application '{application}'"),
+            None => format!("output of the application '{application}'"),
+        };
+        let health = Arc::new(Health::new(title.clone()));
+        let mut spec = spec;
+        spec.host.health = health.clone();
+        let (state, is_held) = (Mutex::default(), AtomicBool::new(false));
+        Self { name: name.unwrap_or_default().into(), title, spec, has_checkpoints, health, state, is_held }
+    }
+
+    /// What was saved of it before: taken from `saved`.
+    pub(super) fn resume(&self, saved: &mut Vec<SavedOutlet>) {
+        let is_own = |one: &mut SavedOutlet| one.output == self.name && one.connector == self.spec.connector;
+        self.state.lock().prepared.extend(saved.extract_if(.., is_own).map(|one| one.prepared));
+    }
+
+    /// Whether rows have an address of their own.
+    pub(super) fn has_addresses(&self) -> bool {
+        self.spec.output.is_some_and(|output| output.has_addresses)
+    }
+
+    /// Whether rows say whose they are.
+    pub(super) fn has_owners(&self) -> bool {
+        self.spec.output.is_some()
+    }
+
+    /// Takes rows.
+    pub(super) fn write(&self, batch: Batch) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match &mut state.stage {
+            Stage::Open(sink) if state.backlog.is_empty() => {
+                let written = sink.write(&batch).and_then(|()| sink.flush());
+                if let Err(error) = written {
+                    state.backlog.push(batch);
+                    self.close(state, &error);
+                }
+            }
+            // Nobody is there any more.
+            Stage::Over => self.health.leave_out(batch.rows(), "the application has ended"),
+            _ => state.backlog.push(batch),
+        }
+    }
+
+    /// Whether there is room for more rows.
+    pub(super) fn has_room(&self) -> bool {
+        if self.is_held.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.lock();
+        match &state.stage {
+            Stage::Open(sink) => state.backlog.is_empty() && sink.has_room(),
+            Stage::Over => true,
+            Stage::Closed | Stage::Opening => false,
+        }
+    }
+
+    /// Opens the sink, or has it go on with what it has. Called every few milliseconds.
+    pub(super) fn tick(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match &mut state.stage {
+            Stage::Closed if state.attempts.is_due() => self.begin_to_open(state),
+            Stage::Open(sink) => {
+                let gone_on = go_on(&mut **sink, &mut state.backlog, &mut state.committing);
+                let is_last = state.is_last && state.backlog.is_empty() && state.committing.is_none();
+                let gone_on = gone_on.and_then(|()| {
+                    if let Some(sink) = sink.transactional().filter(|_| is_last && self.has_checkpoints) {
+                        sink.close()?;
+                        if sink.prepare()?.is_some() {
+                            (state.is_last, state.committing) = (false, Some(0));
+                        }
+                    } else if is_last {
+                        state.is_last = false;
+                    }
+                    Ok(())
+                });
+                if let Err(error) = gone_on {
+                    self.close(state, &error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Another version has taken its place, or its application is dropped: no row follows. What is written becomes final
+    /// without a checkpoint; behind a crash it may be there twice.
+    pub(super) fn retire(&self) {
+        self.state.lock().is_last = true;
+    }
+
+    fn begin_to_open(self: &Arc<Self>, state: &mut State) {
+        state.stage = Stage::Opening;
+        let (outlet, prepared) = (self.clone(), state.prepared.clone());
+        let open = move || {
+            let checkpoints = outlet.has_checkpoints.then_some(prepared);
+            let opened = CONNECTORS.open_sink(&SinkSpec { checkpoints, ..outlet.spec.clone() }, 0, 1);
+            let mut state = outlet.state.lock();
+            if !matches!(state.stage, Stage::Opening) {
+                return;
+            }
+            match opened {
+                Ok(sink) => {
+                    state.stage = Stage::Open(sink);
+                    state.prepared.clear();
+                    state.attempts.succeed();
+                }
+                Err(error) => outlet.put_off(&mut state, &error.to_string()),
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("rivulet-outlet".into()).spawn(open) {
+            self.put_off(state, &format!("no thread: {error}"));
+        }
+    }
+
+    fn put_off(&self, state: &mut State, problem: &str) {
+        state.stage = Stage::Closed;
+        state.attempts.fail(problem, OPEN_PAUSE);
+        self.health.retry(problem);
+    }
+
+    /// The sink has failed: it is opened anew. What it was given and has not delivered is lost, and counted.
+    fn close(&self, state: &mut State, error: &SinkError) {
+        let waiting = usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX);
+        if waiting > 0 {
+            self.health.leave_out(waiting, &error.0);
+            tracing::error!(rows = waiting, "the {} has lost rows that it had: {}", self.title, error.0);
+        }
+        state.committing = None;
+        state.has_prepared = false;
+        self.put_off(state, &error.0);
+    }
+
+    /// What a checkpoint is to keep, so that nothing is lost that came until now; nothing if all was delivered. `waits`
+    /// for a device up to `limit`; otherwise what is not there at once is left to the next checkpoint.
+    ///
+    /// # Errors
+    /// Why it cannot be said.
+    pub(super) fn capture(&self, waits: bool, limit: Duration) -> Result<Vec<SavedOutlet>, String> {
+        let deadline = Instant::now() + limit;
+        self.is_held.store(true, Ordering::Release);
+        let captured = loop {
+            match self.try_capture() {
+                Ok(Some(prepared)) => break Ok(prepared),
+                Err(problem) => break Err(problem),
+                Ok(None) if !waits || self.health.is_troubled() || Instant::now() >= deadline => {
+                    let problem = self.health.report().last_error;
+                    break Err(problem.unwrap_or_else(|| "rows are on their way".into()));
+                }
+                Ok(None) => std::thread::sleep(LOOK_PERIOD),
+            }
+        };
+        self.is_held.store(false, Ordering::Release);
+        let saved = |prepared: Vec<String>| {
+            let (output, connector) = (&self.name, &self.spec.connector);
+            let saved = prepared.into_iter().filter(|one| !one.is_empty());
+            let saved =
+                saved.map(|prepared| SavedOutlet { output: output.clone(), connector: connector.clone(), prepared });
+            saved.collect()
+        };
+        captured.map(saved).map_err(|problem| format!("the {} has not delivered its rows: {problem}", self.title))
+    }
+
+    /// What is prepared, if all is.
+    fn try_capture(&self) -> Result<Option<Vec<String>>, String> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Stage::Open(sink) = &mut state.stage else {
+            let is_missing = !state.backlog.is_empty();
+            return if is_missing { Ok(None) } else { Ok(Some(state.prepared.clone())) };
+        };
+        let gone_on = go_on(&mut **sink, &mut state.backlog, &mut state.committing);
+        let prepared = gone_on.and_then(|()| {
+            if !state.backlog.is_empty() || state.committing.is_some() {
+                return Ok(None);
+            }
+            match sink.transactional().filter(|_| self.has_checkpoints) {
+                Some(sink) => sink.prepare(),
+                None => sink.drain().map(|is_drained| is_drained.then(String::new)),
+            }
+        });
+        match prepared {
+            Ok(prepared) => {
+                state.has_prepared |= prepared.is_some();
+                Ok(prepared.map(|one| vec![one]))
+            }
+            Err(error) => {
+                self.close(state, &error);
+                Err(error.0)
+            }
+        }
+    }
+
+    /// What was captured is saved, with this epoch.
+    pub(super) fn commit(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.has_prepared) && matches!(state.stage, Stage::Open(_)) {
+            state.committing = Some(epoch);
+        }
+    }
+
+    /// No row follows. Brings what is left on its way, up to `limit`.
+    pub(super) fn finish(self: &Arc<Self>, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while !self.is_finished() && !self.health.is_troubled() && Instant::now() < deadline {
+            self.tick();
+            std::thread::sleep(LOOK_PERIOD);
+        }
+    }
+
+    /// Whether nothing is left to be delivered.
+    pub(super) fn is_finished(&self) -> bool {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match &mut state.stage {
+            Stage::Open(sink) => {
+                let is_done = state.backlog.is_empty() && state.committing.is_none() && !state.is_last;
+                // Where nothing is kept, files get their names now.
+                is_done && if self.has_checkpoints { sink.drain() } else { sink.finish() }.unwrap_or(true)
+            }
+            Stage::Closed | Stage::Opening => state.backlog.is_empty() && state.prepared.is_empty(),
+            Stage::Over => true,
+        }
+    }
+
+    /// Before the last checkpoint: closes what is open, so that it becomes final with that.
+    pub(super) fn close_files(&self) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Stage::Open(sink) = &mut state.stage
+            && let Some(Err(error)) = sink.transactional().map(|sink| sink.close())
+        {
+            self.close(state, &error);
+        }
+    }
+
+    /// Whether what a checkpoint has is yet to become final.
+    pub(super) fn is_committing(&self) -> bool {
+        let state = self.state.lock();
+        state.committing.is_some() && matches!(state.stage, Stage::Open(_))
+    }
+
+    /// Nothing is delivered any more.
+    pub(super) fn end(&self) {
+        self.state.lock().stage = Stage::Over;
+    }
+
+    /// How it gets on.
+    pub(super) fn health(&self) -> EndHealth {
+        let name = if self.name.is_empty() { "output" } else { &self.name };
+        EndHealth::new(name, Direction::Sink, self.health.report())
+    }
+
+    /// What is wrong with it, if anything is; `name` gives that of a query.
+    pub(super) fn trouble(&self, name: impl Fn(QueryId) -> String) -> Option<String> {
+        let report = self.health.report();
+        if report.condition == Condition::Ok {
+            return None;
+        }
+        let of_queries = match (report.failing_query, report.failing_queries) {
+            (None, _) => String::new(),
+            (Some(query), 1) => format!("; it is the receiver of the query '{}'", name(query)),
+            (Some(query), many) => {
+                format!("; it is the receivers of {many} queries, among them '{}'", name(query))
+            }
+        };
+        Some(format!("{}{of_queries}", EndHealth::new(&self.name, Direction::Sink, report).of(&self.title)))
+    }
+}
+
+/// Has a sink go on with what it has: what came while it was not open, and what it is to make final.
+fn go_on(sink: &mut dyn Sink, backlog: &mut Vec<Batch>, committing: &mut Option<u64>) -> Result<(), SinkError> {
+    if let Some(epoch) = *committing {
+        let is_final = sink.transactional().map_or(Ok(true), |sink| sink.commit(epoch))?;
+        if !is_final {
+            return Ok(());
+        }
+        *committing = None;
+    }
+    while !backlog.is_empty() && sink.has_room() {
+        sink.write(&backlog[0])?;
+        backlog.remove(0);
+    }
+    sink.flush()
+}

@@ -1,0 +1,193 @@
+//! The outputs of all applications that are no topics.
+//!
+//! What must hold: what an output of an earlier version, or of an earlier process, has not delivered is delivered by
+//! the next one, or by itself beside it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rivulet_dataflow::StateError;
+use serde::{Deserialize, Serialize};
+
+use super::outlet::{Outlet, SavedOutlet};
+use super::threads::Threads;
+use crate::catalog::ApplicationNumber;
+
+/// How often sinks look after what they have.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long a checkpoint waits for an output to deliver what it has.
+const CAPTURE_MAX: Duration = Duration::from_secs(1);
+
+/// How long what is left may take when the server stops, and of an application that is dropped.
+const FINISH_MAX: Duration = Duration::from_secs(3);
+
+/// The version of what a checkpoint keeps of an application's outputs.
+const VERSION: u32 = 1;
+
+/// What a checkpoint keeps of the outputs of an application.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    outputs: Vec<SavedOutlet>,
+}
+
+/// What a checkpoint is to keep, as bytes; none for nothing.
+pub(super) fn saved(outputs: Vec<SavedOutlet>) -> Vec<u8> {
+    if outputs.is_empty() {
+        return Vec::new();
+    }
+    serde_json::to_vec(&Saved { version: VERSION, outputs }).expect("texts and numbers are always JSON")
+}
+
+/// What a checkpoint has kept.
+///
+/// # Errors
+/// It is of a later version, or nothing of the kind.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<SavedOutlet>, StateError> {
+    let saved: Saved = serde_json::from_slice(bytes)
+        .map_err(|error| StateError::Corrupt(format!("what is saved of outputs is not understood: {error}")))?;
+    match saved.version {
+        VERSION => Ok(saved.outputs),
+        found => Err(StateError::Version { operator: "the outputs of an application".into(), found, known: VERSION }),
+    }
+}
+
+/// All of a server.
+#[derive(Default)]
+pub(super) struct Outlets(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    running: BTreeMap<ApplicationNumber, Vec<Arc<Outlet>>>,
+    /// Those of earlier versions, as long as they have something left; with a deadline if the application is dropped.
+    retired: Vec<(ApplicationNumber, Arc<Outlet>, Option<Instant>)>,
+    /// What an earlier process has saved, until the application runs.
+    saved: BTreeMap<ApplicationNumber, Vec<SavedOutlet>>,
+}
+
+impl Outlets {
+    /// What an earlier process has saved.
+    pub(super) fn expect(&self, saved: BTreeMap<ApplicationNumber, Vec<SavedOutlet>>) {
+        self.0.lock().saved = saved;
+    }
+
+    /// Those of an application that runs from now on, perhaps in the place of those of the version before.
+    pub(super) fn begin(&self, number: ApplicationNumber, outlets: Vec<Arc<Outlet>>) {
+        let mut state = self.0.lock();
+        let mut saved = state.saved.remove(&number).unwrap_or_default();
+        for outlet in &outlets {
+            outlet.resume(&mut saved);
+            outlet.tick();
+        }
+        for left in saved {
+            let SavedOutlet { output, connector, .. } = left;
+            tracing::warn!(application = number, output, connector, "rows that wait are of an output that is no more");
+        }
+        state.retire(number, None);
+        if !outlets.is_empty() {
+            state.running.insert(number, outlets);
+        }
+    }
+
+    /// An application is dropped: what its outputs have goes out yet, for a moment.
+    pub(super) fn drop_of(&self, number: ApplicationNumber) {
+        let mut state = self.0.lock();
+        state.saved.remove(&number);
+        state.retire(number, Some(Instant::now() + FINISH_MAX));
+    }
+
+    /// Has sinks look after what they have, again and again.
+    pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
+        let outlets = self.clone();
+        threads.start("rivulet-outlets", TICK, move || outlets.tick())
+    }
+
+    fn tick(&self) {
+        let all = self.all();
+        all.iter().for_each(|(_, outlet)| outlet.tick());
+        let now = Instant::now();
+        self.0.lock().retired.retain(|(_, outlet, deadline)| {
+            let is_over = outlet.is_finished() || deadline.is_some_and(|deadline| deadline <= now);
+            if is_over {
+                outlet.end();
+            }
+            !is_over
+        });
+    }
+
+    fn all(&self) -> Vec<(ApplicationNumber, Arc<Outlet>)> {
+        let state = self.0.lock();
+        let running = state.running.iter().flat_map(|(number, of)| of.iter().map(|outlet| (*number, outlet.clone())));
+        let retired = state.retired.iter().map(|(number, outlet, _)| (*number, outlet.clone()));
+        running.chain(retired).collect()
+    }
+
+    /// What a checkpoint is to keep of the outputs of an application, which were given all results of what it has
+    /// captured; `None` if it has none. Where it `waits`, it does so until they are delivered that cannot be kept.
+    ///
+    /// # Errors
+    /// Why some have not been delivered, and would not be given again.
+    pub(super) fn capture(&self, number: ApplicationNumber, waits: bool) -> Option<Result<Vec<SavedOutlet>, String>> {
+        let of_it: Vec<_> = self.all().into_iter().filter(|(of, _)| *of == number).collect();
+        if of_it.is_empty() {
+            return None;
+        }
+        let captured = of_it.iter().map(|(_, outlet)| outlet.capture(waits, CAPTURE_MAX));
+        Some(captured.collect::<Result<Vec<_>, _>>().map(|saved| saved.into_iter().flatten().collect()))
+    }
+
+    /// What was captured is saved, with this epoch.
+    pub(super) fn commit(&self, epoch: u64) {
+        self.all().iter().for_each(|(_, outlet)| outlet.commit(epoch));
+    }
+
+    /// No row follows: brings on its way what is left, and closes files.
+    pub(super) fn finish(&self) {
+        let deadline = Instant::now() + FINISH_MAX;
+        for (_, outlet) in self.all() {
+            outlet.finish(deadline.saturating_duration_since(Instant::now()));
+            outlet.close_files();
+        }
+    }
+
+    /// Nothing is delivered any more; what the last checkpoint has is made final.
+    pub(super) fn end(&self) {
+        let deadline = Instant::now() + FINISH_MAX;
+        for (_, outlet) in self.all() {
+            while outlet.is_committing() && Instant::now() < deadline {
+                outlet.tick();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            outlet.end();
+        }
+    }
+}
+
+impl State {
+    fn retire(&mut self, number: ApplicationNumber, deadline: Option<Instant>) {
+        let before = self.running.remove(&number).unwrap_or_default();
+        before.iter().for_each(|outlet| outlet.retire());
+        self.retired.extend(before.into_iter().map(|outlet| (number, outlet, deadline)));
+        if deadline.is_some() {
+            self.retired.iter_mut().filter(|(of, ..)| *of == number).for_each(|(_, _, until)| *until = deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_of_outputs_is_read_again_and_a_later_form_is_named() {
+        let one = SavedOutlet { output: "hook".into(), connector: "http".into(), prepared: "{\"a\":1}".into() };
+        assert_eq!(read(&saved(vec![one.clone()])).expect("it is read"), [one]);
+        assert!(saved(Vec::new()).is_empty());
+        assert!(matches!(read(br#"{"version":2,"outputs":[]}"#), Err(StateError::Version { found: 2, .. })));
+        assert!(matches!(read(b"{"), Err(StateError::Corrupt(_))));
+    }
+}
