@@ -457,7 +457,7 @@ pub struct BigQuery {
     pub tasks: u64,
 }
 
-/// How a source or sink of a big query, or the source of an application's input, gets on with the device behind it.
+/// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndHealth {
     /// The name of the source or sink; of an application that of the input.
@@ -755,6 +755,9 @@ pub struct ApplicationStatus {
     /// How each source gets on that its inputs read beside topics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
+    /// How its outputs get on that are no topics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<EndHealth>,
 }
 
 /// How long the results of windows waited for the end of their window, in microseconds; null before the first.
@@ -1052,6 +1055,7 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             times_in_seconds: status.times_in_seconds.into_iter().collect(),
             warnings: status.warnings,
             health: status.health.into_iter().map(EndHealth::from).collect(),
+            outputs: status.outputs.into_iter().map(EndHealth::from).collect(),
         }
     }
 }

@@ -16,7 +16,10 @@ use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
 
 use super::big_queries::BigQuerySnapshot;
-use crate::service::{ConnectionStatus, Tenant};
+use crate::service::{ConnectionStatus, EndHealth, Tenant};
+
+/// A figure of a source, sink or output.
+type OfEnd = fn(&EndHealth) -> u64;
 
 /// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two a decade.
 const LATENCY_BOUNDS_US: [u64; 13] = [
@@ -70,6 +73,8 @@ pub(super) struct ApplicationSnapshot {
     pub(super) outputs: Vec<(String, u64)>,
     /// Of each input that reads no topic the name, how its source gets on, and what was counted of it.
     pub(super) sources: Vec<(String, Condition, FeedCounts)>,
+    /// How outputs get on that are no topics.
+    pub(super) ends: Vec<EndHealth>,
 }
 
 /// The snapshot in OpenMetrics.
@@ -111,6 +116,7 @@ impl Collector for Snapshot {
         self.encode_times_in_seconds(&mut encoder)?;
         self.encode_outputs(&mut encoder)?;
         self.encode_sources(&mut encoder)?;
+        self.encode_output_ends(&mut encoder)?;
         self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
         self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
         let help = "Parts, on as many workers, in which tasks run that are cut because of one query";
@@ -185,6 +191,51 @@ impl Snapshot {
                 let labels = [("application", application.as_str()), ("input", input), ("state", state.name())];
                 let labels = Labels(Some(tenant), &labels);
                 family.encode_family(&labels)?.encode_gauge(&i64::from(*condition == state))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How outputs get on that are no topics.
+    fn encode_output_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let ends = || self.applications.iter().flat_map(|one| one.ends.iter().map(move |end| (one, end)));
+        let help = "Whether an output that is no topic is in this state";
+        let mut family = encoder.encode_descriptor("output_state", help, None, MetricType::Gauge)?;
+        for (application, end) in ends() {
+            for condition in Condition::ALL {
+                let of_it = [("application", &*application.name), ("output", &*end.name), ("state", condition.name())];
+                let value = i64::from(end.condition == condition);
+                family.encode_family(&Labels(Some(&application.tenant), &of_it))?.encode_gauge(&value)?;
+            }
+        }
+        let counters: [(&str, &str, OfEnd); 4] = [
+            ("output_delivered_rows", "Rows that the receivers behind an output have acknowledged", |end| end.rows),
+            ("output_delivered_bytes", "Bytes of these rows", |end| end.bytes),
+            ("output_left_out_rows", "Rows of an output that were rejected, given up, or gave way", |end| {
+                end.rejected_rows
+            }),
+            ("output_failures", "Attempts of an output that failed", |end| end.failures),
+        ];
+        for (name, help, value) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (application, end) in ends() {
+                let of_it = [("application", &*application.name), ("output", &*end.name)];
+                let labels = Labels(Some(&application.tenant), &of_it);
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(end), None)?;
+            }
+        }
+        let gauges: [(&str, &str, OfEnd); 2] = [
+            ("output_waiting_rows", "Rows that the receivers behind an output have not acknowledged", |end| {
+                end.waiting_rows
+            }),
+            ("output_oldest_ms", "How long the oldest of these waits", |end| end.oldest_ms.unwrap_or(0)),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (application, end) in ends() {
+                let of_it = [("application", &*application.name), ("output", &*end.name)];
+                let value = i64::try_from(value(end)).unwrap_or(i64::MAX);
+                family.encode_family(&Labels(Some(&application.tenant), &of_it))?.encode_gauge(&value)?;
             }
         }
         Ok(())

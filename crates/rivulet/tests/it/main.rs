@@ -62,6 +62,8 @@ mod mqtt_queries;
 mod nexmark;
 mod nexmark_files;
 mod numbers;
+mod outlets;
+mod outputs;
 mod sql_answers;
 mod sql_clauses;
 mod stop;

@@ -39,6 +39,7 @@ fn example(key: &Key) -> String {
         (_, Kind::Paths, None) => return "[\"/srv/rivulet\"]".to_owned(),
         (_, Kind::BrokerUrl, None) => "mqtts://broker.example:8883",
         ("http.hosts", ..) => "rivulet.example",
+        ("sink.http_allow", ..) => "hooks.example.org, 10.0.0.0/8",
         ("checkpoint.folder", ..) => "s3://bucket/prefix",
         ("checkpoint.s3.endpoint", ..) => "http://127.0.0.1:9000",
         ("checkpoint.s3.region", ..) => "eu-central-1",
@@ -137,7 +138,8 @@ fn the_reference_of_the_metrics_is_current() {
     let server = Server::start(folder.path());
     server.sql_ok(
         "CREATE APPLICATION a INPUT i (v DOUBLE) FROM 'mqtt:i' FORMAT JSON
-           OUTPUT x 'mqtt:x' FORMAT JSON OUTPUT y 'mqtt:y' FORMAT JSON AS SELECT v FROM i;
+           OUTPUT x 'mqtt:x' FORMAT JSON OUTPUT y 'mqtt:y' FORMAT JSON OUTPUT z 'file:z/' FORMAT JSON
+           AS SELECT v FROM i;
          CREATE QUERY q FROM APPLICATION a;
          CREATE SOURCE s FROM 'sensors:' WITH (rate => 10);
          CREATE SINK none TO 'blackhole:';

@@ -7,16 +7,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use rivulet_connectors::connector::{Condition, Direction};
 
-use super::{Labels, Snapshot, encode_histogram};
+use super::{Labels, OfEnd, Snapshot, encode_histogram};
 use crate::engine::big_queries::BigQuerySnapshot;
-use crate::service::{BigQueryInfo, EndHealth, QueryState};
+use crate::service::{BigQueryInfo, QueryState};
 
 /// Every state, so that a series does not vanish when a query leaves one.
 const STATES: [QueryState; 5] =
     [QueryState::Running, QueryState::Paused, QueryState::Ended, QueryState::Failed, QueryState::NotRunning];
-
-/// A figure of a source or sink.
-type OfEnd = fn(&EndHealth) -> u64;
 
 impl Snapshot {
     /// How sources and sinks get on.

@@ -1,0 +1,158 @@
+//! Outputs of applications: how their messages are published.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use rivulet::engine::Engine;
+use rivulet::service::ServiceError;
+use tempfile::TempDir;
+
+use super::engine::open;
+use super::kill_mqtt::split;
+use super::server::Publisher;
+use super::support::{AsOperator, WAIT_MAX};
+use super::tables::said;
+
+pub(super) fn refused(engine: &Engine, script: &str) -> ServiceError {
+    engine.execute(script).pop().expect("an answer").expect_err(script)
+}
+
+/// A client of MQTT 5 that shows the packets of messages as they come.
+struct Listener {
+    socket: TcpStream,
+    read: Vec<u8>,
+}
+
+/// A message as it came.
+#[derive(Debug, PartialEq, Eq)]
+struct Message {
+    topic: String,
+    qos: u8,
+    retained: bool,
+    properties: Vec<u8>,
+    payload: String,
+}
+
+impl Listener {
+    /// Subscribes with QoS 1.
+    fn subscribe(broker: SocketAddr, filter: &str) -> Self {
+        let mut socket = TcpStream::connect(broker).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        socket.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00").unwrap();
+        let length = u8::try_from(6 + filter.len()).unwrap();
+        let packet = [&[0x82, length, 0, 1, 0, 0, filter.len() as u8][..], filter.as_bytes(), &[1]].concat();
+        socket.write_all(&packet).unwrap();
+        let mut listener = Self { socket, read: Vec::new() };
+        for expected in [0x20, 0x90] {
+            assert_eq!(listener.packet().0, expected);
+        }
+        listener
+    }
+
+    fn packet(&mut self) -> (u8, Vec<u8>) {
+        loop {
+            if let Some((first, body, rest)) = split(&self.read) {
+                let (packet, rest) = ((first, body.to_vec()), rest.to_vec());
+                self.read = rest;
+                return packet;
+            }
+            let mut bytes = [0; 4096];
+            let read = self.socket.read(&mut bytes).expect("a packet");
+            assert!(read > 0, "the broker has closed the connection");
+            self.read.extend_from_slice(&bytes[..read]);
+        }
+    }
+
+    fn next(&mut self) -> Message {
+        let (first, body) = self.packet();
+        assert_eq!(first & 0xf0, 0x30, "a PUBLISH");
+        let (length, rest) = body.split_first_chunk::<2>().unwrap();
+        let (topic, mut rest) = rest.split_at(usize::from(u16::from_be_bytes(*length)));
+        let qos = (first >> 1) & 3;
+        if qos > 0 {
+            self.socket.write_all(&[0x40, 2, rest[0], rest[1]]).unwrap();
+            rest = &rest[2..];
+        }
+        let (properties, payload) = rest[1..].split_at(usize::from(rest[0]));
+        Message {
+            topic: String::from_utf8(topic.to_vec()).unwrap(),
+            qos,
+            retained: first & 1 == 1,
+            properties: properties.to_vec(),
+            payload: String::from_utf8(payload.to_vec()).unwrap(),
+        }
+    }
+}
+
+fn message(topic: &str, qos: u8, retained: bool, properties: &[u8], payload: &str) -> Message {
+    Message { topic: topic.into(), qos, retained, properties: properties.to_vec(), payload: payload.into() }
+}
+
+const STATES: &str = "CREATE APPLICATION states (room TEXT)
+    INPUT readings (n BIGINT) FROM 'mqtt:in/{room}' FORMAT JSON
+    OUTPUT kept 'mqtt:out/{room}/kept' FORMAT JSON WITH (retain => true, qos => 1, expiry => INTERVAL '1' HOUR) WHEN n > 1
+    OUTPUT plain 'mqtt:out/{room}/plain' FORMAT JSON
+    AS SELECT n FROM readings";
+
+#[test]
+fn an_output_says_how_its_messages_are_published() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    said(&engine, STATES);
+    said(&engine, "CREATE QUERY q FROM APPLICATION states WITH (room => 'a')");
+    let broker = engine.embedded_broker_address().unwrap();
+    let mut listener = Listener::subscribe(broker, "out/#");
+    let mut sender = Publisher::connect(broker);
+    sender.publish("in/a", r#"{"n": 1}"#);
+    assert_eq!(listener.next(), message("out/a/plain", 0, false, &[], r#"{"n":1}"#));
+    sender.publish("in/a", r#"{"n": 2}"#);
+    // Results of one batch leave output by output.
+    assert_eq!(listener.next(), message("out/a/kept", 1, false, &[2, 0, 0, 0x0e, 0x10], r#"{"n":2}"#));
+    assert_eq!(listener.next(), message("out/a/plain", 0, false, &[], r#"{"n":2}"#));
+    let late = Listener::subscribe(broker, "out/#").next();
+    assert_eq!((late.topic.as_str(), late.qos, late.retained), ("out/a/kept", 1, true));
+    // What is left of the hour.
+    assert!(matches!(late.properties[..], [2, 0, 0, 0x0d | 0x0e, _]), "{:?}", late.properties);
+    let explained = engine.explain("states").unwrap();
+    assert!(
+        explained
+            .contains("output kept to mqtt:out/{room}/kept, format json\n  with retain, qos, expiry\n  when n > 1")
+    );
+    engine.shutdown();
+    drop(engine);
+    // What was retained is kept for its time, and the output goes on as it was.
+    let engine = open(folder.path());
+    let broker = engine.embedded_broker_address().unwrap();
+    let mut listener = Listener::subscribe(broker, "out/a/kept");
+    assert!(listener.next().retained);
+    Publisher::connect(broker).publish("in/a", r#"{"n": 3}"#);
+    assert_eq!(listener.next(), message("out/a/kept", 1, false, &[2, 0, 0, 0x0e, 0x10], r#"{"n":3}"#));
+}
+
+#[test]
+fn options_of_an_output_that_are_none_are_refused_at_their_place() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    for (options, column, message, hint) in [
+        ("retian => true", 7, "'mqtt:' as a sink has no option 'retian'", "did you mean 'retain'?"),
+        ("qos => 2", 7, "the option 'qos' of 'mqtt:' cannot be '2'", "it is a whole number from 0 to 1"),
+        ("qos => 1, retain => 7", 17, "the option 'retain' of 'mqtt:' cannot be '7'", "it is true or false"),
+        ("expiry => 'soon'", 7, "the option 'expiry' of 'mqtt:' cannot be 'soon'", "it is a time span"),
+        ("expiry => '1500 ms'", 7, "the option 'expiry' of 'mqtt:' is no number of whole seconds", "for example"),
+        (
+            "broker => 'mqtt://x'",
+            7,
+            "the option 'broker' of 'mqtt:' is one of sinks of big queries",
+            "retain and expiry",
+        ),
+    ] {
+        let script = format!(
+            "CREATE APPLICATION a INPUT t (n BIGINT) FROM 'mqtt:in' FORMAT JSON OUTPUT 'mqtt:out' FORMAT JSON\nWITH ({options})\n\
+             AS SELECT n FROM t"
+        );
+        let error = refused(&engine, &script);
+        assert!(error.message.starts_with(message), "{options}: {error}");
+        assert!(error.hint.as_deref().is_some_and(|said| said.contains(hint)), "{options}: {error:?}");
+        assert_eq!((error.line, error.column), (Some(2), Some(column)), "{options}: {error}");
+    }
+}
