@@ -198,10 +198,10 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     let connector = connector_of(spec);
+    headers_of(options)?;
     if !has_many_receivers(spec) {
         check_address(spec)?;
     }
-    headers_of(options)?;
     format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
 

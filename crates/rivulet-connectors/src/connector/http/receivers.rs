@@ -345,13 +345,17 @@ impl Receivers {
             // The newest stays, however large it is.
             self.drop_oldest(url, SLOW_BYTES, SLOW_REQUESTS, 1, &mut gone);
         }
-        if self.slow_bytes > SLOW_BYTES_ALL {
-            // Half of it, so that it is not looked for again with the next request.
-            let slow = self.known.iter().filter(|(_, one)| one.is_slow);
+        while self.slow_bytes > SLOW_BYTES_ALL {
+            let slow = self.known.iter().filter(|(_, one)| one.is_slow && !one.queue.is_empty());
             let largest = slow.max_by_key(|(_, one)| one.bytes).map(|(url, one)| (url.clone(), one.bytes));
-            if let Some((largest, bytes)) = largest {
-                self.drop_oldest(&largest, bytes / 2, usize::MAX, 0, &mut gone);
-                self.note_idle(&largest);
+            // What is left is on its way.
+            let Some((largest, bytes)) = largest else { break };
+            // Half of it, so that it is not looked for again with the next request.
+            let before = gone.len();
+            self.drop_oldest(&largest, bytes / 2, usize::MAX, 0, &mut gone);
+            self.note_idle(&largest);
+            if gone.len() == before {
+                break;
             }
         }
         gone
