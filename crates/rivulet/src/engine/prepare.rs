@@ -52,7 +52,10 @@ impl Preparation {
     pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
         let host = self.host_of(tenant, &application);
-        let sink = |output: &Output, names: &[&str]| sink_address(output, names, &host);
+        let sink = |output: &Output, names: &[&str]| {
+            let address = sink_address(output, names, &host)?;
+            refuse_replaced(output, &address).map(|()| address)
+        };
         let name = tenant.named(&application.name);
         let topics = Topics::new(&application, &name, |input| self.is_logged(input), sink)?;
         application.inputs.iter().try_for_each(|input| sources::check(input, &self.host))?;
@@ -275,13 +278,18 @@ fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddr
         output: by_row.map(|_| OutputRows { has_addresses }),
     };
     CONNECTORS.check_sink(&spec).map_err(|error| placed(&error, output))?;
-    if CONNECTORS.replaced_file(&spec).is_some() {
-        let message = format!("'{address}' would be finished when its application ends");
-        return Err(ServiceError::invalid(message)
-            .with_hint("write a folder, 'file:alarms/', or a file with WITH (append => true)")
-            .at_place(address.position));
-    }
     SinkAddress::new(address, names, by_row, spec)
+}
+
+/// Refuses a file that is finished at the end, which an application of a server has not.
+fn refuse_replaced(Output { address, .. }: &Output, sink: &SinkAddress) -> Result<(), ServiceError> {
+    if CONNECTORS.replaced_file(&sink.spec).is_none() {
+        return Ok(());
+    }
+    let message = format!("'{address}' would be finished when its application ends");
+    Err(ServiceError::invalid(message)
+        .with_hint("write a folder, 'file:alarms/', or a file with WITH (append => true)")
+        .at_place(address.position))
 }
 
 /// Looks at the outputs of an application that are no topics, without opening them.
