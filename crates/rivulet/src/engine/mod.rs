@@ -26,9 +26,9 @@
 //! `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` with
 //! `texts` and `answers` (SQL), `output` (the sink of a task), `addresses`, `outlet` and `outlets` (where rows go
 //! that are no messages), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
-//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and `threads` (what is done again and again), `reserve` (a start on a full
-//! disk), `status` and `exposition` (what is counted), `warnings` (what an owner should know), [`stepped`] (for
-//! simulations and trials).
+//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and
+//! `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
+//! counted), `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
 
 mod addresses;
 mod answers;

@@ -1,5 +1,5 @@
-//! Outputs of applications that are no topics: sinks of connectors, which big queries have too, each shared by all tasks
-//! of its application.
+//! Outputs of applications that are no topics: sinks of connectors, which big queries have too, each shared by all
+//! tasks of its application.
 //!
 //! A sink is opened on a thread of its own, and again and again if that fails. Its rows come in the order in which the
 //! tasks hand them over, with the query of each, its identity, and its address where that is made of parameters.
@@ -171,8 +171,8 @@ impl Outlet {
         }
     }
 
-    /// Another version has taken its place, or its application is dropped: no row follows. What is written becomes final
-    /// without a checkpoint; behind a crash it may be there twice.
+    /// Another version has taken its place, or its application is dropped: no row follows. What is written becomes
+    /// final without a checkpoint; behind a crash it may be there twice.
     pub(super) fn retire(&self) {
         self.state.lock().is_last = true;
     }
