@@ -22,6 +22,7 @@
 //! - [`snapshot`]: what a dataflow holds at one moment, put together and divided again;
 //! - [`key_group`]: the hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
 //! - [`float`]: one zero and one NaN;
+//! - [`json`]: the mark of columns that hold JSON as text;
 //! - [`event`]: raw events as a source received them, and the traits of inboxes and decoders;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
 //! - [`tally`]: what becomes of the events of a few slots, for people who ask;
@@ -43,6 +44,7 @@ pub mod snapshot;
 pub mod key_group;
 pub mod key_hash;
 pub mod float;
+pub mod json;
 pub mod event;
 pub mod refusal;
 pub mod tally;
@@ -54,6 +56,7 @@ pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEv
 pub use fetch::{fetch, fetch_ahead};
 pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
+pub use json::{is_json, marked_as_json};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{

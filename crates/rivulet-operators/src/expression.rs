@@ -85,7 +85,9 @@ impl Expressions {
             }
             let data_type = expression.data_type(&schema).map_err(|error| fail(error.to_string()))?;
             let nullable = expression.nullable(&schema).map_err(|error| fail(error.to_string()))?;
-            fields.push(Field::new(sql(expression), data_type, nullable));
+            // What marks a column (as JSON) goes along.
+            let found = expression.return_field(&schema).map_err(|error| fail(error.to_string()))?;
+            fields.push(Field::new(sql(expression), data_type, nullable).with_metadata(found.metadata().clone()));
         }
         Ok(Self { schema, input_columns, parameters: parameters.into(), expressions, fields, uses_parameters })
     }

@@ -33,7 +33,7 @@ impl Project {
             .zip(names)
             // Every computed column may hold nulls as far as those behind it are concerned: an expression that claims
             // otherwise must not be able to fail the whole batch.
-            .map(|(field, name)| Field::new(name, field.data_type().clone(), true))
+            .map(|(field, name)| field.clone().with_name(name).with_nullable(true))
             .collect();
         Ok(Self { expressions: Arc::new(expressions), output: Arc::new(Schema::new(fields)) })
     }

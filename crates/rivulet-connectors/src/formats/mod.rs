@@ -77,6 +77,8 @@ pub enum Format {
     /// One JSON object a row, or an array of objects for several rows; a column named `a.b` is the field `b` of the
     /// object in field `a`.
     Json,
+    /// The same where a column named `a.b` is also written as the field `b` of an object `a`.
+    NestedJson,
     /// SenML in JSON (RFC 8428), a row for each record, columns among `name`, `unit`, `value`, `text`, `flag`, `time`.
     SenMl,
     /// SenML in JSON, one row for each pack, columns by record name; the event time column is the pack's time.
@@ -103,6 +105,7 @@ impl Format {
 
     /// The format called `name` (upper or lower case, `-` like `_`), with its options as pairs of key and value.
     ///
+    /// `JSON` has the option `nested`, `true` or `false`: whether rows are written with objects in them.
     /// `CSV` has the option `delimiter`, one character or `tab`. JSON, CSV and TEXT have the options of [`Times`].
     ///
     /// # Errors
@@ -123,7 +126,22 @@ impl Format {
         for (key, value) in options {
             let name = format.name();
             match &mut format {
-                Self::Json | Self::Csv { .. } | Self::Text if times.take(name, key, value)? => {}
+                Self::Json | Self::NestedJson | Self::Csv { .. } | Self::Text if times.take(name, key, value)? => {}
+                Self::Json | Self::NestedJson if key.eq_ignore_ascii_case("nested") => {
+                    format = match value.to_ascii_lowercase().as_str() {
+                        "true" => Self::NestedJson,
+                        "false" => Self::Json,
+                        _ => {
+                            return Err(FormatError::Setting {
+                                format: name,
+                                problem: format!("has 'nested' '{value}'"),
+                                hint: "it is true or false: true writes a column \"radio.rssi\" as \
+                                       {\"radio\": {\"rssi\": ...}}"
+                                    .into(),
+                            });
+                        }
+                    };
+                }
                 Self::Csv { delimiter } if key.eq_ignore_ascii_case("delimiter") => {
                     *delimiter = parse_delimiter(value)?;
                 }
@@ -136,7 +154,7 @@ impl Format {
     /// The format's name, one of [`Format::NAMES`].
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Json => "JSON",
+            Self::Json | Self::NestedJson => "JSON",
             Self::SenMl => "SENML",
             Self::SenMlPivot => "SENML_PIVOT",
             Self::Csv { .. } => "CSV",
@@ -148,7 +166,8 @@ impl Format {
     pub fn options(&self) -> &'static [&'static str] {
         match self {
             Self::Csv { .. } => &["delimiter", "timestamp"],
-            Self::Json | Self::Text => &["timestamp"],
+            Self::Json | Self::NestedJson => &["timestamp", "nested"],
+            Self::Text => &["timestamp"],
             Self::SenMl | Self::SenMlPivot => &[],
         }
     }
@@ -194,7 +213,7 @@ impl Format {
             hint,
         };
         Ok(match self {
-            Self::Json => Parser::Json(
+            Self::Json | Self::NestedJson => Parser::Json(
                 json::JsonParser::new(schema)
                     .map_err(|index| refused(index, "give it a name with fewer dots".into()))?,
             ),
@@ -270,6 +289,13 @@ impl Format {
         }
         Ok(match self {
             Self::Json => Box::new(json::JsonEncoder::new(&schema, times)),
+            Self::NestedJson => {
+                Box::new(json::JsonEncoder::nested(&schema, times).map_err(|column| FormatError::Setting {
+                    format: self.name(),
+                    problem: format!("cannot write the column '{column}' as an object and as a value"),
+                    hint: "name it otherwise with AS, or leave out nested".into(),
+                })?)
+            }
             Self::SenMl | Self::SenMlPivot => Box::new(senml::SenMlEncoder::new(&schema)),
             Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter, times.of_fields(&schema))),
             Self::Text => Box::new(text::TextEncoder::new(times.of_fields(&schema).remove(0))),

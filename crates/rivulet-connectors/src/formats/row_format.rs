@@ -256,7 +256,7 @@ fn plain_decoder(
         Format::SenMl | Format::SenMlPivot => {
             Ok(some_of(format.decoder(declared.clone(), event_time_column)?, declared, read))
         }
-        Format::Json => {
+        Format::Json | Format::NestedJson => {
             let (schema, event_time) = projected(declared, read, event_time_column);
             format.decoder_into(Rows::new(schema, event_time).with_times(times), event_time)
         }

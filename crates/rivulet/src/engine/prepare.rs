@@ -91,7 +91,10 @@ impl Preparation {
             // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
             // result after a crash.
             server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
-            result_is_json: output_formats.iter().map(|(format, _)| *format == Format::Json).collect(),
+            result_is_json: output_formats
+                .iter()
+                .map(|(format, _)| matches!(format, Format::Json | Format::NestedJson))
+                .collect(),
             has_bits: application.has_output_bits,
             rows: application.outputs.iter().map(|_| AtomicU64::new(0)).collect(),
             topics: topics.clone(),

@@ -366,7 +366,7 @@ fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError
     let (format, times) = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
         .map_err(|error| format_error(&error, spec))?;
     match format {
-        Format::Csv { .. } | Format::Json => Ok((format, times, has_header)),
+        Format::Csv { .. } | Format::Json | Format::NestedJson => Ok((format, times, has_header)),
         _ => Err(at(ServiceError::invalid(format!("a table cannot be written in {format}"))
             .with_hint("FORMAT CSV (header => true), or FORMAT JSON with an object on each line"))),
     }

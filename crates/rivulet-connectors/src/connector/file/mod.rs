@@ -461,7 +461,9 @@ fn ending_of(path: &str) -> Option<String> {
 fn ending(format: &RowFormat) -> &'static str {
     match format {
         RowFormat::Plain { format: Format::Csv { .. }, .. } => "csv",
-        RowFormat::Plain { format: Format::Json | Format::SenMl | Format::SenMlPivot, .. } => "json",
+        RowFormat::Plain { format: Format::Json | Format::NestedJson | Format::SenMl | Format::SenMlPivot, .. } => {
+            "json"
+        }
         RowFormat::Parquet => "parquet",
         RowFormat::Avro(_) => "avro",
         _ => "txt",

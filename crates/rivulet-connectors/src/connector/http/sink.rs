@@ -25,7 +25,9 @@ const SHARED_ROOM_REQUESTS: usize = 16 * ROOM_REQUESTS;
 /// What bodies in this format are called.
 pub(super) fn content_type(format: &RowFormat) -> &'static str {
     match format {
-        RowFormat::Plain { format: Format::Json | Format::SenMl | Format::SenMlPivot, .. } => "application/json",
+        RowFormat::Plain { format: Format::Json | Format::NestedJson | Format::SenMl | Format::SenMlPivot, .. } => {
+            "application/json"
+        }
         RowFormat::Plain { format: Format::Csv { .. }, .. } => "text/csv",
         _ if format.is_text() => "text/plain",
         _ => "application/octet-stream",

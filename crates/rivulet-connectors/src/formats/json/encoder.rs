@@ -1,7 +1,7 @@
 //! Rows into objects.
 
 use arrow::datatypes::Schema;
-use rivulet_dataflow::Batch;
+use rivulet_dataflow::{Batch, is_json};
 
 use super::super::cells::{Cell, Cells};
 use super::super::encode::{EncodedRows, Encoder, append_display};
@@ -9,48 +9,96 @@ use super::super::exact::{append_date, append_scaled, append_time_of_day};
 use super::super::number::not_finite_name;
 use super::super::times::{TimeFormat, Times};
 
-/// Writes each row as one object, keys in column order.
+/// Writes each row as one object, keys in column order. A column that holds JSON is written as it is.
 ///
 /// Floats are written with as few digits as bring back the same value, those that are not finite as the texts `"NaN"`,
 /// `"Infinity"` and `"-Infinity"`, since JSON has no numbers for them; timestamps as epoch milliseconds, with a
 /// fraction where there is one.
 pub(crate) struct JsonEncoder {
+    members: Vec<Member>,
+    /// What stands behind the last value: `}` for each object that is open.
+    end: Vec<u8>,
+}
+
+/// A value of a row and what stands before it.
+struct Member {
     /// `{"first":`, `,"second":` and so on.
-    prefixes: Vec<Vec<u8>>,
-    /// How the times of each column are written.
-    times: Vec<TimeFormat>,
+    prefix: Vec<u8>,
+    /// The place of its column.
+    column: usize,
+    /// Whether the column holds JSON.
+    is_json: bool,
+    times: TimeFormat,
 }
 
 impl JsonEncoder {
     /// An encoder for rows of `schema`.
     pub(crate) fn new(schema: &Schema, times: &Times) -> Self {
-        let prefix = |(index, name): (usize, &str)| {
-            let mut prefix = vec![if index == 0 { b'{' } else { b',' }];
-            append_json_string(name, &mut prefix);
-            prefix.push(b':');
-            prefix
-        };
-        let names = schema.fields().iter().map(|field| field.name().as_str());
-        Self { prefixes: names.enumerate().map(prefix).collect(), times: times.of_fields(schema) }
+        let names = schema.fields().iter().map(|field| vec![field.name().as_str()]);
+        Self::of_paths(&names.enumerate().collect::<Vec<_>>(), schema, times)
+    }
+
+    /// An encoder that writes a column `a.b` as the field `b` of an object `a`. An object stands where the first of its
+    /// columns does.
+    ///
+    /// # Errors
+    /// The name of a column that would have to be an object and a value.
+    pub(crate) fn nested(schema: &Schema, times: &Times) -> Result<Self, String> {
+        let paths = schema.fields().iter().map(|field| field.name().split('.').collect::<Vec<_>>());
+        let paths: Vec<(usize, Vec<&str>)> = paths.enumerate().collect();
+        for (column, path) in &paths {
+            if paths.iter().any(|(other, longer)| other != column && longer.starts_with(path)) {
+                return Err(schema.field(*column).name().clone());
+            }
+        }
+        // By where the columns of each object begin, from the outermost object to the innermost.
+        let first = |path: &[&str]| paths.iter().position(|(_, other)| other.starts_with(path));
+        let mut ordered = paths.clone();
+        ordered
+            .sort_by_cached_key(|(_, path)| (1..=path.len()).map(|length| first(&path[..length])).collect::<Vec<_>>());
+        Ok(Self::of_paths(&ordered, schema, times))
+    }
+
+    /// Writes columns in this order, each with the fields that lead to it.
+    fn of_paths(paths: &[(usize, Vec<&str>)], schema: &Schema, times: &Times) -> Self {
+        let times = times.of_fields(schema);
+        let mut members: Vec<Member> = Vec::with_capacity(paths.len());
+        let mut before: &[&str] = &[];
+        for (column, path) in paths {
+            let shared = before.iter().zip(path).take_while(|(one, other)| one == other).count();
+            // Closes the objects that the column is not in, and opens its own.
+            let mut prefix = vec![b'}'; before.len().saturating_sub(shared + 1)];
+            prefix.push(if members.is_empty() { b'{' } else { b',' });
+            for (index, name) in path[shared..].iter().enumerate() {
+                if index > 0 {
+                    prefix.push(b'{');
+                }
+                append_json_string(name, &mut prefix);
+                prefix.push(b':');
+            }
+            let is_json = is_json(schema.field(*column));
+            members.push(Member { prefix, column: *column, is_json, times: times[*column].clone() });
+            before = path;
+        }
+        let end = if members.is_empty() { b"{}".to_vec() } else { vec![b'}'; before.len()] };
+        Self { members, end }
     }
 
     fn row(&self, columns: &[Cells], row: usize, out: &mut Vec<u8>) {
-        if self.prefixes.is_empty() {
-            out.push(b'{');
-        }
-        for ((prefix, cells), times) in self.prefixes.iter().zip(columns).zip(&self.times) {
+        for Member { prefix, column, is_json, times } in &self.members {
             out.extend_from_slice(prefix);
-            match cells.cell(row) {
+            match columns[*column].cell(row) {
                 Cell::Timestamp(time_us) => append_time(times, time_us, out),
                 Cell::Date(days) => {
                     out.push(b'"');
                     append_date(days, times, out);
                     out.push(b'"');
                 }
+                Cell::Text(text) if *is_json => out.extend_from_slice(text.as_bytes()),
                 cell => append_json_cell(cell, out),
             }
         }
-        out.push(b'}');
+        out.extend_from_slice(&self.end);
     }
 }
 
@@ -235,9 +283,59 @@ fn append_fraction(mut digits: u64, width: usize, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+    use arrow::datatypes::Field;
     use proptest::prelude::*;
 
     use super::*;
+
+    fn written(columns: &[(&str, ArrayRef)], nested: bool) -> Result<String, String> {
+        let fields = columns.iter().map(|(name, column)| {
+            let field = Field::new(*name, column.data_type().clone(), true);
+            if *name == "doc" { rivulet_dataflow::marked_as_json(field) } else { field }
+        });
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let columns = columns.iter().map(|(_, column)| column.clone()).collect();
+        let rows = RecordBatch::try_new(schema.clone(), columns).unwrap();
+        let times = Times::default();
+        let mut encoder = match nested {
+            true => JsonEncoder::nested(&schema, &times)?,
+            false => JsonEncoder::new(&schema, &times),
+        };
+        let mut out = EncodedRows::default();
+        encoder.encode(&Batch::new(vec![0].into(), vec![0].into(), vec![0].into(), rows), &mut out);
+        Ok(String::from_utf8(out.row(0).to_vec()).unwrap())
+    }
+
+    #[test]
+    fn names_with_dots_become_objects_where_asked() {
+        let number = |value: i64| -> ArrayRef { Arc::new(Int64Array::from(vec![value])) };
+        let columns = [
+            ("n", number(1)),
+            ("a.b", number(2)),
+            ("m", number(3)),
+            ("a.c.d", number(4)),
+            ("a.c.e", number(5)),
+            ("a.f", number(6)),
+        ];
+        assert_eq!(written(&columns, false).unwrap(), r#"{"n":1,"a.b":2,"m":3,"a.c.d":4,"a.c.e":5,"a.f":6}"#);
+        assert_eq!(written(&columns, true).unwrap(), r#"{"n":1,"a":{"b":2,"c":{"d":4,"e":5},"f":6},"m":3}"#);
+        assert_eq!(written(&[("x.y", number(1)), ("z", number(2))], true).unwrap(), r#"{"x":{"y":1},"z":2}"#);
+        assert_eq!(written(&[("z", number(2)), ("x.y", number(1))], true).unwrap(), r#"{"z":2,"x":{"y":1}}"#);
+        for twice in [["a", "a.b"], ["a.b.c", "a.b"]] {
+            let columns = twice.map(|name| (name, number(0)));
+            assert!(written(&columns, true).is_err(), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn json_stands_as_it_is() {
+        let text: ArrayRef = Arc::new(StringArray::from(vec![r#"{"a":[1,"x"]}"#]));
+        let columns = [("doc", text.clone()), ("text", text)];
+        assert_eq!(written(&columns, false).unwrap(), r#"{"doc":{"a":[1,"x"]},"text":"{\"a\":[1,\"x\"]}"}"#);
+    }
 
     fn float(value: f64) -> String {
         let mut out = Vec::new();
