@@ -121,6 +121,9 @@ impl RandomApplication {
                     "sum(value) FILTER (WHERE value > $low) AS b",
                     "regr_slope(value, date_part('epoch', ts)) AS b",
                     "avg(value) > $low AS b",
+                    "array_agg(value) AS b",
+                    "string_agg(device, '+' ORDER BY value DESC) AS b",
+                    "json_object('all', array_agg(device), 'n', count(*)) AS b",
                 ]),
             ]
             .join(", ");

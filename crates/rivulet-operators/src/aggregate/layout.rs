@@ -246,6 +246,12 @@ impl Layout {
             .map(|(state, valid)| {
                 let argument = &prepared.arguments[state.arguments[0]];
                 let values = match argument.data_type() {
+                    DataType::Utf8 if state.kind.is_list() => {
+                        let others = || state.arguments[1..].iter().map(|&other| &prepared.arguments[other]);
+                        let separators = others().find_map(|other| other.as_string_opt::<i32>());
+                        let keys = others().find_map(|other| other.as_binary_opt::<i32>());
+                        ObjectValues::List(argument.as_string::<i32>(), separators, keys)
+                    }
                     DataType::Float64 => {
                         let values: &'a [f64] = argument.as_primitive::<Float64Type>().values();
                         match state.arguments.get(1) {

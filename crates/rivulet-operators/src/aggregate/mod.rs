@@ -88,11 +88,17 @@ pub enum AggregateFunction {
     BitOr,
     /// `bit_xor(x)`: of integers.
     BitXor,
+    /// `array_agg(x)`: the values as an array in JSON, in order of event time or of keys. The argument is the value in
+    /// JSON; behind it may stand the key, which is `Binary` and ordered byte by byte. At most 1 MiB.
+    ArrayAgg,
+    /// `string_agg(x, separator)`: texts with a separator between, which is a constant or parameter. Order, key and
+    /// bound are those of `array_agg`.
+    StringAgg,
 }
 
 impl AggregateFunction {
     /// Every function.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::Count,
         Self::CountDistinct,
         Self::ApproxDistinct,
@@ -121,6 +127,8 @@ impl AggregateFunction {
         Self::BitAnd,
         Self::BitOr,
         Self::BitXor,
+        Self::ArrayAgg,
+        Self::StringAgg,
     ];
 
     /// The function over the different values alone, where the parser says DISTINCT; `None` if there is none.
@@ -152,6 +160,8 @@ impl AggregateFunction {
                 | Self::RegrSlope
                 | Self::RegrIntercept
                 | Self::RegrR2
+                | Self::ArrayAgg
+                | Self::StringAgg
         )
     }
 
@@ -197,6 +207,8 @@ impl AggregateFunction {
             "bit_and" => Self::BitAnd,
             "bit_or" => Self::BitOr,
             "bit_xor" => Self::BitXor,
+            "array_agg" => Self::ArrayAgg,
+            "string_agg" => Self::StringAgg,
             _ => return None,
         })
     }
@@ -232,6 +244,8 @@ impl AggregateFunction {
             Self::BitAnd => "bit_and",
             Self::BitOr => "bit_or",
             Self::BitXor => "bit_xor",
+            Self::ArrayAgg => "array_agg",
+            Self::StringAgg => "string_agg",
         }
     }
 
@@ -248,6 +262,9 @@ impl AggregateFunction {
             Self::CovarSamp | Self::CovarPop => (2, "covar_samp(y, x)"),
             Self::Corr => (2, "corr(y, x)"),
             Self::RegrSlope | Self::RegrIntercept | Self::RegrR2 => (2, "regr_slope(y, x)"),
+            // With or without a key.
+            Self::ArrayAgg => (arguments.len().clamp(1, 2), "array_agg(value)"),
+            Self::StringAgg => (arguments.len().clamp(2, 3), "string_agg(name, ', ')"),
             _ => (1, "avg(value)"),
         };
         if arguments.len() != expected {
@@ -296,6 +313,18 @@ impl AggregateFunction {
             Self::BoolAnd | Self::BoolOr => {
                 check(|storage| storage == Storage::Boolean, "write a condition, for example value > 3")?;
                 DataType::Boolean
+            }
+            Self::ArrayAgg | Self::StringAgg => {
+                let is_other = |argument: &&DataType| {
+                    **argument != DataType::Binary && Storage::of(argument) != Some(Storage::Text)
+                };
+                match arguments.iter().find(is_other) {
+                    None => DataType::Utf8,
+                    Some(found) => {
+                        let hint = "convert it with CAST(... AS TEXT)";
+                        return Err(PlanError::ArgumentType { function: self.name(), found: found.to_string(), hint });
+                    }
+                }
             }
             _ => {
                 check(number, "cast the argument to DOUBLE")?;
@@ -400,7 +429,7 @@ mod tests {
             assert_eq!(AggregateFunction::from_name(function.name()), Some(function));
             assert_eq!(AggregateFunction::from_name(&function.name().to_uppercase()), Some(function));
         }
-        assert_eq!(AggregateFunction::from_name("array_agg"), None);
+        assert_eq!(AggregateFunction::from_name("listagg"), None);
     }
 
     #[test]

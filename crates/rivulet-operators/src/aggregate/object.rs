@@ -5,7 +5,7 @@
 
 use std::mem::size_of;
 
-use arrow::array::StringArray;
+use arrow::array::{BinaryArray, StringArray};
 use arrow::buffer::BooleanBuffer;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
@@ -38,6 +38,10 @@ pub(crate) enum ObjectKind {
     MaxText,
     FirstText,
     LastText,
+    /// The texts of `string_agg`, with a separator between.
+    TextList,
+    /// The values of `array_agg`, in JSON.
+    JsonList,
 }
 
 /// One remembering state of one pane.
@@ -53,6 +57,87 @@ pub(crate) enum Object {
     Sketch(HyperLogLog),
     /// One text and its event time.
     Text(Option<(i64, Box<str>)>),
+    /// Texts in the order of arrival, each with its key. Beside the object, which most panes have others of.
+    List(Box<List>),
+}
+
+/// Texts with their event times and the keys that order them, and what stands between two of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct List {
+    separator: Box<str>,
+    /// For each text its key and then the text itself.
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+    full: bool,
+}
+
+/// A text of a [`List`], which begins where the one before it ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Item {
+    time_us: i64,
+    key_bytes: u32,
+    text_bytes: u32,
+}
+
+/// The most bytes of keys and texts that one pane remembers for a list, and those of a result.
+pub(crate) const LIST_BYTES_MAX: usize = 1 << 20;
+/// The most texts that one pane remembers for a list.
+const LIST_ITEMS_MAX: usize = 1 << 16;
+
+impl List {
+    fn push(&mut self, time_us: i64, key: &[u8], text: &[u8]) {
+        if self.items.len() >= LIST_ITEMS_MAX || self.bytes.len() + key.len() + text.len() > LIST_BYTES_MAX {
+            self.full = true;
+            return;
+        }
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(text);
+        self.items.push(Item { time_us, key_bytes: key.len() as u32, text_bytes: text.len() as u32 });
+    }
+
+    /// Each text with its event time and key, in the order of arrival.
+    fn iter(&self) -> impl Iterator<Item = (&[u8], i64, &[u8])> {
+        let mut start = 0;
+        self.items.iter().map(move |item| {
+            let text = start + item.key_bytes as usize;
+            let end = text + item.text_bytes as usize;
+            let key = &self.bytes[std::mem::replace(&mut start, end)..text];
+            (key, item.time_us, &self.bytes[text..end])
+        })
+    }
+
+    fn put_separator(&mut self, separator: &str) {
+        if *self.separator != *separator {
+            self.separator = separator.into();
+        }
+    }
+}
+
+/// The texts of lists in order of key and event time, texts of one time in the order of arrival.
+fn joined<'a>(lists: impl Iterator<Item = &'a List>, is_json: bool) -> Finished {
+    let mut all: Vec<(&[u8], i64, &[u8])> = Vec::new();
+    let mut separator = ",";
+    for list in lists.filter(|list| !list.items.is_empty()) {
+        all.extend(list.iter());
+        separator = if is_json { "," } else { &list.separator };
+    }
+    if all.is_empty() {
+        return Finished::Null;
+    }
+    all.sort_by_key(|(key, time_us, _)| (*key, *time_us));
+    let bytes = all.iter().map(|(.., text)| text.len() + separator.len()).sum::<usize>() + 2;
+    if bytes > LIST_BYTES_MAX {
+        return Finished::Failed(TOO_LONG_LIST);
+    }
+    let mut out = Vec::with_capacity(bytes);
+    out.extend_from_slice(if is_json { b"[" } else { b"" });
+    for (index, (.., text)) in all.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b"" } else { separator.as_bytes() });
+        out.extend_from_slice(text);
+    }
+    out.extend_from_slice(if is_json { b"]" } else { b"" });
+    // Every piece is a text.
+    String::from_utf8(out).map_or(Finished::Null, |text| Finished::Text(text.into()))
 }
 
 /// The result of an object over a window.
@@ -67,6 +152,7 @@ pub(crate) enum Finished {
 }
 
 const TOO_MANY_VALUES: &str = "more than 1048576 values in one pane of the window are too many to remember\nhint: use approx_distinct, avg or a shorter window";
+const TOO_LONG_LIST: &str = "a list of more than 1048576 bytes or 65536 values is too long to remember\nhint: use a shorter window, or a FILTER";
 const NO_FRACTION: &str =
     "the fraction of percentile_cont is not between 0 and 1\nhint: write for example percentile_cont(value, 0.95)";
 
@@ -85,6 +171,8 @@ pub(crate) enum ObjectValues<'a> {
     Fractions(&'a [f64], &'a [f64]),
     Integers(&'a [i64]),
     Texts(&'a StringArray),
+    /// Texts, and where there are any, what stands between them and their keys.
+    List(&'a StringArray, Option<&'a StringArray>, Option<&'a BinaryArray>),
 }
 
 impl ObjectUpdate<'_> {
@@ -123,6 +211,13 @@ impl ObjectUpdate<'_> {
                     *text = Some((time_us, value.into()));
                 }
             }
+            (Object::List(list), ObjectValues::List(texts, separators, keys)) => {
+                if let Some(separators) = separators {
+                    list.put_separator(separators.value(row));
+                }
+                let key = keys.map_or(&[][..], |keys| keys.value(row));
+                list.push(time_us, key, texts.value(row).as_bytes());
+            }
             _ => debug_assert!(false, "the layout gives each object values of its kind"),
         }
     }
@@ -155,6 +250,7 @@ impl ObjectKind {
             Self::DistinctTexts => Object::Texts { values: HashSet::default(), full: false },
             Self::Approximate => Object::Sketch(HyperLogLog::default()),
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Object::Text(None),
+            Self::TextList | Self::JsonList => Object::List(Box::default()),
         }
     }
 
@@ -171,7 +267,13 @@ impl ObjectKind {
             }
             Self::DistinctWords | Self::DistinctTexts | Self::Approximate => Storage::Integer,
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Storage::Text,
+            Self::TextList | Self::JsonList => Storage::Text,
         }
+    }
+
+    /// Whether it remembers all texts.
+    pub(crate) fn is_list(self) -> bool {
+        matches!(self, Self::TextList | Self::JsonList)
     }
 
     fn replaces(self, held_time_us: i64, held: &str, time_us: i64, text: &str) -> bool {
@@ -208,6 +310,13 @@ impl ObjectKind {
                 }
             }
             (Object::Text(_), Object::Text(None)) => {}
+            (Object::List(list), Object::List(later)) => {
+                if !later.items.is_empty() {
+                    list.put_separator(&later.separator);
+                }
+                list.full |= later.full;
+                later.iter().for_each(|(key, time_us, text)| list.push(time_us, key, text));
+            }
             _ => debug_assert!(false, "objects of one state are of one kind"),
         }
     }
@@ -216,7 +325,7 @@ impl ObjectKind {
     pub(crate) fn finish<'a>(self, panes: impl Iterator<Item = &'a Object> + Clone) -> Finished {
         let full = panes.clone().any(|object| match object {
             Object::Numbers { full, .. } | Object::Words { full, .. } | Object::Texts { full, .. } => *full,
-            Object::Sketch(_) | Object::Text(_) => false,
+            Object::List(_) | Object::Sketch(_) | Object::Text(_) => false,
         });
         if full {
             return Finished::Failed(TOO_MANY_VALUES);
@@ -298,6 +407,18 @@ impl ObjectKind {
                 });
                 best.map_or(Finished::Null, |(_, text)| Finished::Text(text.clone()))
             }
+            Self::TextList | Self::JsonList => {
+                let lists = || {
+                    panes.clone().filter_map(|object| match object {
+                        Object::List(list) => Some(&**list),
+                        _ => None,
+                    })
+                };
+                match lists().any(|list| list.full) {
+                    true => Finished::Failed(TOO_LONG_LIST),
+                    false => joined(lists(), self == Self::JsonList),
+                }
+            }
         }
     }
 }
@@ -369,6 +490,10 @@ impl Object {
             }
             Self::Sketch(sketch) => sketch.memory_bytes(),
             Self::Text(text) => text.as_ref().map_or(0, |(_, text)| text.len()),
+            Self::List(list) => {
+                let items = list.items.capacity() * size_of::<Item>();
+                size_of::<List>() + list.separator.len() + list.bytes.capacity() + items
+            }
         }
     }
 
@@ -406,6 +531,19 @@ impl Object {
                 out.extend(time.to_le_bytes());
                 put_length(out, text.len());
                 out.extend_from_slice(text.as_bytes());
+            }
+            Self::List(list) => {
+                out.push(u8::from(list.full));
+                put_length(out, list.separator.len());
+                out.extend_from_slice(list.separator.as_bytes());
+                put_length(out, list.items.len());
+                for (key, time_us, text) in list.iter() {
+                    out.extend(time_us.to_le_bytes());
+                    for bytes in [key, text] {
+                        put_length(out, bytes.len());
+                        out.extend_from_slice(bytes);
+                    }
+                }
             }
         }
     }
@@ -456,6 +594,23 @@ impl Object {
                 true => Self::Text(Some((i64::from_le_bytes(take(bytes)?), take_text(bytes)?))),
                 false => Self::Text(None),
             },
+            Self::List(_) => {
+                let full = take_flag(bytes)?;
+                let separator = take_text(bytes)?;
+                let length = take_length(bytes, 16)?;
+                let mut list = List { separator, full, ..List::default() };
+                for _ in 0..length {
+                    let time_us = i64::from_le_bytes(take(bytes)?);
+                    let key_bytes = take_length(bytes, 1)?;
+                    let key = bytes.split_off(..key_bytes)?;
+                    list.push(time_us, key, take_text(bytes)?.as_bytes());
+                }
+                // A list that was kept is no longer than one may be.
+                if list.full != full {
+                    return None;
+                }
+                Self::List(Box::new(list))
+            }
         })
     }
 }
@@ -479,13 +634,19 @@ mod tests {
         ObjectKind::MaxText,
         ObjectKind::FirstText,
         ObjectKind::LastText,
+        ObjectKind::TextList,
+        ObjectKind::JsonList,
     ];
 
     fn object(kind: ObjectKind, rows: std::ops::Range<usize>) -> Object {
         let floats: Vec<f64> = (0..100).map(|n| f64::from(n * 7 % 31)).collect();
         let fractions = vec![0.25; 100];
         let texts: StringArray = (0..100).map(|n| Some(format!("t{}", n * 7 % 31))).collect();
+        let separators: StringArray = (0..100).map(|_| Some("; ")).collect();
+        let keys: BinaryArray = (0..100u8).map(|n| Some(vec![n % 3])).collect();
         let values = match kind {
+            ObjectKind::TextList => ObjectValues::List(&texts, Some(&separators), None),
+            ObjectKind::JsonList => ObjectValues::List(&texts, None, Some(&keys)),
             ObjectKind::Median | ObjectKind::DistinctWords | ObjectKind::Approximate => ObjectValues::Floats(&floats),
             ObjectKind::DistinctSum { .. } | ObjectKind::DistinctMean { .. } => ObjectValues::Floats(&floats),
             ObjectKind::Percentile => ObjectValues::Fractions(&floats, &fractions),
@@ -564,6 +725,40 @@ mod tests {
         let values = ObjectValues::Fractions(&[1.0, 2.0], &[1.5, 1.5]);
         ObjectUpdate { kind: ObjectKind::Percentile, values, valid: None }.update(&mut object, 1, 0);
         assert_eq!(ObjectKind::Percentile.finish([&object].into_iter()), Finished::Failed(NO_FRACTION));
+    }
+
+    #[test]
+    fn lists_are_in_order_of_key_time_and_arrival() {
+        let texts = StringArray::from(vec!["d", "b", "c", "a"]);
+        let separators = StringArray::from(vec![", "; 4]);
+        let keys = BinaryArray::from(vec![&[1u8][..], &[1], &[0], &[1]]);
+        let finish = |kind: ObjectKind, values: ObjectValues<'_>| {
+            let mut object = kind.empty();
+            let update = ObjectUpdate { kind, values, valid: None };
+            [7, 5, 9, 5].into_iter().enumerate().for_each(|(row, time_us)| update.update(&mut object, row, time_us));
+            kind.finish([&object].into_iter())
+        };
+        let text = |text: &str| Finished::Text(text.into());
+        let (list, json) = (ObjectKind::TextList, ObjectKind::JsonList);
+        assert_eq!(finish(list, ObjectValues::List(&texts, Some(&separators), None)), text("b, a, d, c"));
+        assert_eq!(finish(json, ObjectValues::List(&texts, None, Some(&keys))), text("[c,b,a,d]"));
+        assert_eq!(json.finish([&json.empty()].into_iter()), Finished::Null);
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_refused() {
+        let long = "x".repeat(LIST_BYTES_MAX / 2);
+        let texts = StringArray::from(vec![long.as_str(); 3]);
+        let kind = ObjectKind::JsonList;
+        let mut object = kind.empty();
+        let update = ObjectUpdate { kind, values: ObjectValues::List(&texts, None, None), valid: None };
+        update.update(&mut object, 0, 0);
+        assert!(matches!(kind.finish([&object].into_iter()), Finished::Text(_)));
+        update.update(&mut object, 1, 0);
+        assert_eq!(kind.finish([&object].into_iter()), Finished::Failed(TOO_LONG_LIST), "brackets need room too");
+        update.update(&mut object, 2, 0);
+        assert_eq!(kind.finish([&object].into_iter()), Finished::Failed(TOO_LONG_LIST));
+        assert!(object.memory_bytes() <= 2 * LIST_BYTES_MAX);
     }
 
     #[test]

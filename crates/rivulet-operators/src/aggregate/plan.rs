@@ -194,8 +194,11 @@ impl Builder {
         let arguments: Vec<usize> = spec
             .arguments
             .iter()
-            .map(|argument| {
+            .zip(&types)
+            .map(|(argument, found)| {
                 let expression = place(&mut self.expressions, argument.clone());
+                // The key of a list stays as it is.
+                let target = if *found == DataType::Binary { found } else { &target };
                 place(&mut self.arguments, (expression, target.clone()))
             })
             .collect();
@@ -353,6 +356,8 @@ fn keeps_type(function: AggregateFunction) -> bool {
             | F::SumDistinct
             | F::AvgDistinct
             | F::ApproxDistinct
+            | F::ArrayAgg
+            | F::StringAgg
     )
 }
 
@@ -371,6 +376,8 @@ fn object_kind(function: AggregateFunction, storage: Storage) -> Option<ObjectKi
         F::Max if is_text => ObjectKind::MaxText,
         F::FirstValue if is_text => ObjectKind::FirstText,
         F::LastValue if is_text => ObjectKind::LastText,
+        F::ArrayAgg => ObjectKind::JsonList,
+        F::StringAgg => ObjectKind::TextList,
         _ => return None,
     })
 }

@@ -103,6 +103,10 @@ pub(crate) fn fraction(p: f64) -> Arc<dyn PhysicalExpr> {
     Arc::new(Literal::new(ScalarValue::Float64(Some(p))))
 }
 
+pub(crate) fn text(text: &str) -> Arc<dyn PhysicalExpr> {
+    Arc::new(Literal::new(ScalarValue::from(text)))
+}
+
 /// `n > 0`.
 pub(crate) fn positive() -> Arc<dyn PhysicalExpr> {
     datafusion_physical_expr::expressions::binary(column(1), datafusion_expr::Operator::Gt, lit(0i64), &input())

@@ -133,6 +133,8 @@ fn aggregates() -> Vec<AggregateSpec> {
         aggregate(F::Max, vec![s()]),
         aggregate(F::FirstValue, vec![s()]),
         aggregate(F::LastValue, vec![s()]),
+        aggregate(F::StringAgg, vec![s(), text("; ")]),
+        aggregate(F::ArrayAgg, vec![s()]),
         aggregate(F::Sum, vec![v()]),
         aggregate(F::Count, vec![]),
     ];
@@ -181,6 +183,10 @@ fn model_values(rows: &[&Row]) -> Vec<Value> {
     // In event time order; rows of one time in order of arrival (the sort is stable).
     let mut by_time: Vec<&&Row> = rows.iter().collect();
     by_time.sort_by_key(|row| row.time);
+    let listed: Vec<&str> = by_time.iter().filter_map(|row| row.s).collect();
+    let list = |between: &str, [open, close]: [&str; 2]| {
+        (!listed.is_empty()).then(|| format!("{open}{}{close}", listed.join(between)))
+    };
     let filtered: Vec<&&Row> = rows.iter().filter(|row| row.n.is_some_and(|n| n > 0)).collect();
     let filtered_v: Vec<f64> = filtered.iter().filter_map(|row| row.v).collect();
     vec![
@@ -206,6 +212,8 @@ fn model_values(rows: &[&Row]) -> Vec<Value> {
         text(s.iter().copied().max()),
         text(by_time.iter().find_map(|row| row.s)),
         text(by_time.iter().rev().find_map(|row| row.s)),
+        text(list("; ", ["", ""]).as_deref()),
+        text(list(",", ["[", "]"]).as_deref()),
         float(some(&filtered_v, filtered_v.iter().sum())),
         Value::Integer(filtered.len() as i64),
     ]

@@ -2,17 +2,22 @@
 //! the expression is computed from those columns when a window closes.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Field};
 use datafusion_common::ScalarValue;
-use datafusion_expr::{Expr, lit};
+use datafusion_expr::expr::ScalarFunction;
+use datafusion_expr::{Expr, ScalarUDF, lit};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
+use rivulet_dataflow::marked_as_json;
 use rivulet_operators::{AggregateFunction, PlanError};
 
-use super::expression::{ExpressionPlanner, cast_to, no_condition};
+use super::expression::{ExpressionPlanner, cast_to, no_condition, result_type};
 use super::functions::{Found, REGISTRY};
+use super::query::scalars::{json_of, list_key};
 use super::walk::{for_each_child, replace_calls};
-use super::window::given;
+use super::window::{check_argument_count, given};
 use crate::statement::Name;
 use crate::value::type_name;
 use crate::{Position, SqlError};
@@ -28,6 +33,14 @@ pub(super) struct Aggregate {
     /// The type of its result.
     pub(super) data_type: DataType,
     pub(super) position: Position,
+}
+
+impl Aggregate {
+    /// The column of its results.
+    pub(super) fn field(&self) -> Field {
+        let field = Field::new(&self.column, self.data_type.clone(), true);
+        if self.function == AggregateFunction::ArrayAgg { marked_as_json(field) } else { field }
+    }
 }
 
 /// The aggregates of one SELECT, each once however often it is written.
@@ -75,6 +88,9 @@ impl<'a> Aggregates<'a> {
         for argument in &arguments {
             planned.push(widen(self.planner.plan_coerced(argument, position)?));
         }
+        if matches!(function, AggregateFunction::ArrayAgg | AggregateFunction::StringAgg) {
+            planned = self.list(function, list, planned, position)?;
+        }
         if function == AggregateFunction::PercentileCont && planned.len() == 2 {
             let descending = call.within_group.first().is_some_and(|order| order.options.asc == Some(false));
             planned[1] = fraction(planned[1].clone(), descending, super::check::start(arguments[1]).or(position))?;
@@ -96,6 +112,66 @@ impl<'a> Aggregates<'a> {
         self.found.push(Aggregate { column: column.clone(), function, arguments, filter, data_type, position });
         Ok(column)
     }
+}
+
+impl Aggregates<'_> {
+    /// The arguments of `array_agg` or `string_agg` as they are kept: values as JSON or texts, the separator, and the
+    /// key of ORDER BY.
+    fn list(
+        &self,
+        function: AggregateFunction,
+        call: &ast::FunctionArgumentList,
+        mut arguments: Vec<(Expr, DataType)>,
+        position: Position,
+    ) -> Result<Vec<(Expr, DataType)>, SqlError> {
+        let (usage, count) = match function {
+            AggregateFunction::ArrayAgg => ("array_agg(value)", 1),
+            _ => ("string_agg(name, ', ')", 2),
+        };
+        check_argument_count(function.name(), arguments.len(), count..=count, usage, position)?;
+        if let Some((separator, _)) = arguments.get(1)
+            && let Some(column) = separator.column_refs().iter().find(|column| !column.name.starts_with('$'))
+        {
+            let message = format!("the separator of string_agg cannot depend on the column '{}'", column.name);
+            return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
+        }
+        if function == AggregateFunction::ArrayAgg {
+            let (value, data_type) = arguments.remove(0);
+            if result_type(&data_type).is_none() {
+                return Err(SqlError::new(position, format!("array_agg does not take {}", type_name(&data_type)))
+                    .hint("convert it with CAST(... AS TEXT)"));
+            }
+            arguments.push((called(json_of(), vec![value]), DataType::Utf8));
+        }
+        let orders = call.clauses.iter().filter_map(|clause| match clause {
+            ast::FunctionArgumentClause::OrderBy(orders) => Some(orders),
+            _ => None,
+        });
+        let (mut keys, mut options) = (Vec::new(), Vec::new());
+        for order in orders.flatten() {
+            let place = super::check::start(&order.expr).or(position);
+            let (key, data_type) = widen(self.planner.plan_coerced(&order.expr, place)?);
+            if result_type(&data_type).is_none() {
+                return Err(SqlError::new(place, format!("values are not ordered by {}", type_name(&data_type))));
+            }
+            keys.push(key);
+            options.push(sort_options(&order.options));
+        }
+        if !keys.is_empty() {
+            arguments.push((called(list_key(options), keys), DataType::Binary));
+        }
+        Ok(arguments)
+    }
+}
+
+/// In which order values come: nulls last where it goes up, and first where it goes down, unless it says otherwise.
+pub(super) fn sort_options(written: &ast::OrderByOptions) -> SortOptions {
+    let descending = written.asc == Some(false);
+    SortOptions { descending, nulls_first: written.nulls_first.unwrap_or(descending) }
+}
+
+fn called(function: Arc<ScalarUDF>, arguments: Vec<Expr>) -> Expr {
+    Expr::ScalarFunction(ScalarFunction::new_udf(function, arguments))
 }
 
 /// The name of the function a checked call calls.

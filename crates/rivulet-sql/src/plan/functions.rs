@@ -17,11 +17,10 @@ pub(super) const WINDOWS: [&str; 4] = ["tumble", "hop", "session", "count_window
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
 
 /// Aggregates that SQL users know from elsewhere and that are not in the language (yet).
-const OTHER_AGGREGATES: [&str; 17] = [
+const OTHER_AGGREGATES: [&str; 15] = [
     "any_value",
     "approx_median",
     "approx_percentile_cont",
-    "array_agg",
     "every",
     "group_concat",
     "grouping",
@@ -33,12 +32,24 @@ const OTHER_AGGREGATES: [&str; 17] = [
     "regr_avgy",
     "regr_count",
     "regr_sxx",
-    "string_agg",
     "variance",
 ];
 
 /// Words for the clock. In an application they stand for the column `arrival_time`; a big query refuses them.
 pub(super) const CLOCK: [&str; 3] = ["now", "current_timestamp", "localtimestamp"];
+
+/// What of the language is like an aggregate that is known elsewhere.
+pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
+    Some(match aggregate {
+        "group_concat" | "listagg" => "string_agg(name, ', ') is",
+        "any_value" => "first_value and last_value are",
+        "variance" => "var_samp and var_pop are",
+        "every" => "bool_and is",
+        "approx_median" => "median is",
+        "approx_percentile_cont" | "percentile_disc" => "percentile_cont is",
+        _ => return None,
+    })
+}
 
 /// Functions that are known elsewhere and not offered, with the reason and what to do instead.
 pub(super) const REFUSED: [(&str, &str, &str); 12] = [
@@ -252,7 +263,8 @@ mod tests {
     #[test]
     fn names_are_told_apart() {
         assert!(matches!(REGISTRY.find("mean"), Found::Aggregate(AggregateFunction::Avg)));
-        assert!(matches!(REGISTRY.find("array_agg"), Found::OtherAggregate));
+        assert!(matches!(REGISTRY.find("array_agg"), Found::Aggregate(AggregateFunction::ArrayAgg)));
+        assert!(matches!(REGISTRY.find("listagg"), Found::OtherAggregate));
         assert!(matches!(REGISTRY.find("now"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("arrow_typeof"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("tumble"), Found::Window));

@@ -69,6 +69,11 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
                     ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
                     _ => None,
                 }));
+                let orders = arguments.clauses.iter_mut().filter_map(|clause| match clause {
+                    ast::FunctionArgumentClause::OrderBy(orders) => Some(orders),
+                    _ => None,
+                });
+                children.extend(orders.flatten().map(|order| &mut order.expr));
             }
             children.extend(function.within_group.iter_mut().map(|order| &mut order.expr));
             children.extend(function.filter.as_deref_mut());

@@ -63,7 +63,7 @@ impl<'a> WindowResults<'a> {
         histories: &[Field],
     ) -> Result<Self, SqlError> {
         let bounds = [Field::new(WINDOW_START, TIMESTAMP, false), Field::new(WINDOW_END, TIMESTAMP, false)];
-        let column = |one: &Aggregate| Field::new(&one.column, one.data_type.clone(), true);
+        let column = Aggregate::field;
         let all = row_fields.iter().cloned().chain(bounds.clone());
         let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
         let all = all.chain(histories.iter().cloned());

@@ -37,6 +37,7 @@ mod hostile_http;
 mod hostile_statements;
 mod inputs;
 mod key_property;
+mod json_results;
 mod languages;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;

@@ -5,7 +5,7 @@ use rivulet_operators::AggregateFunction;
 
 use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
-use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING};
+use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
 use crate::plan::select::ARRIVAL_TIME;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
@@ -70,7 +70,13 @@ impl Scope<'_> {
             Found::Refused(why, instead) => {
                 return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
             }
-            Found::OtherAggregate => return Err(not_yet(position, &format!("the aggregate {name}"))),
+            Found::OtherAggregate => {
+                let error = not_yet(position, &format!("the aggregate {name}"));
+                return Err(match instead_of(&name.text) {
+                    Some(instead) => error.hint(instead),
+                    None => error,
+                });
+            }
             Found::Unknown => {
                 let near = suggest::nearest(&name.text, REGISTRY.names());
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
@@ -134,7 +140,11 @@ impl Scope<'_> {
             }
         }
         if !function.within_group.is_empty() && !matches!(name.text.as_str(), "percentile_cont" | "quantile_cont") {
-            return Err(refuse(format!("WITHIN GROUP is for percentile_cont only, not for {name}")));
+            let error = refuse(format!("WITHIN GROUP is for percentile_cont only, not for {name}"));
+            return Err(match name.text.as_str() {
+                "string_agg" => error.hint("write string_agg(name, ', ' ORDER BY ts)"),
+                _ => error,
+            });
         }
         if let [_, second, ..] = function.within_group.as_slice() {
             return Err(SqlError::new(second.expr.span(), "WITHIN GROUP takes one expression"));
@@ -196,6 +206,7 @@ impl Scope<'_> {
             }
             ast::FunctionArguments::List(list) => list,
         };
+        let is_list = matches!(name.text.as_str(), "array_agg" | "string_agg");
         if matches!(arguments.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct)) {
             if place != Place::AggregateArgument {
                 return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
@@ -205,12 +216,23 @@ impl Scope<'_> {
                 Some(same) if Some(same) == function => arguments.duplicate_treatment = None,
                 Some(_) => {}
                 None => {
-                    let hint = "count(DISTINCT ...), sum(DISTINCT ...) and avg(DISTINCT ...) are";
+                    let hint = match is_list {
+                        true => "SELECT DISTINCT gives each value of a window once, as rows",
+                        false => "count(DISTINCT ...), sum(DISTINCT ...) and avg(DISTINCT ...) are",
+                    };
                     return Err(not_yet(position, &format!("DISTINCT in {name}")).hint(hint));
                 }
             }
+            }
         }
-        if let Some(clause) = arguments.clauses.first() {
+        for clause in &mut arguments.clauses {
+            if let ast::FunctionArgumentClause::OrderBy(orders) = clause
+                && is_list
+                && orders.iter().all(|order| order.with_fill.is_none())
+            {
+                orders.iter_mut().try_for_each(|order| self.names(&mut order.expr, place, position))?;
+                continue;
+            }
             let error = not_yet(position, &format!("'{clause}' inside a call"));
             return Err(match name.text.as_str() {
                 "first_value" | "last_value" => error.hint(format!("{name} goes by event time")),
@@ -228,7 +250,13 @@ impl Scope<'_> {
                     return Err(SqlError::new(position, format!("'*' is not an argument of {name}"))
                         .hint("only count(*) takes a star"));
                 }
-                _ => return Err(not_yet(position, "an argument by name")),
+                _ => {
+                    let error = not_yet(position, "an argument by name");
+                    return Err(match name.text.as_str() {
+                        "json_object" => error.hint("write json_object('name', value, ...)"),
+                        _ => error,
+                    });
+                }
             }
         }
         Ok(())

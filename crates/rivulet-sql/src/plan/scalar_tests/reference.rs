@@ -19,6 +19,7 @@ const TEXT: &str = "String Functions";
 const TIME: &str = "Time and Date Functions";
 const MATH: &str = "Math Functions";
 const HASH: &str = "Hashing Functions";
+const JSON: &str = "JSON Functions";
 
 /// Functions of our own and those that do something else here than DataFusion says: the section, how they are called,
 /// what they give.
@@ -55,6 +56,19 @@ const OWN: &[(&str, &str, &str, &str)] = &[
     ("haversine_m", MATH, "haversine_m(lat1, lon1, lat2, lon2)", "The distance of two places on the globe in metres."),
     ("hour", TIME, "hour(time)", "The hour."),
     ("if", "Conditional Functions", "if(condition, one, other)", "`one` where the condition is true, else `other`."),
+    (
+        "json_array",
+        JSON,
+        "json_array(value, ...)",
+        "The values as an array in JSON: times as milliseconds since 1970, JSON of these functions and of `array_agg` as \
+         it is. At most 1 MiB. An application writes such a column into an output in JSON without quotes.",
+    ),
+    (
+        "json_object",
+        JSON,
+        "json_object(name, value, ...)",
+        "An object in JSON with these values by name, as `json_array` writes them.",
+    ),
     ("minute", TIME, "minute(time)", "The minute."),
     ("mod", MATH, "mod(a, b)", "The remainder of `a / b`, as `a % b`."),
     ("md5", HASH, "md5(text)", "The MD5 hash of a text, in hexadecimal."),
@@ -166,6 +180,8 @@ const AGGREGATES: &[Described] = &[
     (AggregateFunction::BitAnd, &[], "bit_and(x)", "The bits that all integers have.", &["bit_and(n)"]),
     (AggregateFunction::BitOr, &[], "bit_or(x)", "The bits that any integer has.", &["bit_or(n)"]),
     (AggregateFunction::BitXor, &[], "bit_xor(x)", "The bits that an odd number of integers has.", &["bit_xor(n)"]),
+    (AggregateFunction::ArrayAgg, &[], "array_agg(x [ORDER BY y [DESC]])", "The values as an array in JSON, in order of event time or as ORDER BY says. In applications alone; at most 1 MiB and 65,536 values.", &["array_agg(word)", "array_agg(x ORDER BY y DESC)"]),
+    (AggregateFunction::StringAgg, &[], "string_agg(x, separator [ORDER BY y [DESC]])", "The texts with the separator between two of them, in the same order and within the same bounds. In windows of applications, and in a `LATERAL`.", &["string_agg(word, ', ')", "string_agg(word, '' ORDER BY word DESC)"]),
 ];
 
 /// The windows of big queries that have functions for their bounds.

@@ -2,6 +2,8 @@
 
 mod date_format;
 mod hashes;
+mod json;
+mod list_key;
 mod regexp_extract;
 mod rounding;
 mod text;
@@ -20,6 +22,9 @@ use datafusion_expr::{
 use crate::plan::functions::REGISTRY;
 use crate::value::TIMESTAMP;
 
+pub(in crate::plan) use json::json_of;
+pub(in crate::plan) use list_key::list_key;
+
 /// All of them.
 pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let short = [
@@ -36,6 +41,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let mut all: Vec<Arc<ScalarUDF>> = short.collect();
     all.extend([date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()]);
     all.extend([text::split_index(), text::count_char()]);
+    all.extend(json::functions());
     all.extend(hashes::hashes());
     all.extend(timestamps::timestamps());
     all.extend(other_names());

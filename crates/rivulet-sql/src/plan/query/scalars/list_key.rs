@@ -1,0 +1,48 @@
+//! The key by which `array_agg` and `string_agg` order their values: what ORDER BY says, as bytes.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::compute::SortOptions;
+use arrow::datatypes::DataType;
+use arrow::row::{RowConverter, SortField};
+use datafusion_common::{Result, ScalarValue};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+
+/// The function of as many values as there are orders. Its bytes compare as the values do.
+pub(in crate::plan) fn list_key(orders: Vec<SortOptions>) -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(ListKey { orders, signature: Signature::variadic_any(Volatility::Immutable) }))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ListKey {
+    orders: Vec<SortOptions>,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for ListKey {
+    fn name(&self) -> &str {
+        "list_key"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Binary)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
+        let rows = if is_constant { 1 } else { arguments.number_rows };
+        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
+        let fields = columns.iter().zip(&self.orders);
+        let fields = fields.map(|(column, order)| SortField::new_with_options(column.data_type().clone(), *order));
+        let keys = RowConverter::new(fields.collect())?.convert_columns(&columns)?.try_into_binary()?;
+        Ok(match is_constant {
+            true => ColumnarValue::Scalar(ScalarValue::Binary(Some(keys.value(0).to_vec()))),
+            false => ColumnarValue::Array(Arc::new(keys)),
+        })
+    }
+}
