@@ -52,6 +52,8 @@ impl RandomApplication {
             "tumble(ts, INTERVAL '2 seconds')",
             "hop(ts, INTERVAL '1 second', $width)",
             "hop(ts, INTERVAL '1500 milliseconds', INTERVAL '4 seconds')",
+            "tumble(ts, $width, INTERVAL '-700 milliseconds')",
+            "cumulate(ts, INTERVAL '1 second', INTERVAL '3 seconds', INTERVAL '500 milliseconds')",
             "session(ts, $width)",
             "count_window($rows)",
             "count_window(4, 2)",

@@ -14,6 +14,8 @@ use crate::expression::{Expressions, sql};
 /// The most panes (common divisors of width and slide) that a window may have: each is merged when the window closes.
 pub const PANES_PER_WINDOW_MAX: i64 = 100_000;
 
+const OFFSET: &str = "offset";
+
 /// The longest window in microseconds (over 9000 years), and the bound of event times on both sides of 1970. Sums of a
 /// few of them cannot overflow.
 pub(crate) const TIME_MAX_US: i64 = 1 << 58;
@@ -33,6 +35,21 @@ pub enum WindowSpec {
         slide: Arc<dyn PhysicalExpr>,
         /// The length of a window.
         width: Arc<dyn PhysicalExpr>,
+    },
+    /// Windows that begin every width and grow by a step: `[k * width, k * width + n * step)` for every n up to their
+    /// number in a width, which is a multiple of the step.
+    Cumulate {
+        /// By how much a window is longer than the one before it.
+        step: Arc<dyn PhysicalExpr>,
+        /// The length of the longest window.
+        width: Arc<dyn PhysicalExpr>,
+    },
+    /// Windows by time that begin so much later, or earlier where it is negative.
+    Shifted {
+        /// Tumbling, hopping or cumulating windows.
+        window: Box<WindowSpec>,
+        /// By how much.
+        offset: Arc<dyn PhysicalExpr>,
     },
     /// Rows that follow each other within less than the gap: `[first, last + gap)`.
     Session {
@@ -58,15 +75,33 @@ impl WindowSpec {
     /// rows (its number, and the event times of its first and last row).
     pub(crate) fn header_halves(&self) -> usize {
         match self {
-            Self::Tumble { .. } | Self::Hop { .. } => 1,
+            Self::Tumble { .. } | Self::Hop { .. } | Self::Cumulate { .. } | Self::Shifted { .. } => 1,
             Self::Session { .. } => 4,
             Self::Count { .. } => 6,
+        }
+    }
+
+    /// The windows as they are without an offset.
+    pub(crate) fn unshifted(&self) -> &Self {
+        match self {
+            Self::Shifted { window, .. } => window,
+            other => other,
+        }
+    }
+
+    /// By how much windows are shifted, if they are.
+    pub(crate) fn offset(&self) -> Option<&Arc<dyn PhysicalExpr>> {
+        match self {
+            Self::Shifted { offset, .. } => Some(offset),
+            _ => None,
         }
     }
 
     /// Width and slide (the latter only where it is not the width).
     fn expressions(&self) -> (&Arc<dyn PhysicalExpr>, Option<&Arc<dyn PhysicalExpr>>) {
         match self {
+            Self::Shifted { window, .. } => window.expressions(),
+            Self::Cumulate { step, width } => (width, Some(step)),
             Self::Tumble { width } => (width, None),
             Self::Hop { slide, width } => (width, Some(slide)),
             Self::Session { gap } => (gap, None),
@@ -77,6 +112,8 @@ impl WindowSpec {
     fn names(&self) -> (&'static str, &'static str) {
         match self {
             Self::Tumble { .. } | Self::Hop { .. } => ("width", "slide"),
+            Self::Cumulate { .. } => ("width", "step"),
+            Self::Shifted { window, .. } => window.names(),
             Self::Session { .. } => ("gap", "slide"),
             Self::Count { .. } => ("number of rows", "slide in rows"),
         }
@@ -88,6 +125,11 @@ impl fmt::Display for WindowSpec {
         match self {
             Self::Tumble { width } => write!(f, "tumble({})", sql(width)),
             Self::Hop { slide, width } => write!(f, "hop({}, {})", sql(slide), sql(width)),
+            Self::Cumulate { step, width } => write!(f, "cumulate({}, {})", sql(step), sql(width)),
+            Self::Shifted { window, offset } => {
+                let text = window.to_string();
+                write!(f, "{}, {})", text.trim_end_matches(')'), sql(offset))
+            }
             Self::Session { gap } => write!(f, "session({})", sql(gap)),
             Self::Count { rows, slide_rows: None } => write!(f, "count_window({})", sql(rows)),
             Self::Count { rows, slide_rows: Some(slide) } => write!(f, "count_window({}, {})", sql(rows), sql(slide)),
@@ -104,6 +146,10 @@ pub struct Lengths {
     pub slide: i64,
     /// The greatest common divisor of both: the length of a pane.
     pub pane: i64,
+    /// By how much later windows begin, from 0 to less than the distance between them.
+    pub offset: i64,
+    /// Whether windows cumulate: those that begin together end a slide one after the other, up to the width.
+    pub cumulates: bool,
 }
 
 impl Lengths {
@@ -119,7 +165,50 @@ impl Lengths {
         }
         let pane = greatest_common_divisor(width, slide);
         check_panes(width / pane, rows)?;
-        Ok(Self { width, slide, pane })
+        Ok(Self { width, slide, pane, offset: 0, cumulates: false })
+    }
+
+    /// The same lengths of windows that cumulate by the slide.
+    pub(crate) fn cumulating(self) -> Result<Self, LengthError> {
+        match self.width % self.slide {
+            0 => Ok(Self { cumulates: true, ..self }),
+            _ => Err(LengthError::NoMultiple),
+        }
+    }
+
+    /// The same lengths of windows that begin so much later.
+    pub(crate) fn shifted(self, offset: i64) -> Self {
+        let distance = if self.cumulates { self.width } else { self.slide };
+        Self { offset: offset.rem_euclid(distance), ..self }
+    }
+
+    /// The end of the last window that holds this time; nothing between two windows. Times are those of windows that
+    /// are not shifted, here and below.
+    #[inline]
+    pub(crate) fn last_end_us(&self, time_us: i64) -> Option<i64> {
+        if self.cumulates {
+            return Some((time_us.div_euclid(self.width) + 1) * self.width);
+        }
+        let end_us = time_us.div_euclid(self.slide) * self.slide + self.width;
+        (time_us < end_us).then_some(end_us)
+    }
+
+    /// The start of the window with this end.
+    #[inline]
+    pub(crate) fn start_us(&self, end_us: i64) -> i64 {
+        match self.cumulates {
+            true => (end_us - 1).div_euclid(self.width) * self.width,
+            false => end_us - self.width,
+        }
+    }
+
+    /// Where the first window begins that ends behind this end.
+    #[inline]
+    pub(crate) fn next_start_us(&self, end_us: i64) -> i64 {
+        match self.cumulates {
+            true => end_us.div_euclid(self.width) * self.width,
+            false => end_us - self.width + self.slide,
+        }
     }
 }
 
@@ -189,6 +278,11 @@ pub enum LengthError {
         /// Whether the lengths are rows.
         rows: bool,
     },
+    /// Windows that cumulate are no multiple of their step.
+    #[error(
+        "the width of the window is no multiple of its step\nhint: write for example cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour'): step, then width"
+    )]
+    NoMultiple,
     /// Panes are so much shorter than the lateness that they cannot be numbered.
     #[error(
         "the window consists of panes of {pane_us} us, far too short for a lateness of {lateness_us} us\nhint: slide by a longer step, or allow less lateness"
@@ -221,15 +315,20 @@ pub(crate) struct LengthExpressions {
     expressions: Expressions,
     names: (&'static str, &'static str),
     rows: bool,
+    cumulates: bool,
+    /// Whether the last expression is an offset.
+    has_offset: bool,
 }
 
 impl LengthExpressions {
     pub(crate) fn new(window: &WindowSpec, parameter_schema: &Schema) -> Result<Self, PlanError> {
         let (width, slide) = window.expressions();
-        let expressions = [Some(width), slide].into_iter().flatten().cloned().collect();
+        let offset = window.offset();
+        let expressions = [Some(width), slide, offset].into_iter().flatten().cloned().collect();
         let expressions = Expressions::over_parameters(parameter_schema, expressions)?;
         let (names, rows) = (window.names(), !window.is_time());
-        for (what, field) in [names.0, names.1].into_iter().zip(expressions.fields()) {
+        let all_names = [Some(names.0), slide.map(|_| names.1), offset.map(|_| OFFSET)];
+        for (what, field) in all_names.into_iter().flatten().zip(expressions.fields()) {
             let found = field.data_type();
             let (fits, expected, example) = match rows {
                 true => (found.is_integer(), "BIGINT", "count_window(100)"),
@@ -239,7 +338,8 @@ impl LengthExpressions {
                 return Err(PlanError::LengthType { what, found: found.to_string(), expected, example });
             }
         }
-        Ok(Self { expressions, names, rows })
+        let cumulates = matches!(window.unshifted(), WindowSpec::Cumulate { .. });
+        Ok(Self { expressions, names, rows, cumulates, has_offset: offset.is_some() })
     }
 
     pub(crate) fn parameter_names(&self) -> Vec<String> {
@@ -268,11 +368,17 @@ impl LengthExpressions {
 
     fn lengths(&self, columns: &[ArrayRef], row: usize) -> Result<Lengths, LengthError> {
         let width = self.length(&columns[0], row, self.names.0)?;
+        let (columns, offset) = match columns.split_last() {
+            Some((offset, others)) if self.has_offset => (others, self.length(offset, row, OFFSET)?),
+            _ => (columns, 0),
+        };
         let slide = match columns.get(1) {
             Some(column) => self.length(column, row, self.names.1)?,
             None => width,
         };
-        Lengths::new(width, slide, self.rows)
+        let lengths = Lengths::new(width, slide, self.rows)?;
+        let lengths = if self.cumulates { lengths.cumulating()? } else { lengths };
+        Ok(lengths.shifted(offset))
     }
 
     fn length(&self, column: &ArrayRef, row: usize, what: &'static str) -> Result<i64, LengthError> {
@@ -326,15 +432,15 @@ mod tests {
         let window = WindowSpec::Hop { slide, width: column(&schema, 0) };
         let verdicts = check_lengths(&window, &parameters).unwrap();
         let second = 1_000_000;
-        assert_eq!(verdicts[0], Ok(Lengths { width: second, slide: second, pane: second }));
-        assert_eq!(verdicts[1], Ok(Lengths { width: 86_400 * second, slide: second, pane: second }));
+        assert_eq!(verdicts[0], Lengths::new(second, second, false));
+        assert_eq!(verdicts[1], Lengths::new(86_400 * second, second, false));
         assert_eq!(verdicts[2], Err(LengthError::NotPositive { what: "width", value: 0 }));
         assert_eq!(verdicts[3], Err(LengthError::NotPositive { what: "width", value: -1 }));
         assert_eq!(verdicts[4], Err(LengthError::Months { what: "width" }));
         assert_eq!(verdicts[5], Err(LengthError::TooFine { what: "width" }));
         assert_eq!(verdicts[6], Err(LengthError::Null { what: "width" }));
         // Shorter than the slide: gaps between windows are allowed.
-        assert_eq!(verdicts[7], Ok(Lengths { width: 1, slide: second, pane: 1 }));
+        assert_eq!(verdicts[7], Lengths::new(1, second, false));
         for error in verdicts.iter().filter_map(|verdict| verdict.as_ref().err()) {
             assert!(error.to_string().contains("hint:"), "{error}");
         }
@@ -356,9 +462,9 @@ mod tests {
         let parameters = RecordBatch::try_new(schema.clone(), vec![Arc::new(Int64Array::from(vec![2, 0, 5]))]).unwrap();
         let rows = binary(lit(100i64), Operator::Divide, column(&schema, 0), &schema).unwrap();
         let verdicts = check_lengths(&WindowSpec::Count { rows, slide_rows: None }, &parameters).unwrap();
-        assert_eq!(verdicts[0], Ok(Lengths { width: 50, slide: 50, pane: 50 }));
+        assert_eq!(verdicts[0], Lengths::new(50, 50, true));
         assert!(matches!(&verdicts[1], Err(LengthError::Failed(why)) if why.contains("Divide by zero")));
-        assert_eq!(verdicts[2], Ok(Lengths { width: 20, slide: 20, pane: 20 }));
+        assert_eq!(verdicts[2], Lengths::new(20, 20, true));
     }
 
     #[test]

@@ -107,7 +107,8 @@ impl WindowOperator {
             let row = Row {
                 index,
                 slot: slot as usize,
-                time_us: times_us[index],
+                // In the time of windows that are not shifted.
+                time_us: times_us[index].saturating_sub(lengths.offset),
                 arrival_us: batch.arrival_us[index],
                 key: if plan.keys > 0 { self.keys.row(index).data() } else { &[] },
             };
@@ -155,7 +156,7 @@ impl WindowOperator {
             let slot = batch.slots[row] as usize;
             let SlotLengths::Known(lengths) = self.windows.cells.lengths(slot) else { continue };
             if (-TIME_MAX_US..=TIME_MAX_US).contains(&times_us[row]) {
-                self.windows.pass_row(slot, lengths, times_us[row], batch.arrival_us[row]);
+                self.windows.pass_row(slot, lengths, times_us[row] - lengths.offset, batch.arrival_us[row]);
             }
             if self.windows.closed.rows() >= OUTPUT_ROWS_MAX {
                 self.windows.closed.emit(&self.plan, &self.row_bytes, context)?;
@@ -225,14 +226,14 @@ impl Operator for WindowOperator {
         let (slot, cells) = (slot as usize, &self.windows.cells);
         let SlotLengths::Known(lengths) = cells.lengths(slot) else { return None };
         let state = &cells.slots[slot];
-        let known = |time_us: i64| (time_us != i64::MIN).then_some(time_us);
+        let known = |time_us: i64| (time_us != i64::MIN).then(|| time_us.saturating_add(lengths.offset));
         let mut holding = Holding {
             newest_us: known(state.max_ts_us),
             watermark_us: known(state.watermark_us),
             ..Holding::default()
         };
         let (words, end_us) = (self.plan.layout.entry_words, state.next_end_us);
-        let mut start_us = end_us.saturating_sub(lengths.width);
+        let mut start_us = if end_us == NEVER { NEVER } else { lengths.start_us(end_us) };
         for (looked, cell) in std::iter::successors(cells.first(slot), |&cell| cells.next(cell)).enumerate() {
             if looked == HELD_KEYS_MAX {
                 holding.has_more_keys = true;
@@ -259,7 +260,7 @@ impl Operator for WindowOperator {
             }
         }
         if holding.open_keys > 0 && end_us != NEVER {
-            holding.window = Some((start_us, end_us));
+            holding.window = Some((start_us + lengths.offset, end_us + lengths.offset));
         }
         Some(holding)
     }

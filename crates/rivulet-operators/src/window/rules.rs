@@ -99,7 +99,7 @@ impl Windows {
         if !self.plan.window.is_time() {
             return self.count_in_block(row, lengths, updates);
         }
-        let watermark_us = self.watermark_us(&self.cells.slots[row.slot], row.arrival_us);
+        let watermark_us = self.watermark_us(&self.cells.slots[row.slot], lengths, row.arrival_us);
         self.advance(row.slot, lengths, watermark_us, row.arrival_us, false);
         let verdict = match self.plan.window {
             WindowSpec::Session { .. } => self.count_in_session(row, lengths.width, updates),
@@ -125,11 +125,10 @@ impl Windows {
         if !self.plan.window.is_time() {
             return;
         }
-        let watermark_us = self.watermark_us(&self.cells.slots[slot], arrival_us);
+        let watermark_us = self.watermark_us(&self.cells.slots[slot], lengths, arrival_us);
         self.advance(slot, lengths, watermark_us, arrival_us, false);
-        let newest_start_us = time_us.div_euclid(lengths.slide) * lengths.slide;
-        let is_between_windows = time_us >= newest_start_us + lengths.width;
-        if is_between_windows || newest_start_us + lengths.width > self.cells.slots[slot].watermark_us {
+        let watermark_us = self.cells.slots[slot].watermark_us;
+        if lengths.last_end_us(time_us).is_none_or(|end_us| end_us > watermark_us) {
             let slot_state = &mut self.cells.slots[slot];
             slot_state.max_ts_us = slot_state.max_ts_us.max(time_us);
             slot_state.last_arrival_us = arrival_us;
@@ -142,11 +141,12 @@ impl Windows {
         self.set_deadline(slot);
     }
 
-    /// The watermark of a slot when the arrival clock shows `now_us`.
+    /// The watermark of a slot when the arrival clock shows `now_us`, in the time of windows that are not shifted, as
+    /// all times of the slot are.
     #[inline]
-    fn watermark_us(&self, slot: &SlotState, now_us: i64) -> i64 {
+    fn watermark_us(&self, slot: &SlotState, lengths: Lengths, now_us: i64) -> i64 {
         let by_clock_us = if self.plan.arrival_time {
-            now_us
+            now_us - lengths.offset
         } else if slot.max_ts_us == i64::MIN {
             i64::MIN
         } else {
@@ -162,7 +162,7 @@ impl Windows {
             self.cells.deadlines_us[slot] = NEVER;
             return;
         };
-        let watermark_us = self.watermark_us(&self.cells.slots[slot], now_us);
+        let watermark_us = self.watermark_us(&self.cells.slots[slot], lengths, now_us);
         self.advance(slot, lengths, watermark_us, now_us, true);
         self.set_deadline(slot);
     }
@@ -172,7 +172,10 @@ impl Windows {
     pub(crate) fn set_deadline(&mut self, slot: usize) {
         let state = &self.cells.slots[slot];
         let deadline_us = if state.next_end_us == NEVER || self.plan.arrival_time {
-            state.next_end_us
+            match self.cells.lengths(slot) {
+                SlotLengths::Known(lengths) => state.next_end_us.saturating_add(lengths.offset),
+                _ => state.next_end_us,
+            }
         } else {
             let missing_us = state.next_end_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
             self.leaps.after_us(state.last_arrival_us, missing_us.max(self.plan.idle_timeout_us))
@@ -230,15 +233,15 @@ impl Windows {
     /// Closes the window of a cell that ends at `closing.end_us`, if it holds a pane; returns the next end.
     fn close_panes(&mut self, cell: usize, lengths: Lengths, closing: Closing) -> i64 {
         let words = self.plan.layout.entry_words;
-        let Lengths { width, slide, pane } = lengths;
+        let Lengths { slide, pane, offset, .. } = lengths;
         let end_us = closing.end_us;
         let panes = self.cells.panes(cell);
         let end = PaneNumber::at(end_us, pane);
         let count = panes.count_before(words, |word| PaneNumber::of(word).is_before(end));
         if count > 0 {
-            let closing = Closing { start_us: end_us - width, ..closing };
+            let closing = Closing { start_us: lengths.start_us(end_us) + offset, end_us: end_us + offset, ..closing };
             // What lies before the start of the next window is in no open window.
-            let next_start = PaneNumber::at(end_us - width + slide, pane);
+            let next_start = PaneNumber::at(lengths.next_start_us(end_us), pane);
             let gone = panes.count_before(words, |word| PaneNumber::of(word).is_before(next_start)).min(count);
             if shares_panes(lengths) {
                 self.cells.share(cell, count, &self.plan.layout);
@@ -255,9 +258,9 @@ impl Windows {
         }
         let first_us = PaneNumber::of(panes.first_word(0, words)).start_us(end_us, pane);
         let next_us = end_us + slide;
-        match next_us - width <= first_us && first_us < next_us {
+        match lengths.start_us(next_us) <= first_us && first_us < next_us {
             true => next_us,
-            false => first_open_end_us(first_us, Lengths { width, slide, pane }, end_us),
+            false => first_open_end_us(first_us, lengths, end_us),
         }
     }
 
@@ -305,15 +308,15 @@ impl Windows {
     #[inline]
     fn count_in_pane(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
         let words = self.plan.layout.entry_words;
-        let Lengths { width, slide, pane } = lengths;
+        let Lengths { slide, pane, .. } = lengths;
         let newest = row.time_us.div_euclid(slide);
         let newest_start_us = newest * slide;
-        if row.time_us >= newest_start_us + width {
+        let Some(last_end_us) = lengths.last_end_us(row.time_us) else {
             // Between two windows: in none, and so not late either.
             return Verdict::Counted;
-        }
+        };
         let watermark_us = self.cells.slots[row.slot].watermark_us;
-        if newest_start_us + width <= watermark_us {
+        if last_end_us <= watermark_us {
             return Verdict::Late;
         }
         // The windows that the row closes do not hold it. Closed first, they make room for its pane; and after a leap
@@ -532,7 +535,12 @@ fn update_objects(objects: &mut [Object], updates: &Updates<'_>, row: Row<'_>) {
 /// The end of the earliest window that holds the pane from `start_us` and ends after `closed_us`; [`NEVER`] if none
 /// does.
 pub(crate) fn first_open_end_us(start_us: i64, lengths: Lengths, closed_us: i64) -> i64 {
-    let Lengths { width, slide, pane } = lengths;
+    let Lengths { width, slide, pane, .. } = lengths;
+    if lengths.cumulates {
+        let behind_us = closed_us.max(start_us).div_euclid(slide).saturating_mul(slide).saturating_add(slide);
+        let end_us = behind_us.max(start_us + pane);
+        return if lengths.start_us(end_us) <= start_us { end_us } else { NEVER };
+    }
     // The first window that holds the pane is the first to end no earlier than the pane.
     let first_us = -(width - pane - start_us).div_euclid(slide) * slide + width;
     if first_us > closed_us {
@@ -572,6 +580,13 @@ mod tests {
         assert_eq!(first_open_end_us(25, gaps, i64::MIN), 35);
         assert_eq!(first_open_end_us(30, gaps, i64::MIN), 35);
         assert_eq!(first_open_end_us(25, gaps, 35), NEVER);
+        // Windows that cumulate by 10 to 30.
+        let grow = hop.cumulating().unwrap();
+        let ends = |start: i64| [i64::MIN, 9, 10, 29, 30, 59].map(|closed| first_open_end_us(start, grow, closed));
+        assert_eq!(ends(0), [10, 10, 20, 30, NEVER, NEVER]);
+        assert_eq!(ends(20), [30, 30, 30, 30, NEVER, NEVER]);
+        assert_eq!(ends(30), [40, 40, 40, 40, 40, 60]);
+        assert_eq!(ends(-10), [0, NEVER, NEVER, NEVER, NEVER, NEVER]);
         // Brute force over the definition.
         for (width, slide) in [(6, 4), (4, 6), (5, 5), (9, 3), (7, 2)] {
             let lengths = Lengths::new(width, slide, false).unwrap();

@@ -90,7 +90,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
     }
     let lengths = |row: &Exported| match cells.lengths(row.slot) {
         SlotLengths::Known(lengths) => lengths,
-        _ => Lengths { width: 0, slide: 0, pane: 0 },
+        _ => Lengths { width: 0, slide: 0, pane: 0, offset: 0, cumulates: false },
     };
     let slot = |row: &Exported| &cells.slots[row.slot];
     // Panes are the bulk: they are copied once, into memory of the right size.
@@ -141,6 +141,9 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         Arc::new(shared),
         Arc::new(objects.finish()),
     ]);
+    if has_offset(operator) {
+        columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| lengths(row).offset))));
+    }
     Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
 }
 
@@ -159,13 +162,22 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
     fields.push(Field::new("panes", DataType::List(words_field()), false));
     fields.push(Field::new("shared", DataType::List(words_field()), false));
     fields.push(Field::new("objects", DataType::Binary, true));
-    let kind = match operator.plan.window {
-        WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => "panes",
+    if has_offset(operator) {
+        fields.push(Field::new("offset", DataType::Int64, false));
+    }
+    let kind = match operator.plan.window.unshifted() {
+        WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } | WindowSpec::Shifted { .. } => "panes",
+        WindowSpec::Cumulate { .. } => "steps",
         WindowSpec::Session { .. } => "sessions",
         WindowSpec::Count { .. } => "blocks",
     };
     let layout = format!("{kind} {}", operator.plan.layout.fingerprint());
     Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
+}
+
+/// Whether a frame has a column with the offsets of windows. Those of windows without one are as they always were.
+fn has_offset(operator: &WindowOperator) -> bool {
+    operator.plan.window.offset().is_some()
 }
 
 fn words_field() -> Arc<Field> {
@@ -298,7 +310,7 @@ fn brought_up<'f>(
         return Ok(Cow::Borrowed(frame));
     }
     let mut columns = frame.rows.columns().to_vec();
-    let panes = columns.len() - 3;
+    let panes = columns.len() - 3 - usize::from(has_offset(operator));
     // What windows share is a word and then a pane.
     for (column, header) in [(panes, 0), (panes + 1, 1)] {
         let old = columns[column].as_list::<i32>().clone();
@@ -340,8 +352,17 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
     }
     let is_cell = columns[0].as_boolean().value(row);
     let lengths = Lengths::new(integer(1), integer(2), !plan.window.is_time())
+        .and_then(|lengths| match plan.window.unshifted() {
+            WindowSpec::Cumulate { .. } => lengths.cumulating(),
+            _ => Ok(lengths),
+        })
         .and_then(|lengths| plan.check(lengths))
         .map_err(|error| fail(&format!("the lengths do not work: {error}")))?;
+    let lengths = match has_offset(operator) {
+        true if columns[10].is_null(row) => return Err(fail("a value is missing")),
+        true => lengths.shifted(integer(10)),
+        false => lengths,
+    };
     let clock = [integer(3), integer(4), integer(5)];
     if clock[0] != i64::MIN && !(-TIME_MAX_US..=TIME_MAX_US).contains(&clock[0]) {
         return Err(fail("the clock is out of range"));
@@ -361,7 +382,7 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
     }
     let shared = Shared::from_words(&words(8)?, panes.len() / entry_words, &plan.layout)
         .filter(|shared| {
-            let can_share = is_cell && matches!(plan.window, WindowSpec::Hop { .. }) && shares_panes(lengths);
+            let can_share = is_cell && plan.window.is_time() && shares_panes(lengths);
             can_share || shared.words().is_empty()
         })
         .ok_or_else(|| fail("what the windows share does not belong to the panes"))?;
@@ -405,9 +426,9 @@ fn check_panes(
     let entries = || panes.chunks_exact(operator.plan.layout.entry_words);
     let start_us = |entry: &[u64]| PaneNumber::of(entry[0]).start_us(max_ts_us, lengths.pane);
     let sorted = match operator.plan.window {
-        WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => entries().is_sorted_by(|a, b| start_us(a) < start_us(b)),
         WindowSpec::Session { .. } => entries().is_sorted_by(|a, b| (a[1] as i64) + lengths.width <= b[0] as i64),
         WindowSpec::Count { .. } => entries().is_sorted_by(|a, b| a[0] < b[0]),
+        _ => entries().is_sorted_by(|a, b| start_us(a) < start_us(b)),
     };
     let sound = entries().all(|entry| match operator.plan.window {
         WindowSpec::Count { .. } => {

@@ -87,6 +87,16 @@ pub(crate) fn hop() -> WindowSpec {
     WindowSpec::Hop { slide: parameter(1), width: parameter(0) }
 }
 
+pub(crate) fn cumulate() -> WindowSpec {
+    WindowSpec::Cumulate { step: parameter(1), width: parameter(0) }
+}
+
+/// The windows, so many microseconds later.
+pub(crate) fn shifted(window: WindowSpec, offset_us: i64) -> WindowSpec {
+    let offset = ScalarValue::new_interval_mdn(0, 0, offset_us * 1000);
+    WindowSpec::Shifted { window: Box::new(window), offset: Arc::new(Literal::new(offset)) }
+}
+
 pub(crate) fn session() -> WindowSpec {
     WindowSpec::Session { gap: parameter(0) }
 }

@@ -19,6 +19,7 @@ const TEXTS: [&str; 5] = ["", "b", "a long text that does not fit a word", "B", 
 enum Kind {
     Tumble,
     Hop,
+    Cumulate,
     Session,
     Count,
     CountSlide,
@@ -31,6 +32,8 @@ struct Case {
     arrival_time: bool,
     lateness: i64,
     idle: i64,
+    /// By how much windows are shifted, where they can be.
+    offset: i64,
     /// Width and slide of each slot.
     lengths: Vec<(i64, i64)>,
     rows: Vec<Row>,
@@ -54,6 +57,7 @@ fn cases() -> impl Strategy<Value = Case> {
         Just(Kind::Tumble),
         Just(Kind::Hop),
         Just(Kind::Hop),
+        Just(Kind::Cumulate),
         Just(Kind::Session),
         Just(Kind::Count),
         Just(Kind::CountSlide)
@@ -81,11 +85,12 @@ fn cases() -> impl Strategy<Value = Case> {
         prop::bool::weighted(0.2),
         prop_oneof![Just(0i64), 0..25i64],
         prop_oneof![Just(i64::MAX), 0..40i64],
+        prop_oneof![3 => Just(0i64), 1 => -50..50i64],
         lengths,
         prop::collection::vec(row, 0..120),
         prop::collection::vec((0..120usize, step), 0..25),
     )
-        .prop_map(|(kind, keyed, arrival_time, lateness, idle, lengths, raw, mut steps)| {
+        .prop_map(|(kind, keyed, arrival_time, lateness, idle, offset, mut lengths, raw, mut steps)| {
             let mut arrival = 1_000;
             let rows = raw
                 .into_iter()
@@ -104,7 +109,11 @@ fn cases() -> impl Strategy<Value = Case> {
                 })
                 .collect();
             steps.sort_by_key(|step| step.0);
-            Case { kind, keyed, arrival_time, lateness, idle, lengths, rows, steps }
+            if kind == Kind::Cumulate {
+                lengths.iter_mut().for_each(|(width, step)| *width = (*width / *step).max(1) * *step);
+            }
+            let offset = if matches!(kind, Kind::Tumble | Kind::Hop | Kind::Cumulate) { offset } else { 0 };
+            Case { kind, keyed, arrival_time, lateness, idle, offset, lengths, rows, steps }
         })
 }
 
@@ -281,8 +290,22 @@ impl ModelSlot<'_> {
                     session.iter().map(|row| row.time).max().unwrap() + self.width <= self.watermark
                 });
         }
-        let newest_start = row.time.div_euclid(self.slide) * self.slide;
-        row.time < newest_start + self.width && newest_start + self.width <= self.watermark
+        // Of the windows that the row is in, the last one.
+        let last =
+            self.windows_over(row.time, row.time).into_iter().rfind(|(start, end)| (*start..*end).contains(&row.time));
+        last.is_some_and(|(_, end)| end <= self.watermark)
+    }
+
+    /// Windows by time, among them all that hold a time from `oldest` to `newest`, by ascending start.
+    fn windows_over(&self, oldest: i64, newest: i64) -> Vec<(i64, i64)> {
+        let (width, offset) = (self.width, self.case.offset);
+        let (distance, lengths) = match self.case.kind {
+            Kind::Cumulate => (width, (1..=width / self.slide).map(|steps| steps * self.slide).collect()),
+            _ => (self.slide, vec![width]),
+        };
+        let first = (oldest - offset - width).div_euclid(distance) * distance + offset;
+        let starts = (0..).map(|window| first + window * distance).take_while(|start| *start <= newest);
+        starts.flat_map(|start| lengths.iter().map(move |length| (start, start + length)).collect::<Vec<_>>()).collect()
     }
 
     /// Rows of sessions that are not closed; closing removes rows, so these are all.
@@ -318,9 +341,7 @@ impl ModelSlot<'_> {
             else {
                 continue;
             };
-            let mut start = (oldest - self.width).div_euclid(self.slide) * self.slide;
-            while start <= newest {
-                let end = start + self.width;
+            for (start, end) in self.windows_over(oldest, newest) {
                 if self.watermark < end && end <= watermark {
                     let inside: Vec<&Row> = rows
                         .iter()
@@ -331,7 +352,6 @@ impl ModelSlot<'_> {
                         closed.push(self.window(key, start, end, &inside));
                     }
                 }
-                start += self.slide;
             }
         }
         closed.sort_by_key(|window| (window.end, window.key));
@@ -394,7 +414,7 @@ fn model(case: &Case) -> (BTreeMap<u32, Vec<Window>>, u64) {
     let windows = (0..3u32)
         .map(|slot| {
             let (width, slide) = case.lengths[slot as usize];
-            let slide = if matches!(case.kind, Kind::Hop | Kind::CountSlide) { slide } else { width };
+            let slide = if matches!(case.kind, Kind::Hop | Kind::Cumulate | Kind::CountSlide) { slide } else { width };
             let mut model = ModelSlot {
                 case,
                 slot,
@@ -420,10 +440,12 @@ fn plan(case: &Case) -> WindowAggregateSpec {
     let window = match case.kind {
         Kind::Tumble => tumble(),
         Kind::Hop => hop(),
+        Kind::Cumulate => cumulate(),
         Kind::Session => session(),
         Kind::Count => count(false),
         Kind::CountSlide => count(true),
     };
+    let window = if case.offset == 0 { window } else { shifted(window, case.offset) };
     WindowAggregateSpec {
         lateness_us: case.lateness,
         idle_timeout_us: case.idle,

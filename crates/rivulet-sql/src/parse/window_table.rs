@@ -97,15 +97,13 @@ fn find(tokens: &[TokenWithSpan]) -> Option<usize> {
 
 /// The name of the window function, in lower case.
 fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
-    const WINDOWS: [&str; 3] = ["TUMBLE", "HOP", "SESSION"];
+    const WINDOWS: [&str; 4] = ["TUMBLE", "HOP", "CUMULATE", "SESSION"];
     let (position, token) = (cursor.position(), cursor.rest().first());
-    let name = cursor.name("TUMBLE, HOP or SESSION")?;
+    let name = cursor.name("TUMBLE, HOP, CUMULATE or SESSION")?;
     match (token, name.text.as_str()) {
-        (Some(token), "tumble" | "hop" | "session") => {
+        (Some(token), "tumble" | "hop" | "cumulate" | "session") => {
             Ok(TokenWithSpan { token: Token::make_word(&name.text, None), span: token.span })
         }
-        (_, "cumulate") => Err(SqlError::new(position, "CUMULATE is not supported yet")
-            .hint("TUMBLE, HOP and SESSION are; HOP gives results before the end of a long window")),
         (_, other) => {
             let error = SqlError::new(position, format!("unknown window function '{other}'"));
             Err(match suggest::nearest(&other.to_uppercase(), WINDOWS) {

@@ -11,7 +11,7 @@ use super::haversine::haversine_m;
 use super::query::scalars;
 
 /// The functions that make windows, in GROUP BY only.
-pub(super) const WINDOWS: [&str; 4] = ["tumble", "hop", "session", "count_window"];
+pub(super) const WINDOWS: [&str; 5] = ["tumble", "hop", "cumulate", "session", "count_window"];
 
 /// The functions over a query's earlier rows.
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];

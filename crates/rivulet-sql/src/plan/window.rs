@@ -1,4 +1,5 @@
-//! `tumble`, `hop`, `session` and `count_window` of GROUP BY, and the check of their lengths for each query.
+//! `tumble`, `hop`, `cumulate`, `session` and `count_window` of GROUP BY, and the check of their lengths for each
+//! query.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -62,8 +63,9 @@ impl WindowPlanner<'_> {
         let name = call_name(call);
         let position = Position::from(call.name.span());
         let (usage, least, most) = match name.as_str() {
-            "tumble" => ("tumble(ts, INTERVAL '1 minute')", 2, 2),
-            "hop" => ("hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')", 3, 3),
+            "tumble" => ("tumble(ts, INTERVAL '1 minute')", 2, 3),
+            "hop" => ("hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')", 3, 4),
+            "cumulate" => ("cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour')", 3, 4),
             "session" => ("session(ts, INTERVAL '30 seconds')", 2, 2),
             _ => ("count_window(100) or count_window(100, 10)", 1, 2),
         };
@@ -91,6 +93,8 @@ impl WindowPlanner<'_> {
         for (index, length) in lengths.iter().enumerate() {
             let what = match (name.as_str(), index) {
                 ("hop", 0) => "slide",
+                ("cumulate", 0) => "step",
+                ("tumble", 1) | ("hop" | "cumulate", 2) => "offset",
                 ("session", _) => "gap",
                 ("count_window", 0) => "number of rows",
                 ("count_window", _) => "slide in rows",
@@ -101,14 +105,19 @@ impl WindowPlanner<'_> {
             compiled.push(physical);
         }
         let mut compiled = compiled.into_iter();
-        let (Some(first), second) = (compiled.next(), compiled.next()) else {
+        let (Some(first), second, third) = (compiled.next(), compiled.next(), compiled.next()) else {
             return Err(SqlError::new(position, format!("{name} needs a length")).hint(usage_hint(usage)));
         };
-        let spec = match (name.as_str(), second) {
-            ("tumble", _) => WindowSpec::Tumble { width: first },
-            ("hop", Some(width)) => WindowSpec::Hop { slide: first, width },
-            ("session", _) => WindowSpec::Session { gap: first },
-            (_, slide_rows) => WindowSpec::Count { rows: first, slide_rows },
+        let (window, offset) = match (name.as_str(), second) {
+            ("tumble", offset) => (WindowSpec::Tumble { width: first }, offset),
+            ("hop", Some(width)) => (WindowSpec::Hop { slide: first, width }, third),
+            ("cumulate", Some(width)) => (WindowSpec::Cumulate { step: first, width }, third),
+            ("session", _) => (WindowSpec::Session { gap: first }, None),
+            (_, slide_rows) => (WindowSpec::Count { rows: first, slide_rows }, None),
+        };
+        let spec = match offset {
+            Some(offset) => WindowSpec::Shifted { window: Box::new(window), offset },
+            None => window,
         };
         let place = lengths.first().map_or(position, |length| start(length).or(position));
         let check = self.checked(spec.clone(), uses_parameters, false, place)?;

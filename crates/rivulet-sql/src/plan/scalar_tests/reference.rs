@@ -210,20 +210,26 @@ const OTHERS: &str = "
 
 These are no functions of values. They have sections of their own:
 
-- In applications: `tumble`, `hop`, `session`, `count_window` in [GROUP BY](../sql/applications.md#group-by), and `lag`,
-  `changed`, `hysteresis` over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`,
-  `CLASSIFIER` and `MATCH_NUMBER` belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
+- In applications: `tumble`, `hop`, `cumulate`, `session`, `count_window` in
+  [GROUP BY](../sql/applications.md#group-by), ranks
+  [among the rows of a window](../sql/applications.md#among-the-rows-of-a-window), and `lag`, `changed`, `hysteresis`
+  over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`, `CLASSIFIER` and `MATCH_NUMBER`
+  belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
 - In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG`, `LEAD` and aggregates
   [OVER](../sql/big-queries.md#over) rows, `GROUPING` of [sets of keys](../sql/big-queries.md#group-by), and
   `PROCTIME()`, the clock as the time of tumbling windows.
 
 ### tumble
 
-`tumble(time, width)`: Windows one behind the other, in GROUP BY.
+`tumble(time, width [, offset])`: Windows one behind the other, in GROUP BY.
 
 ### hop
 
-`hop(time, slide, width)`: Windows of this width that begin every `slide`, in GROUP BY.
+`hop(time, slide, width [, offset])`: Windows of this width that begin every `slide`, in GROUP BY.
+
+### cumulate
+
+`cumulate(time, step, width [, offset])`: Windows that begin every `width`, with a result every `step`, in GROUP BY.
 
 ### session
 
