@@ -15,6 +15,7 @@
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`],
 //!   [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
+//! - [`rank`]: the place of a row among those of its window ([`Rank`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
 //! - [`lookup`]: rows of a reference table for each event ([`Lookup`], [`Table`]);
 //! - [`history`]: what a row says about those before it ([`History`]);
@@ -38,6 +39,7 @@ pub mod filter;
 pub mod project;
 pub mod aggregate;
 pub mod window;
+pub mod rank;
 pub mod change_only;
 pub mod lookup;
 pub mod history;
@@ -72,6 +74,7 @@ pub use pattern::{
     Skip, Source,
 };
 pub use project::Project;
+pub use rank::{Rank, RankFunction, RankSpec};
 pub use route::{OUTPUT_BITS_COLUMN, Route};
 pub use unnest::Unnest;
 pub use window::{LengthError, Lengths, WindowAggregate, WindowAggregateSpec, WindowSpec, check_lengths};
