@@ -375,11 +375,20 @@ pub(crate) struct Select {
     pub(crate) qualify: Option<ast::Expr>,
     /// Where `QUALIFY` stands.
     pub(crate) qualify_position: Position,
+    pub(crate) top: Option<TopClause>,
     pub(crate) emit_on_change: bool,
     /// For each output the condition behind its WHEN.
     pub(crate) output_conditions: Vec<Option<ast::Expr>>,
     /// For each input its computed columns.
     pub(crate) computed: Vec<Vec<ComputedColumn>>,
+}
+
+/// `ORDER BY ... LIMIT n`: in which order the rows of a window come out, and how many of them.
+pub(crate) struct TopClause {
+    /// Where ORDER BY stands, or LIMIT without one.
+    pub(crate) position: Position,
+    pub(crate) order_by: Vec<ast::OrderByExpr>,
+    pub(crate) limit: Option<ast::Expr>,
 }
 
 /// `column AS expression [EVENT TIME]`, in the declaration of an input or source.

@@ -9,7 +9,7 @@ use super::from;
 use super::pattern;
 use super::window_table::{self, WithoutWindow};
 use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
-use crate::statement::{Name, Select};
+use crate::statement::{Name, Select, TopClause};
 use crate::{Position, SqlError, suggest};
 
 /// How many SELECTs may be put together with the first one: each becomes a level of a tree.
@@ -326,7 +326,7 @@ impl SelectText<'_> {
 
     fn unexpected(&self, position: Position, token: &Token) -> SqlError {
         for (words, what) in [
-            (["limit", "offset", "fetch"].as_slice(), "LIMIT"),
+            (["limit", "offset", "fetch"].as_slice(), "this form of LIMIT"),
             (["union", "intersect", "except", "minus"].as_slice(), "UNION"),
         ] {
             if words.iter().any(|word| token_is_word(token, word)) {
@@ -382,16 +382,9 @@ impl SelectText<'_> {
             }
             _ => return Err(not_yet(self.locate(&["select"]), "anything but a plain SELECT")),
         };
-        if order_by.is_some() {
-            return Err(not_yet(self.locate(&["order", "by"]), "ORDER BY").hint("results come in order of time"));
-        }
-        if limit_clause.is_some() {
-            let words =
-                if self.tokens.iter().any(|token| token_is_word(&token.token, "limit")) { "limit" } else { "offset" };
-            return Err(not_yet(self.locate(&[words]), &words.to_uppercase()));
-        }
+        let top = self.take_top(order_by, limit_clause)?;
         if fetch.is_some() {
-            return Err(not_yet(self.locate(&["fetch"]), "FETCH"));
+            return Err(not_yet(self.locate(&["fetch"]), "FETCH").hint("write LIMIT 3"));
         }
         if !locks.is_empty() || for_clause.is_some() {
             return Err(not_yet(self.locate(&["for"]), "FOR"));
@@ -399,7 +392,35 @@ impl SelectText<'_> {
         if settings.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
             return Err(not_yet(self.locate(&["select"]), "a clause after the SELECT"));
         }
-        self.take_select(select)
+        Ok(Select { top, ..self.take_select(select)? })
+    }
+
+    fn take_top(
+        &self,
+        order_by: Option<ast::OrderBy>,
+        limit: Option<ast::LimitClause>,
+    ) -> Result<Option<TopClause>, SqlError> {
+        let words: &[&str] = if order_by.is_some() { &["order", "by"] } else { &["limit"] };
+        let position = self.locate(words);
+        let order_by = match order_by.map(|order| (order.kind, order.interpolate)) {
+            None => Vec::new(),
+            Some((ast::OrderByKind::Expressions(keys), None)) if keys.iter().all(|key| key.with_fill.is_none()) => keys,
+            Some(_) => return Err(not_yet(position, "this form of ORDER BY")),
+        };
+        let limit = match limit {
+            None => None,
+            Some(ast::LimitClause::LimitOffset { limit, offset: None, limit_by }) if limit_by.is_empty() => limit,
+            Some(_) => {
+                let words = ["offset", "by", "limit"].into_iter();
+                let mut words = words.filter(|word| self.tokens.iter().any(|token| token_is_word(&token.token, word)));
+                return Err(not_yet(self.locate(&[words.next().unwrap_or("limit")]), "OFFSET").hint(
+                    "LIMIT gives the first rows of each window; QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, \
+                     window_end ORDER BY ...) > 3 leaves them out",
+                ));
+            }
+        };
+        let is_written = !order_by.is_empty() || limit.is_some();
+        Ok(is_written.then_some(TopClause { position, order_by, limit }))
     }
 
     fn take_select(&self, mut select: ast::Select) -> Result<Select, SqlError> {
@@ -492,6 +513,7 @@ impl SelectText<'_> {
             having,
             qualify_position: self.locate(&["qualify"]),
             qualify,
+            top: None,
             emit_on_change: false,
             output_conditions: Vec::new(),
             computed: Vec::new(),

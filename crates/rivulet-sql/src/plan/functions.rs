@@ -16,6 +16,9 @@ pub(super) const WINDOWS: [&str; 5] = ["tumble", "hop", "cumulate", "session", "
 /// The functions over a query's earlier rows.
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
 
+/// The functions over the rows of a window.
+pub(super) const RANKS: [&str; 3] = ["row_number", "rank", "dense_rank"];
+
 /// Aggregates that SQL users know from elsewhere and that are not in the language (yet).
 const OTHER_AGGREGATES: [&str; 15] = [
     "any_value",
@@ -52,7 +55,7 @@ pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
 }
 
 /// Functions that are known elsewhere and not offered, with the reason and what to do instead.
-pub(super) const REFUSED: [(&str, &str, &str); 12] = [
+pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("now", CLOCK_WHY, ARRIVAL),
     ("current_timestamp", CLOCK_WHY, ARRIVAL),
     ("localtimestamp", CLOCK_WHY, ARRIVAL),
@@ -63,10 +66,14 @@ pub(super) const REFUSED: [(&str, &str, &str); 12] = [
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
     ("lead", "looks at rows that have not come yet", "lag looks back; a big query has LEAD(x) OVER (ORDER BY ts)"),
+    ("state_window", "is not supported yet", STATE_WINDOW),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];
 const CLOCK_WHY: &str = "asks for the time of evaluation, which would make results depend on load";
+const STATE_WINDOW: &str = "write MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts) AS began, LAST(ts) AS ended, a.state \
+                            AS state PATTERN (a b*) DEFINE b AS state = PREV(state)), which gives one row for each time \
+                            that a state lasts";
 const ARRIVAL: &str = "use the column arrival_time, when the event reached the engine";
 
 /// Why a UUID is not given without an argument, and what to do instead.
@@ -173,6 +180,7 @@ pub(super) enum Found {
     Aggregate(AggregateFunction),
     Window,
     History,
+    Rank,
     /// Known and not offered: why, and what to do instead.
     Refused(&'static str, &'static str),
     /// An aggregate that is not in the language (yet).
@@ -223,6 +231,8 @@ impl Registry {
             Found::Window
         } else if HISTORY.contains(&name) {
             Found::History
+        } else if RANKS.contains(&name) {
+            Found::Rank
         } else if let Some((_, why, instead)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
             Found::Refused(why, instead)
         } else if let Some((why, instead)) = left_out(name) {
@@ -240,6 +250,7 @@ impl Registry {
         let mut names: Vec<&str> = AggregateFunction::ALL.into_iter().map(AggregateFunction::name).collect();
         names.extend(WINDOWS);
         names.extend(HISTORY);
+        names.extend(RANKS);
         let mut scalars: Vec<&str> = self.scalars.keys().map(String::as_str).collect();
         scalars.sort_unstable();
         names.extend(scalars);

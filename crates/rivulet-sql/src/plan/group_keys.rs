@@ -73,5 +73,12 @@ pub(super) fn refuse_without_window(select: &Select, keys: &[ast::Expr], scope: 
     if select.having.is_some() {
         return Err(SqlError::new(select.having_position, "HAVING needs a window").hint(hint));
     }
+    if let Some(top) = &select.top {
+        let what = if top.order_by.is_empty() { "LIMIT" } else { "ORDER BY" };
+        return Err(SqlError::new(top.position, format!("{what} needs a window")).hint(
+            "a stream has no end, and its rows come in order of time; ORDER BY ... LIMIT 3 gives the first rows of \
+             each window: GROUP BY tumble(ts, INTERVAL '1 minute')",
+        ));
+    }
     Ok(())
 }

@@ -11,15 +11,15 @@ use super::aggregate::{call_name, constant, unique, widen};
 use super::check::start;
 use super::expression::{Compiler, cast_to, result_type};
 use super::functions::{Found, REGISTRY};
-use super::walk::replace_calls;
+use super::walk::{replace_calls, try_each_child};
 use super::window::{check_argument_count, usage_hint};
 use super::window_results::Computed;
 use crate::value::type_name;
 use crate::{Position, SqlError};
 
-/// Plans a checked expression over the rows that history functions see; the position is for errors whose own place is
-/// not known.
-pub(super) type PlanExpression<'a> = dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError> + 'a;
+/// Plans a checked expression over the rows that history functions see, and columns that other history functions have
+/// become; the position is for errors whose own place is not known.
+pub(super) type PlanExpression<'a> = dyn Fn(&ast::Expr, Position, &[Field]) -> Result<Computed, SqlError> + 'a;
 
 /// The history functions of one SELECT, each once however often it is written.
 pub(super) struct Histories {
@@ -30,6 +30,8 @@ pub(super) struct Histories {
 
 /// The functions with the same PARTITION BY. They are one operator.
 struct Partition {
+    /// How many other history functions stand inside of one, at most.
+    depth: usize,
     keys: Vec<(String, Computed)>,
     calls: Vec<Call>,
 }
@@ -66,6 +68,11 @@ impl Histories {
 
     pub(super) fn is_empty(&self) -> bool {
         self.partitions.is_empty()
+    }
+
+    /// Brings the operators into an order in which each has its columns.
+    pub(super) fn order(&mut self) {
+        self.partitions.sort_by_key(|partition| partition.depth);
     }
 
     /// The columns that the functions become.
@@ -114,18 +121,33 @@ impl Histories {
 
     fn register(&mut self, call: &ast::Function, plan: &PlanExpression<'_>) -> Result<String, SqlError> {
         let position = Position::from(call.name.span());
+        // Those inside become columns first.
+        let mut call = ast::Expr::Function(call.clone());
+        try_each_child(&mut call, &mut |child| self.extract(child, plan))?;
+        let ast::Expr::Function(call) = &call else { unreachable!("a call stays one") };
+        let inner = self.fields();
+        let plan = &|one: &ast::Expr, fallback: Position| plan(one, fallback, &inner);
         let (function, arguments) = arguments(call, plan, position)?;
         let data_type = match function {
             Function::Lag { .. } => arguments[0].data_type.clone(),
             Function::Changed | Function::Hysteresis => DataType::Boolean,
         };
         let keys = keys(call, plan, position)?;
-        let same_keys =
-            |partition: &&mut Partition| partition.keys.iter().map(key_expression).eq(keys.iter().map(key_expression));
+        let used = keys.iter().map(key_expression).chain(arguments.iter().map(|argument| &argument.expression));
+        let used: Vec<&str> =
+            used.flat_map(|expression| expression.column_refs()).map(|column| column.name.as_str()).collect();
+        let inside = self
+            .partitions
+            .iter()
+            .filter(|partition| partition.calls.iter().any(|call| used.contains(&call.column.as_str())));
+        let depth = inside.map(|partition| partition.depth + 1).max().unwrap_or(0);
+        let same_keys = |partition: &&mut Partition| {
+            partition.depth == depth && partition.keys.iter().map(key_expression).eq(keys.iter().map(key_expression))
+        };
         let partition = match self.partitions.iter_mut().find(same_keys) {
             Some(partition) => partition,
             None => {
-                self.partitions.push(Partition { keys, calls: Vec::new() });
+                self.partitions.push(Partition { depth, keys, calls: Vec::new() });
                 self.partitions.last_mut().expect("one was just added")
             }
         };
@@ -178,7 +200,7 @@ fn key_expression((_, key): &(String, Computed)) -> &Expr {
 /// What a call computes, and of what.
 fn arguments(
     call: &ast::Function,
-    plan: &PlanExpression<'_>,
+    plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
     position: Position,
 ) -> Result<(Function, Vec<Computed>), SqlError> {
     let name = call_name(call);
@@ -249,7 +271,7 @@ fn lag_rows(rows: &ast::Expr, fallback: Position) -> Result<usize, SqlError> {
 /// The keys of `OVER (PARTITION BY ...)`, with their texts.
 fn keys(
     call: &ast::Function,
-    plan: &PlanExpression<'_>,
+    plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
     fallback: Position,
 ) -> Result<Vec<(String, Computed)>, SqlError> {
     let Some(ast::WindowType::WindowSpec(over)) = &call.over else { return Ok(Vec::new()) };

@@ -10,7 +10,7 @@ use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_expr::Expr;
 use rivulet_dataflow::{Cut, Line, OperatorFactory};
 use rivulet_operators::{
-    AggregateSpec, ChangeOnly, Filter, Match, NamedExpression, PatternMatch, Project, Route, WindowAggregate,
+    AggregateSpec, ChangeOnly, Filter, Match, NamedExpression, PatternMatch, Project, Rank, Route, WindowAggregate,
     WindowAggregateSpec, WindowSpec,
 };
 
@@ -146,6 +146,11 @@ impl Operators {
             matches!(spec, WindowSpec::Session { .. }).then_some("a session tells by its key which rows are late");
         let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
         self.push_keyed(window, steps, keys, whole);
+    }
+
+    /// What numbers the rows of a window for each value of these keys. It looks at all of them at once.
+    pub(super) fn push_ranked(&mut self, rank: Rank, step: Vec<String>, keys: Vec<Expr>) {
+        self.push_keyed(rank, (step.clone(), step), keys, None);
     }
 
     fn keep_whole(&mut self, why: &'static str) {
@@ -375,6 +380,10 @@ impl SelectPlanner<'_> {
         }
         if let (Some(qualify), Some(text)) = (results.qualify, &self.select.qualify) {
             operators.push(self.filter(&columns, qualify.expression, qualify.position)?, vec![text.to_string()]);
+        }
+        if let Some(clause) = &self.select.top {
+            let top = self.top(clause, results.order)?;
+            columns = self.push_top(top, &columns, operators)?;
         }
         let mut columns_out: Vec<OutputColumn> = Vec::with_capacity(results.columns.len() + key_columns.len());
         let mut step = Vec::with_capacity(results.columns.len());

@@ -12,7 +12,7 @@ use super::check::{Place, Scope, start};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::group_keys::{group_keys, refuse_without_window};
-use super::items::{aliased, items};
+use super::items::{aliased, item_expression, items};
 use super::lookup::{Lookups, PlannedLookup};
 use super::operators::Operators;
 use super::pattern::PatternPlanner;
@@ -203,7 +203,7 @@ pub(super) struct SelectPlanner<'a> {
     pub(super) parameter_schema: &'a SchemaRef,
     pub(super) scope: Scope<'a>,
     /// Plans over single rows: the input's columns, the arrival, the parameters.
-    rows: ExpressionPlanner,
+    pub(super) rows: ExpressionPlanner,
     row_fields: Vec<Field>,
     pub(super) lookups: &'a [PlannedLookup],
     pub(super) unnest: Option<&'a PlannedUnnest>,
@@ -220,7 +220,13 @@ impl SelectPlanner<'_> {
         };
         let mut written = self.written()?;
         let names = self.row_fields.iter().map(|field| field.name().clone()).collect();
-        let histories = written.extract_histories(names, &|one, fallback| plan(&self.rows, one, fallback))?;
+        let histories = written.extract_histories(names, false, &|one, fallback, inner| match inner {
+            [] => plan(&self.rows, one, fallback),
+            inner => {
+                let fields = self.row_fields.iter().chain(inner).cloned().collect();
+                plan(&ExpressionPlanner::new(fields)?, one, fallback)
+            }
+        })?;
         let rows = ExpressionPlanner::new(self.row_fields.iter().cloned().chain(histories.fields()).collect())?;
         let results = written.plan(&|one, fallback| plan(&rows, one, fallback))?;
 
@@ -273,8 +279,16 @@ impl SelectPlanner<'_> {
             })
             .transpose()?;
         names.extend(aggregates.iter().map(|one| &one.column).chain(keys.iter().map(|key| &key.name)).cloned());
-        let histories = written.extract_histories(names, &|one, fallback| results.plan(one, fallback))?;
-        let results = window_results(&histories.fields())?;
+        let ranks = written.extract_ranks(names.clone(), &|one, fallback| results.plan(one, fallback))?;
+        self.check_ranked(&window, &ranks)?;
+        names.extend(ranks.fields().iter().map(|field| field.name().clone()));
+        let with = |others: &[Field]| window_results(&[ranks.fields().as_slice(), others].concat());
+        let results = with(&[])?;
+        let histories = written.extract_histories(names, !ranks.is_empty(), &|one, fallback, inner| match inner {
+            [] => results.plan(one, fallback),
+            inner => with(inner)?.plan(one, fallback),
+        })?;
+        let results = with(&histories.fields())?;
         let results = written.plan(&|one, fallback| results.plan(one, fallback))?;
 
         let used = condition
@@ -294,6 +308,7 @@ impl SelectPlanner<'_> {
         if let (Some(having), Some(text)) = (having, &self.select.having) {
             operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);
         }
+        let columns = self.push_ranks(&ranks, columns, &mut operators)?;
         let key_columns = (0..keys.len()).collect();
         let output_schema = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
         operators.finish(output_schema, Some(window), self)
@@ -307,7 +322,30 @@ impl SelectPlanner<'_> {
         }
         let qualify_position = self.select.qualify_position;
         let qualify = self.result_condition(&self.select.qualify, Place::Result, qualify_position)?;
-        Ok(Written { items, qualify, qualify_position })
+        let top = self.select.top.iter().flat_map(|top| top.order_by.iter().map(|order| (top.position, &order.expr)));
+        let order = top.map(|(position, one)| {
+            // What the SELECT calls so, or has at this place.
+            let meant = match one {
+                ast::Expr::Identifier(name) => aliased(self.select, &name_of(name).text),
+                ast::Expr::Value(value) => match &value.value {
+                    ast::Value::Number(digits, _) => {
+                        let place = digits.parse::<usize>().ok().and_then(|place| place.checked_sub(1));
+                        let item = place.and_then(|place| self.select.projection.get(place)).and_then(item_expression);
+                        Some(item.map(|(expression, _)| expression).ok_or_else(|| {
+                            SqlError::new(value.span, format!("the SELECT has no column number {digits} to order by"))
+                        })?)
+                    }
+                    _ => None,
+                },
+                _ => None,
+            };
+            let mut expression = meant.unwrap_or(one).clone();
+            self.resolve_aliases(&mut expression);
+            self.scope.check(&mut expression, Place::Result, position)?;
+            Ok::<_, SqlError>(expression)
+        });
+        let order = order.collect::<Result<_, SqlError>>()?;
+        Ok(Written { items, qualify, qualify_position, order })
     }
 
     /// The condition of HAVING or QUALIFY, with names checked.

@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 
+use super::aggregate::call_name;
+use super::functions::RANKS;
 use crate::SqlError;
 
 /// Calls `visit` for each expression directly inside `expression`, in the order in which they are written, until it
@@ -63,6 +65,7 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
             .chain(else_result.as_deref_mut())
             .collect::<Vec<_>>()),
         Expr::Function(function) => {
+            let is_rank = RANKS.contains(&call_name(function).as_str());
             let mut children: Vec<&mut Expr> = Vec::new();
             if let ast::FunctionArguments::List(arguments) = &mut function.args {
                 children.extend(arguments.args.iter_mut().filter_map(|argument| match argument {
@@ -79,6 +82,9 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
             children.extend(function.filter.as_deref_mut());
             if let Some(ast::WindowType::WindowSpec(over)) = &mut function.over {
                 children.extend(&mut over.partition_by);
+                if is_rank {
+                    children.extend(over.order_by.iter_mut().map(|order| &mut order.expr));
+                }
             }
             all(&mut children);
         }
@@ -88,6 +94,15 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
 
 fn is_number(expression: &Expr) -> bool {
     matches!(expression, Expr::Value(value) if matches!(value.value, ast::Value::Number(..)))
+}
+
+/// Shows an expression and all its parts.
+pub(super) fn inspect(expression: &Expr, show: &mut dyn FnMut(&Expr)) {
+    show(expression);
+    for_each_child(&mut expression.clone(), &mut |child| {
+        inspect(child, show);
+        ControlFlow::Continue(())
+    });
 }
 
 /// The same until `visit` fails.

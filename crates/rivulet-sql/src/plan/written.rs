@@ -6,6 +6,7 @@ use super::aggregate::check_condition;
 use super::check::start;
 use super::history::{Histories, PlanExpression};
 use super::items::Item;
+use super::ranks::Ranks;
 use super::window_results::Computed;
 use crate::{Position, SqlError};
 
@@ -14,29 +15,49 @@ pub(super) struct Written {
     pub(super) items: Vec<Item>,
     pub(super) qualify: Option<ast::Expr>,
     pub(super) qualify_position: Position,
+    /// What ORDER BY says.
+    pub(super) order: Vec<ast::Expr>,
 }
 
 impl Written {
     pub(super) fn expressions_mut(&mut self) -> impl Iterator<Item = &mut ast::Expr> {
-        self.items.iter_mut().map(|item| &mut item.expression).chain(&mut self.qualify)
+        self.items.iter_mut().map(|item| &mut item.expression).chain(&mut self.qualify).chain(&mut self.order)
     }
 
-    /// Takes out the history functions; `taken` are the names of columns beside theirs.
+    /// Takes out the ranks; `taken` are the names of columns beside theirs.
+    pub(super) fn extract_ranks(
+        &mut self,
+        taken: Vec<String>,
+        plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
+    ) -> Result<Ranks, SqlError> {
+        let mut ranks = Ranks::new(taken);
+        self.expressions_mut().try_for_each(|expression| ranks.extract(expression, plan))?;
+        Ok(ranks)
+    }
+
+    /// Takes out the history functions; `taken` are the names of columns beside theirs, `has_ranks` says whether ranks
+    /// were taken out before.
     pub(super) fn extract_histories(
         &mut self,
         taken: Vec<String>,
+        has_ranks: bool,
         plan: &PlanExpression<'_>,
     ) -> Result<Histories, SqlError> {
         let mut histories = Histories::new(taken);
         self.expressions_mut().try_for_each(|expression| histories.extract(expression, plan))?;
-        if self.qualify.is_some() && histories.is_empty() {
-            return Err(SqlError::new(self.qualify_position, "QUALIFY needs lag, changed or hysteresis")
+        histories.order();
+        if self.qualify.is_some() && histories.is_empty() && !has_ranks {
+            return Err(SqlError::new(self.qualify_position, "QUALIFY needs lag, changed, hysteresis or a rank")
                 .hint("filter rows with WHERE, and what windows emit with HAVING"));
         }
         Ok(histories)
     }
 
-    pub(super) fn plan(self, plan: &PlanExpression<'_>) -> Result<Results, SqlError> {
+    pub(super) fn plan(
+        self,
+        plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
+    ) -> Result<Results, SqlError> {
+        let order = self.order.iter().map(|one| plan(one, self.qualify_position)).collect::<Result<_, SqlError>>()?;
         let columns = self.items.into_iter().map(|item| {
             let planned = plan(&item.expression, item.position)?;
             Ok((item, planned))
@@ -47,7 +68,7 @@ impl Written {
             check_condition(&planned.data_type, "QUALIFY", start(&condition).or(self.qualify_position))?;
             Ok::<_, SqlError>(planned)
         });
-        Ok(Results { columns, qualify: qualify.transpose()? })
+        Ok(Results { columns, qualify: qualify.transpose()?, order })
     }
 }
 
@@ -55,4 +76,6 @@ impl Written {
 pub(super) struct Results {
     pub(super) columns: Vec<(Item, Computed)>,
     pub(super) qualify: Option<Computed>,
+    /// By what the rows of windows are ordered.
+    pub(super) order: Vec<Computed>,
 }

@@ -5,8 +5,10 @@ use rivulet_operators::AggregateFunction;
 
 use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
+use crate::plan::aggregate::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
 use crate::plan::select::ARRIVAL_TIME;
+use crate::plan::walk::inspect;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
 
@@ -36,9 +38,9 @@ impl Scope<'_> {
             let (why, instead) = UUID_OF_NOTHING;
             return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
         }
-        if function.over.is_some() && !matches!(found, Found::History | Found::Refused(..)) {
+        if function.over.is_some() && !matches!(found, Found::History | Found::Rank | Found::Refused(..)) {
             return Err(not_yet(position, &format!("{name} with OVER")).hint(
-                "OVER is for lag, changed and hysteresis; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
+                "OVER is for lag, changed, hysteresis, row_number, rank and dense_rank; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
             ));
         }
         if let Some(treatment) = &function.null_treatment {
@@ -50,9 +52,11 @@ impl Scope<'_> {
                 // A word that is a function without parentheses, such as CURRENT_USER.
                 return Err(SqlError::new(position, format!("unknown column '{name}'")));
             }
-            Found::Scalar | Found::History => {
-                if matches!(found, Found::History) {
-                    self.check_history(function, &name, place)?;
+            Found::Scalar | Found::History | Found::Rank => {
+                match found {
+                    Found::History => self.check_history(function, &name, place)?,
+                    Found::Rank => self.check_rank(function, &name, place)?,
+                    _ => {}
                 }
                 if function.filter.is_some() || !function.within_group.is_empty() {
                     return Err(SqlError::new(position, format!("{name} is not an aggregate"))
@@ -154,7 +158,8 @@ impl Scope<'_> {
 
     fn check_history(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
         let problem = match place {
-            Place::Result => None,
+            // One inside of another looks at what that one gave for the rows before.
+            Place::Result | Place::HistoryArgument => None,
             Place::Where => Some("cannot stand in WHERE"),
             Place::Computed => Some("cannot stand in a computed column"),
             Place::UnionColumn => Some("cannot stand in a SELECT of a UNION ALL"),
@@ -163,7 +168,6 @@ impl Scope<'_> {
             Place::WindowLength | Place::JoinLength => Some("cannot stand in the length of a window or JOIN"),
             Place::OutputCondition => Some("cannot stand in WHEN"),
             Place::AggregateArgument | Place::AggregateFilter => Some("cannot stand inside an aggregate"),
-            Place::HistoryArgument => Some("cannot stand inside another history function"),
         };
         if let Some(problem) = problem {
             return Err(SqlError::new(name.position, format!("{name} {problem}")).hint(match place {
@@ -190,6 +194,59 @@ impl Scope<'_> {
         }
         let mut keys = over.partition_by.iter_mut();
         keys.try_for_each(|key| self.names(key, Place::HistoryArgument, name.position))
+    }
+
+    /// A rank compares rows of one window, in an order.
+    fn check_rank(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
+        const EXAMPLE: &str = "write QUALIFY row_number() OVER (PARTITION BY window_start, window_end ORDER BY \
+                               count(*) DESC) <= 3";
+        let refuse = |message: String| SqlError::new(name.position, message);
+        if !matches!(place, Place::Result | Place::HistoryArgument) {
+            return Err(refuse(format!("{name} stands in the SELECT and in QUALIFY only"))
+                .hint("it is computed after WHERE, GROUP BY and HAVING; to filter on it, use QUALIFY"));
+        }
+        if !self.windowed {
+            return Err(refuse(format!("{name} needs a window, whose rows it compares")).hint(
+                "add one: GROUP BY tumble(ts, INTERVAL '1 minute'); lag, changed and hysteresis look at earlier rows",
+            ));
+        }
+        let over = match &mut function.over {
+            Some(ast::WindowType::WindowSpec(over)) if over.window_name.is_none() => over,
+            Some(_) => return Err(not_yet(name.position, "a named window").hint(EXAMPLE)),
+            None => {
+                return Err(refuse(format!("{name} needs OVER, which says among which rows")).hint(EXAMPLE));
+            }
+        };
+        if over.window_frame.is_some() {
+            return Err(not_yet(name.position, &format!("a frame in OVER of {name}")).hint("leave it out"));
+        }
+        let is_end = |key: &Expr| matches!(key, Expr::Identifier(key) if name_of(key).text == "window_end");
+        if !over.partition_by.iter().any(is_end) {
+            return Err(
+                refuse(format!("{name} compares the rows of one window, so PARTITION BY names it")).hint(EXAMPLE)
+            );
+        }
+        if over.order_by.is_empty() || over.order_by.iter().any(|order| order.with_fill.is_some()) {
+            return Err(refuse(format!("{name} needs ORDER BY in OVER")).hint(EXAMPLE));
+        }
+        if !matches!(&function.args, ast::FunctionArguments::List(list) if list.args.is_empty()) {
+            return Err(refuse(format!("{name} takes no arguments")).hint(EXAMPLE));
+        }
+        let mut history = None;
+        for one in over.partition_by.iter().chain(over.order_by.iter().map(|order| &order.expr)) {
+            inspect(one, &mut |part| match part {
+                Expr::Function(call) if matches!(REGISTRY.find(&call_name(call)), Found::History) => {
+                    history = Some(call_name(call));
+                }
+                _ => {}
+            });
+        }
+        if let Some(history) = history {
+            return Err(refuse(format!("{history} cannot stand inside {name}"))
+                .hint(format!("a rank is there first: write lag({name}() OVER (...))")));
+        }
+        let orders = over.order_by.iter_mut().map(|order| &mut order.expr);
+        over.partition_by.iter_mut().chain(orders).try_for_each(|one| self.names(one, place, name.position))
     }
 
     fn arguments(

@@ -128,8 +128,11 @@ impl References<'_> {
                     Err(SqlError::new(position, format!("the aggregate {name} in a row pattern is not supported yet"))
                         .hint(format!("{} are", known.join(", "))))
                 }
-                Found::History => Err(SqlError::new(position, format!("{name} cannot stand in a row pattern"))
-                    .hint("PREV(value) is the value of the row before, LAST(A.value, 1) that of the row of A before")),
+                Found::History | Found::Rank => {
+                    Err(SqlError::new(position, format!("{name} cannot stand in a row pattern")).hint(
+                        "PREV(value) is the value of the row before, LAST(A.value, 1) that of the row of A before",
+                    ))
+                }
                 _ => Ok(None),
             };
         }
@@ -285,7 +288,10 @@ impl References<'_> {
     fn is_about_match(&self, call: &ast::Function) -> bool {
         let name = call_name(call);
         FUNCTIONS.contains(&name.as_str())
-            || matches!(REGISTRY.find(&name), Found::Aggregate(_) | Found::OtherAggregate | Found::History)
+            || matches!(
+                REGISTRY.find(&name),
+                Found::Aggregate(_) | Found::OtherAggregate | Found::History | Found::Rank
+            )
     }
 
     /// Whether a condition of variable `own` looks at nothing but the row that is tried.

@@ -1,5 +1,6 @@
 //! The functions that a query calls: those that are not there are refused by name, with what was probably meant.
 
+use rivulet_operators::AggregateFunction;
 use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
@@ -74,7 +75,11 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                 return Err(SqlError::new(position, format!("{name} is not an aggregate"))
                     .hint(format!("{what} for aggregates: leave it out")));
             }
-            Found::Scalar | Found::Aggregate(_) => {}
+            // Rows of several instances have no order of arrival.
+            Found::Aggregate(AggregateFunction::ArrayAgg | AggregateFunction::StringAgg) => {
+                return Err(SqlError::new(position, format!("the aggregate {name} is not supported yet")));
+            }
+            Found::Scalar | Found::Aggregate(_) | Found::Rank => {}
             Found::Refused(why, instead) => {
                 let instead =
                     if instead.contains("arrival_time") { "use PROCTIME() as the time of a window" } else { instead };

@@ -1,0 +1,242 @@
+//! What compares the rows of a window with each other: ROW_NUMBER, RANK and DENSE_RANK, which become columns as history
+//! functions do; and ORDER BY with LIMIT, which is a ROW_NUMBER and a condition on it.
+
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use datafusion_common::Column;
+use datafusion_expr::Expr;
+use datafusion_sql::sqlparser::ast::{self, Spanned};
+use rivulet_operators::{Rank, RankFunction, RankSpec, WindowSpec};
+
+use super::aggregate::{call_name, constant, sort_options, unique, widen};
+use super::check::start;
+use super::defect;
+use super::expression::{Compiler, cast_to, result_type};
+use super::operators::Operators;
+use super::select::{SelectPlanner, WINDOW_END, WINDOW_START};
+use super::walk::replace_calls;
+use super::window::Window;
+use super::window_results::Computed;
+use crate::parse::name_of;
+use crate::statement::TopClause;
+use crate::value::type_name;
+use crate::{Position, SqlError};
+
+/// The ranks of one SELECT, each once however often it is written.
+pub(super) struct Ranks {
+    calls: Vec<Call>,
+    /// Names of other columns, which those of ranks must not be.
+    taken: Vec<String>,
+}
+
+struct Call {
+    /// The column it becomes.
+    column: String,
+    function: RankFunction,
+    keys: Vec<Computed>,
+    orders: Vec<(Computed, SortOptions)>,
+    position: Position,
+}
+
+impl Ranks {
+    /// No ranks yet; `taken` are the names of columns that exist beside theirs.
+    pub(super) fn new(taken: Vec<String>) -> Self {
+        Self { calls: Vec::new(), taken }
+    }
+
+    /// Replaces every rank in a checked expression by the name of its column. `plan` plans over the rows of windows.
+    pub(super) fn extract(
+        &mut self,
+        expression: &mut ast::Expr,
+        plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
+    ) -> Result<(), SqlError> {
+        replace_calls(expression, &mut |call| match RankFunction::from_name(&call_name(call)) {
+            Some(function) => self.register(function, call, plan).map(Some),
+            None => Ok(None),
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// The columns that the ranks become.
+    pub(super) fn fields(&self) -> Vec<Field> {
+        self.calls.iter().map(|call| Field::new(&call.column, DataType::Int64, true)).collect()
+    }
+
+    fn register(
+        &mut self,
+        function: RankFunction,
+        call: &ast::Function,
+        plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
+    ) -> Result<String, SqlError> {
+        let position = Position::from(call.name.span());
+        let Some(ast::WindowType::WindowSpec(over)) = &call.over else {
+            return Err(SqlError::new(position, format!("{function} needs OVER")));
+        };
+        let is_bound = |key: &&ast::Expr| match key {
+            ast::Expr::Identifier(name) => [WINDOW_START, WINDOW_END].contains(&name_of(name).text.as_str()),
+            _ => false,
+        };
+        let kept = |expression: &ast::Expr, what: &str| {
+            let place = start(expression).or(position);
+            let Computed { expression, data_type, .. } = plan(expression, position)?;
+            let (expression, data_type) = widen((expression, data_type));
+            match result_type(&data_type) {
+                Some(kept) => Ok(Computed {
+                    expression: cast_to(expression, &data_type, &kept),
+                    data_type: kept,
+                    position: place,
+                }),
+                None => Err(SqlError::new(place, format!("{} cannot stand in {what}", type_name(&data_type)))),
+            }
+        };
+        let keys = over.partition_by.iter().filter(|key| !is_bound(key));
+        let keys = keys.map(|key| kept(key, "PARTITION BY")).collect::<Result<Vec<_>, SqlError>>()?;
+        let orders = over.order_by.iter();
+        let orders = orders.map(|order| Ok((kept(&order.expr, "ORDER BY")?, sort_options(&order.options))));
+        let orders = orders.collect::<Result<Vec<_>, SqlError>>()?;
+        let text = call.to_string().replace('"', "");
+        let same = |other: &&Call| {
+            let expressions = |keys: &[Computed]| keys.iter().map(|key| key.expression.clone()).collect::<Vec<_>>();
+            let ordered = |orders: &[(Computed, SortOptions)]| {
+                orders.iter().map(|(one, options)| (one.expression.clone(), *options)).collect::<Vec<_>>()
+            };
+            other.function == function
+                && expressions(&other.keys) == expressions(&keys)
+                && ordered(&other.orders) == ordered(&orders)
+        };
+        if let Some(known) = self.calls.iter().find(same) {
+            return Ok(known.column.clone());
+        }
+        let column = unique(text, &self.taken);
+        self.taken.push(column.clone());
+        self.calls.push(Call { column: column.clone(), function, keys, orders, position });
+        Ok(column)
+    }
+}
+
+/// ORDER BY and LIMIT, planned.
+pub(super) struct Top {
+    pub(super) orders: Vec<(Computed, SortOptions)>,
+    /// The number of rows, which depends on parameters alone.
+    limit: Option<Expr>,
+    /// As written.
+    text: String,
+    position: Position,
+}
+
+impl SelectPlanner<'_> {
+    /// Refuses what compares rows of a window where each key has windows of its own.
+    pub(super) fn check_ranked(&self, window: &Window, ranks: &Ranks) -> Result<(), SqlError> {
+        let ranked = ranks.calls.first().map(|call| (call.position, call.function.to_string()));
+        let top = self.select.top.as_ref().map(|top| (top.position, "ORDER BY".to_owned()));
+        let what = match window.spec {
+            WindowSpec::Session { .. } => "sessions",
+            WindowSpec::Count { .. } => "windows of rows",
+            _ => return Ok(()),
+        };
+        match ranked.or(top) {
+            Some((position, name)) => Err(SqlError::new(
+                position,
+                format!("{name} compares the rows of one window, and {what} of different keys begin and end apart"),
+            )
+            .hint("use tumble, hop or cumulate")),
+            None => Ok(()),
+        }
+    }
+
+    /// ORDER BY and LIMIT of a window, whose columns are planned.
+    pub(super) fn top(&self, clause: &TopClause, orders: Vec<Computed>) -> Result<Top, SqlError> {
+        let Some(order) = clause.order_by.first() else {
+            return Err(SqlError::new(clause.position, "LIMIT needs ORDER BY")
+                .hint("it says which rows of a window come first: ORDER BY count(*) DESC LIMIT 3"));
+        };
+        let position = start(&order.expr).or(clause.position);
+        let options = clause.order_by.iter().map(|order| sort_options(&order.options));
+        let orders = orders.into_iter().zip(options).collect();
+        let limit = clause.limit.as_ref().map(|limit| self.limit(limit, clause.position)).transpose()?;
+        let written = clause.order_by.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let limit_text = clause.limit.as_ref().map_or_else(String::new, |limit| format!(" LIMIT {limit}"));
+        Ok(Top { orders, limit, text: format!("ORDER BY {written}{limit_text}"), position })
+    }
+
+    fn limit(&self, limit: &ast::Expr, fallback: Position) -> Result<Expr, SqlError> {
+        let position = start(limit).or(fallback);
+        let mut checked = limit.clone();
+        self.scope.check(&mut checked, super::check::Place::Where, position)?;
+        let (planned, data_type) = self.rows.plan_coerced(&checked, position)?;
+        if let Some(column) = planned.column_refs().iter().find(|column| !column.name.starts_with('$')) {
+            let message = format!("LIMIT cannot depend on the column '{}'", column.name);
+            return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
+        }
+        if !data_type.is_integer() {
+            let message = format!("LIMIT takes a whole number, and this is {}", type_name(&data_type));
+            return Err(SqlError::new(position, message).hint("write for example LIMIT 3"));
+        }
+        if constant(&planned).is_some_and(|rows| rows < 0.0) {
+            return Err(
+                SqlError::new(position, "LIMIT takes a whole number, 0 or more").hint("write for example LIMIT 3")
+            );
+        }
+        Ok(cast_to(planned, &data_type, &DataType::Int64))
+    }
+
+    /// What computes ranks over rows with `columns`; gives the columns that come out.
+    pub(super) fn push_ranks(
+        &self,
+        ranks: &Ranks,
+        mut columns: SchemaRef,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
+        for call in &ranks.calls {
+            let rank = self.rank(call, &columns, false)?;
+            columns = rank.output_schema().clone();
+            let keys = call.keys.iter().map(|key| key.expression.clone()).collect();
+            operators.push_ranked(rank, vec![call.column.clone()], keys);
+        }
+        Ok(columns)
+    }
+
+    /// What brings the rows of each window into order, and leaves those behind the limit out.
+    pub(super) fn push_top(
+        &self,
+        top: Top,
+        columns: &SchemaRef,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
+        let taken: Vec<String> = columns.fields().iter().map(|field| field.name().clone()).collect();
+        let column = unique("row_number".to_owned(), &taken);
+        let Top { orders, limit, text, position } = top;
+        let number =
+            Call { column: column.clone(), function: RankFunction::RowNumber, keys: Vec::new(), orders, position };
+        let rank = self.rank(&number, columns, true)?;
+        let columns = rank.output_schema().clone();
+        operators.push_ranked(rank, vec![text.clone()], Vec::new());
+        if let Some(limit) = limit {
+            let is_among = Expr::Column(Column::new_unqualified(column)).lt_eq(limit);
+            operators.push(self.filter(&columns, is_among, position)?, vec![text]);
+        }
+        Ok(columns)
+    }
+
+    fn rank(&self, call: &Call, columns: &SchemaRef, in_order: bool) -> Result<Rank, SqlError> {
+        let expressions = call.keys.iter().chain(call.orders.iter().map(|(one, _)| one)).map(|one| &one.expression);
+        let compiler = Compiler::new(columns, self.parameter_schema, expressions)?;
+        let compile = |one: &Computed| compiler.compile(one.expression.clone(), one.position);
+        let keys = call.keys.iter().map(compile).collect::<Result<Vec<_>, SqlError>>()?;
+        let orders = call.orders.iter().map(|(one, options)| Ok((compile(one)?, *options)));
+        Rank::new(RankSpec {
+            input: columns.clone(),
+            parameter_schema: self.parameter_schema.clone(),
+            orders: orders.collect::<Result<Vec<_>, SqlError>>()?,
+            keys,
+            parameters: compiler.parameters.clone(),
+            name: call.column.clone(),
+            function: call.function,
+            in_order,
+        })
+        .map_err(|error| defect(error, call.position))
+    }
+}
