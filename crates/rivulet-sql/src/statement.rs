@@ -351,6 +351,8 @@ pub(crate) struct OutputDeclaration {
 /// The parts of a SELECT that are supported; everything else was refused by the parser.
 pub(crate) struct Select {
     pub(crate) position: Position,
+    /// Where `DISTINCT` stands, if it does.
+    pub(crate) distinct: Option<Position>,
     pub(crate) projection: Vec<ast::SelectItem>,
     /// What it reads: an input, or what the rows of a UNION ALL are called.
     pub(crate) from: Name,

@@ -140,6 +140,7 @@ fn refuse_clauses(select: &Select, is_around: bool, position: Position) -> Resul
             "a LATERAL gives one row of aggregates for each event, or rows as they are",
         ),
         (select.having.is_some(), "HAVING", "filter in the WHERE around the LATERAL"),
+        (select.distinct.is_some(), "DISTINCT", "it gives the rows of the table as they are"),
         (is_around && select.filter.is_some(), "WHERE around a subquery", "put the condition into the inner SELECT"),
     ];
     match refused.into_iter().find(|(is_there, ..)| *is_there) {

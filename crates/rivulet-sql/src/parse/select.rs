@@ -461,10 +461,15 @@ impl SelectText<'_> {
             flavor,
         } = select;
         let position = Position::from(select_token.0.span).or(self.locate(&["select"]));
-        if distinct.is_some() {
-            return Err(not_yet(self.locate(&["distinct"]), "SELECT DISTINCT")
-                .hint("group by the columns in a window, or use count(DISTINCT ...)"));
-        }
+        let distinct = match distinct {
+            None | Some(ast::Distinct::All) => None,
+            Some(ast::Distinct::Distinct) => Some(self.locate(&["distinct"])),
+            Some(ast::Distinct::On(_)) => {
+                return Err(not_yet(self.locate(&["distinct"]), "DISTINCT ON").hint(
+                    "write QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end, key ORDER BY ...) = 1",
+                ));
+            }
+        };
         let refusals = [
             (top.is_some(), "TOP", "top"),
             (into.is_some(), "SELECT INTO", "into"),
@@ -498,6 +503,7 @@ impl SelectText<'_> {
         };
         Ok(Select {
             position,
+            distinct,
             projection,
             from: Name { text: String::new(), position },
             alias: None,

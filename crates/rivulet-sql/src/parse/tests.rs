@@ -441,15 +441,16 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "error at line 2, column 17: UNION of two SELECTs by themselves is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
         ),
         (
-            "SELECT v FROM t ORDER BY v",
-            "error at line 2, column 17: ORDER BY is not supported yet\nhint: results come in order of time",
+            "SELECT v FROM t OFFSET 5",
+            "error at line 2, column 17: OFFSET is not supported yet\nhint: LIMIT gives the first rows of each window; QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY ...) > 3 leaves them out",
         ),
-        ("SELECT v FROM t LIMIT 5", "error at line 2, column 17: LIMIT is not supported yet"),
-        ("SELECT v FROM t OFFSET 5", "error at line 2, column 17: OFFSET is not supported yet"),
-        ("SELECT v FROM t FETCH FIRST 5 ROWS ONLY", "error at line 2, column 17: FETCH is not supported yet"),
         (
-            "SELECT DISTINCT v FROM t",
-            "error at line 2, column 8: SELECT DISTINCT is not supported yet\nhint: group by the columns in a window, or use count(DISTINCT ...)",
+            "SELECT v FROM t FETCH FIRST 5 ROWS ONLY",
+            "error at line 2, column 17: FETCH is not supported yet\nhint: write LIMIT 3",
+        ),
+        (
+            "SELECT DISTINCT ON (v) v FROM t",
+            "error at line 2, column 8: DISTINCT ON is not supported yet\nhint: write QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end, key ORDER BY ...) = 1",
         ),
         (
             "SELECT v FROM t, u",
@@ -465,7 +466,7 @@ fn what_a_select_may_not_have_is_refused_by_name() {
         ),
         (
             "SELECT v FROM (SELECT v FROM t) x",
-            "error at line 2, column 16: a subquery other than a UNION ALL of inputs is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
+            "error at line 2, column 16: a subquery other than a UNION ALL of inputs is not supported yet\nhint: write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query",
         ),
         (
             "SELECT v FROM f(1)",

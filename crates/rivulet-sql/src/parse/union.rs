@@ -11,6 +11,10 @@ use crate::{Position, SqlError};
 pub(super) const FORM: &str =
     "write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both";
 
+/// What to write instead of a subquery that is no union.
+const ALONE: &str = "write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION BY \
+    window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query";
+
 impl SelectText<'_> {
     /// The name of a subquery in FROM, and its branches.
     pub(super) fn take_union(
@@ -26,12 +30,12 @@ impl SelectText<'_> {
             Some(alias) => name_of(&alias.name),
             None => Name { text: "union".to_owned(), position },
         };
+        if !matches!(*query.body, ast::SetExpr::SetOperation { .. }) {
+            return Err(not_yet(position, "a subquery other than a UNION ALL of inputs").hint(ALONE));
+        }
         let mut branches = Vec::new();
         self.take_branches(query, &mut branches)?;
-        match branches.len() {
-            1 => Err(not_yet(position, "a subquery other than a UNION ALL of inputs").hint(FORM)),
-            _ => Ok((name, branches)),
-        }
+        Ok((name, branches))
     }
 
     fn take_branches(&self, query: ast::Query, branches: &mut Vec<UnionBranch>) -> Result<(), SqlError> {
@@ -65,6 +69,8 @@ fn branch(select: Select) -> Result<UnionBranch, SqlError> {
         (!select.group_by.is_empty(), "GROUP BY"),
         (select.having.is_some(), "HAVING"),
         (select.qualify.is_some(), "QUALIFY"),
+        (select.distinct.is_some(), "DISTINCT"),
+        (select.top.is_some(), "ORDER BY or LIMIT"),
         (!select.lookups.is_empty(), "JOIN"),
         (select.from_latest, "LATEST"),
         (!select.union.is_empty(), "a subquery"),

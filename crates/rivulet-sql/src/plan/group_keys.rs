@@ -2,10 +2,14 @@
 
 use datafusion_sql::sqlparser::ast;
 
+use super::aggregate::call_name;
 use super::check::{Place, Scope, start};
+use super::functions::{Found, REGISTRY};
 use super::items::{aliased, item_expression};
 use super::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::source::Source;
+use super::walk::inspect;
+use super::window::window_call;
 use crate::parse::name_of;
 use crate::statement::Select;
 use crate::{Position, SqlError};
@@ -35,10 +39,50 @@ pub(super) fn group_keys(select: &Select, source: &Source<'_>) -> Result<Vec<ast
         Ok(key.clone())
     };
     let keys = select.group_by.iter().map(resolve).collect::<Result<Vec<_>, SqlError>>()?;
+    if let Some(position) = select.distinct {
+        return distinct_keys(select, keys, position);
+    }
     match &select.window {
         Some(window) => keys_of_window_table(window, keys, select.position),
         None => Ok(keys),
     }
+}
+
+/// The window and the columns of a SELECT DISTINCT, which are its keys: so a window gives each combination once.
+fn distinct_keys(select: &Select, keys: Vec<ast::Expr>, position: Position) -> Result<Vec<ast::Expr>, SqlError> {
+    let window = select.window.iter().chain(keys.iter().filter(|key| window_call(key).is_some()));
+    let window: Vec<ast::Expr> = window.cloned().collect();
+    if window.is_empty() {
+        return Err(SqlError::new(position, "SELECT DISTINCT needs a window").hint(
+            "add one: GROUP BY tumble(ts, INTERVAL '1 minute'); EMIT ON CHANGE leaves out a row that is as the one \
+             before",
+        ));
+    }
+    if select.having.is_some() {
+        return Err(SqlError::new(select.having_position, "HAVING of a SELECT DISTINCT is not supported yet")
+            .hint("leave out DISTINCT, and group by the columns"));
+    }
+    let mut columns = Vec::new();
+    for (expression, _) in select.projection.iter().filter_map(item_expression) {
+        let (mut is_of_rows, mut is_of_window) = (true, false);
+        inspect(expression, &mut |part| match part {
+            ast::Expr::Function(call) => {
+                is_of_rows &= matches!(REGISTRY.find(&call_name(call)), Found::Scalar | Found::Unknown);
+            }
+            ast::Expr::Identifier(name) => {
+                is_of_window |= [WINDOW_START, WINDOW_END].contains(&name_of(name).text.as_str());
+            }
+            _ => {}
+        });
+        if !is_of_rows {
+            return Err(SqlError::new(start(expression).or(position), "SELECT DISTINCT takes columns of rows alone")
+                .hint("leave out DISTINCT: with all keys of GROUP BY selected, a window gives each row once"));
+        }
+        if !is_of_window {
+            columns.push(expression.clone());
+        }
+    }
+    Ok(window.into_iter().chain(columns).collect())
 }
 
 /// The keys of a SELECT with its window in FROM, whose GROUP BY names the bounds: the window stands for both.

@@ -149,6 +149,12 @@ fn plan_matches(
     if select.having.is_some() {
         return not_yet(select.having_position, "HAVING");
     }
+    if let Some(top) = &select.top {
+        return not_yet(top.position, "ORDER BY or LIMIT");
+    }
+    if let Some(position) = select.distinct {
+        return not_yet(position, "SELECT DISTINCT");
+    }
     if source.is_joined() {
         return not_yet(clause.position, "a join before the search")
             .map_err(|error: SqlError| error.hint("a row pattern reads one input, or a UNION ALL of several"));
