@@ -3,14 +3,17 @@
 //! They are computed before anything else is done with a row, so an event time may be one of them. A row on which an
 //! expression fails is refused, as it is behind the SELECT.
 
+use std::sync::Arc;
+
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
-use rivulet_operators::{NamedExpression, Project};
+use rivulet_operators::{INPUT_COLUMN, NamedExpression, Project};
 
 use super::super::check::{Place, Scope, start};
 use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
-use super::Source;
+use super::super::lookup::full_name;
+use super::{Several, Source, by_input, renamed};
 use crate::application::{Input, Parameter};
 use crate::plan::declarations::Declarations;
 use crate::plan::defect;
@@ -19,7 +22,7 @@ use crate::statement::{ComputedColumn, Select};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
 
-/// A computed column, planned over the others.
+/// A computed column, planned over the others of its input.
 pub(in crate::plan) struct Computed {
     pub(in crate::plan) name: String,
     pub(in crate::plan) expression: Expr,
@@ -34,14 +37,15 @@ impl Computed {
     }
 }
 
-/// The computed columns of the only input.
+/// The computed columns of the input with this number.
 pub(super) fn plan(
     select: &Select,
-    input: &Input,
+    number: usize,
     declarations: &Declarations,
     parameter_schema: &SchemaRef,
 ) -> Result<Vec<Computed>, SqlError> {
-    let written = select.computed.first().map_or(&[][..], |written| written);
+    let input = &declarations.inputs[number];
+    let written = select.computed.get(number).map_or(&[][..], |written| written);
     let parameters = (declarations.parameters.as_slice(), parameter_schema);
     plan_over(written, &input.name, &input.schema, parameters, result_type)
 }
@@ -89,16 +93,57 @@ pub(in crate::plan) fn plan_over(
     planned.collect()
 }
 
-/// Refuses them where rows of several inputs, or of one several times, are brought together.
-pub(super) fn refuse(select: &Select) -> Result<(), SqlError> {
-    match select.computed.iter().flatten().next() {
-        Some(column) => Err(SqlError::new(
-            column.name.position,
-            "a computed column is not supported yet where inputs are joined or put together",
-        )
-        .hint("compute it in the SELECT")),
-        None => Ok(()),
+/// The inputs with their computed columns behind those that are declared, as all that stands behind them knows them.
+pub(super) fn extended(inputs: &[Input], computed: &[Vec<Computed>]) -> Vec<Input> {
+    let extend = |(input, computed): (&Input, &Vec<Computed>)| {
+        let declared = input.schema.fields().iter().map(|field| field.as_ref().clone());
+        let fields: Vec<Field> = declared.chain(computed.iter().map(Computed::field)).collect();
+        let event_time = input.computed_event_time.map(|place| input.schema.fields().len() + place);
+        Input { schema: Arc::new(Schema::new(fields)), event_time: input.event_time.or(event_time), ..input.clone() }
+    };
+    inputs.iter().zip(computed).map(extend).collect()
+}
+
+/// The same for the rows of several inputs, whose columns stand side by side: each is computed for the rows of its
+/// input.
+pub(super) fn operators_of_several(
+    source: &Source<'_>,
+    several: &Several,
+    parameter_schema: &SchemaRef,
+    operators: &mut Operators,
+) -> Result<SchemaRef, SqlError> {
+    let input = &source.row_schema;
+    if several.computed.iter().all(Vec::is_empty) {
+        return Ok(input.clone());
     }
+    let mut columns = Vec::new();
+    let mut add = |name: String, expression: Expr, position: Position| columns.push((name, expression, position));
+    let given = |name: &str| Expr::Column(Column::new_unqualified(name));
+    add(INPUT_COLUMN.to_owned(), given(INPUT_COLUMN), source.position);
+    for (number, (declared, computed)) in source.inputs.iter().zip(&several.computed).enumerate() {
+        let name = &several.names[number];
+        for field in declared.schema.fields() {
+            let full = full_name(name, field.name());
+            add(full.clone(), given(&full), source.position);
+        }
+        for one in computed {
+            let expression = by_input([(number, renamed(one.expression.clone(), name, one.position)?)]);
+            add(full_name(name, &one.name), expression, one.position);
+        }
+    }
+    let compiler = Compiler::new(input, parameter_schema, columns.iter().map(|(_, expression, _)| expression))?;
+    let named = columns.iter().map(|(name, expression, position)| {
+        Ok(NamedExpression::new(name, compiler.compile(expression.clone(), *position)?))
+    });
+    let project =
+        Project::new(input, parameter_schema, compiler.parameters.clone(), named.collect::<Result<_, SqlError>>()?)
+            .map_err(|error| defect(error, source.position))?;
+    let output = project.output_schema().clone();
+    let written = source.inputs.iter().zip(&several.names).flat_map(|(input, name)| {
+        input.computed.iter().map(move |(column, expression)| format!("{expression} AS {name}.{column}"))
+    });
+    operators.push(project, written.collect());
+    Ok(output)
 }
 
 /// What computes them, if there are any; also the columns that come out.

@@ -14,7 +14,7 @@ use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::lookup::{ScopeTable, full_name};
 use super::super::{defect, operators::Operators};
 use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};
-use super::{BoundCheck, EventTime, Kind, Source, SourcePlanner, find, refuse_unread, side_by_side};
+use super::{BoundCheck, EventTime, Kind, Several, Source, SourcePlanner, find, refuse_unread, side_by_side};
 use crate::application::Input;
 use crate::statement::LookupClause;
 use crate::value::format_us;
@@ -55,13 +55,13 @@ enum Time {
 
 impl<'a> SourcePlanner<'a, '_> {
     pub(super) fn join(
-        &self,
+        self,
         left: usize,
         clause: &'a LookupClause,
         join: Clause<'a>,
         lookups: &'a [LookupClause],
     ) -> Result<Source<'a>, SqlError> {
-        let inputs = &self.declarations.inputs;
+        let inputs = &self.inputs;
         let right = find(&clause.table, inputs)?;
         let left_name = self.select.alias.as_ref().unwrap_or(&self.select.from);
         if left == right {
@@ -171,7 +171,7 @@ impl<'a> SourcePlanner<'a, '_> {
                     "the rows of this JOIN have no event time",
                     "windows by time are not supported behind a JOIN within an interval; count_window(100) counts rows",
                 );
-                let step = vec![
+                let mut step = vec![
                     format!("{} with {}{text}", left_name, clause.alias),
                     format!("lateness {}", format_us(lateness_us)),
                 ];
@@ -188,26 +188,35 @@ impl<'a> SourcePlanner<'a, '_> {
             Time::Latest { drives: [false, true] } => right,
             _ => left,
         };
+        let declared = &self.declarations.inputs;
+        let (lateness_us, idle_timeout_us) = (inputs[driving].lateness_us, inputs[driving].idle_timeout_us);
+        let columns = [left, right].map(|input| columns_of(inputs, input));
+        let row_schema = side_by_side(declared, &names);
+        let names = names.into_iter().map(str::to_owned).collect();
+        let several = Several { inputs: self.inputs, names, computed: self.computed };
         Ok(Source {
             name: &left_name.text,
             alias: None,
             event_time,
-            lateness_us: inputs[driving].lateness_us,
-            idle_timeout_us: inputs[driving].idle_timeout_us,
-            row_schema: side_by_side(inputs, &names),
+            lateness_us,
+            idle_timeout_us,
+            row_schema,
             lookups,
-            inputs,
+            inputs: declared,
             position: self.select.from.position,
-            kind: Kind::Join(Box::new(Join {
-                inputs: [left, right],
-                columns: [left, right].map(|input| columns_of(inputs, input)),
-                keys,
-                time,
-                keeps_unmatched: join.is_left,
-                position: join.position,
-                step,
-                checks,
-            })),
+            kind: Kind::Join(
+                several,
+                Box::new(Join {
+                    inputs: [left, right],
+                    columns,
+                    keys,
+                    time,
+                    keeps_unmatched: join.is_left,
+                    position: join.position,
+                    step,
+                    checks,
+                }),
+            ),
             fields,
             tables,
         })

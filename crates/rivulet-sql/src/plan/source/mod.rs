@@ -13,6 +13,7 @@ mod union;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Column, ScalarValue};
 use datafusion_expr::expr::Case;
 use datafusion_expr::{Expr, lit};
@@ -52,6 +53,16 @@ pub(super) struct Source<'a> {
     kind: Kind,
 }
 
+/// The inputs of rows that are put together or joined.
+struct Several {
+    /// With their computed columns.
+    inputs: Vec<Input>,
+    /// What the SELECT calls each of them.
+    names: Vec<String>,
+    /// The computed columns of each.
+    computed: Vec<Vec<Computed>>,
+}
+
 /// By what windows over the rows can go.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EventTime {
@@ -65,8 +76,8 @@ pub(super) enum EventTime {
 
 enum Kind {
     One(Vec<Computed>),
-    Union(union::Union),
-    Join(Box<join::Join>),
+    Union(Several, union::Union),
+    Join(Several, Box<join::Join>),
 }
 
 impl<'a> Source<'a> {
@@ -77,19 +88,26 @@ impl<'a> Source<'a> {
         parameter_schema: &SchemaRef,
     ) -> Result<Self, SqlError> {
         let inputs = &declarations.inputs;
-        let planner = SourcePlanner { select, declarations, parameter_schema };
+        let computed = || -> Result<Vec<Vec<Computed>>, SqlError> {
+            (0..inputs.len()).map(|number| computed::plan(select, number, declarations, parameter_schema)).collect()
+        };
+        let planner = |computed: Vec<Vec<Computed>>| SourcePlanner {
+            select,
+            declarations,
+            parameter_schema,
+            inputs: computed::extended(inputs, &computed),
+            computed,
+        };
         if !select.union.is_empty() {
-            computed::refuse(select)?;
-            return planner.union();
+            return planner(computed()?).union();
         }
         let index = find(&select.from, inputs)?;
         if let [clause, lookups @ ..] = select.lookups.as_slice()
             && let LookupKind::Join { on, is_left, is_latest, position } = &clause.kind
             && (*is_latest || inputs.iter().any(|input| input.name == clause.table.text))
         {
-            computed::refuse(select)?;
             let on = on.as_deref();
-            return planner.join(
+            return planner(computed()?).join(
                 index,
                 clause,
                 join::Clause { on, is_left: *is_left, is_latest: *is_latest, position: *position },
@@ -102,7 +120,7 @@ impl<'a> Source<'a> {
         }
         refuse_unread(inputs, &[index], declarations)?;
         let input = &inputs[index];
-        let computed = computed::plan(select, input, declarations, parameter_schema)?;
+        let computed = computed::plan(select, index, declarations, parameter_schema)?;
         let event_time = input.event_time.map(|column| input.schema.field(column).name());
         let event_time = event_time.or(input.computed_event_time.map(|place| &computed[place].name));
         let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
@@ -132,14 +150,14 @@ impl<'a> Source<'a> {
 
     /// Whether rows of two inputs are joined.
     pub(super) fn is_joined(&self) -> bool {
-        matches!(self.kind, Kind::Join(_))
+        matches!(self.kind, Kind::Join(..))
     }
 
     /// The checks of what depends on parameters.
     pub(super) fn checks(&self) -> &[BoundCheck] {
         match &self.kind {
-            Kind::Join(join) => &join.checks,
-            Kind::One(_) | Kind::Union(_) => &[],
+            Kind::Join(_, join) => &join.checks,
+            Kind::One(_) | Kind::Union(..) => &[],
         }
     }
 
@@ -165,12 +183,15 @@ impl<'a> Source<'a> {
                 let columns = computed::operators(self, computed, parameter_schema, &mut operators)?;
                 self.assign_time(&columns, uses_arrival, &mut operators)?
             }
-            Kind::Union(union) => {
-                let columns = self.assign_times(uses_arrival || union.uses_arrival(), &mut operators)?;
+            Kind::Union(several, union) => {
+                let columns = computed::operators_of_several(self, several, parameter_schema, &mut operators)?;
+                let adds_arrival = uses_arrival || union.uses_arrival();
+                let columns = self.assign_times(several, &columns, adds_arrival, &mut operators)?;
                 union.operators(&columns, parameter_schema, uses_arrival, self.position, &mut operators)?
             }
-            Kind::Join(join) => {
-                let columns = self.assign_times(false, &mut operators)?;
+            Kind::Join(several, join) => {
+                let columns = computed::operators_of_several(self, several, parameter_schema, &mut operators)?;
+                let columns = self.assign_times(several, &columns, false, &mut operators)?;
                 join.operator(&columns, parameter_schema, used, uses_arrival, &mut operators)?
             }
         };
@@ -203,9 +224,15 @@ impl<'a> Source<'a> {
         Ok(output)
     }
 
-    fn assign_times(&self, append_arrival_column: bool, operators: &mut Operators) -> Result<SchemaRef, SqlError> {
+    fn assign_times(
+        &self,
+        several: &Several,
+        columns: &SchemaRef,
+        append_arrival_column: bool,
+        operators: &mut Operators,
+    ) -> Result<SchemaRef, SqlError> {
         let (mut first, mut inputs, mut step) = (1, Vec::new(), Vec::new());
-        for input in self.inputs {
+        for input in &several.inputs {
             let event_time_column = input.event_time.map(|column| first + column);
             inputs.push(InputTime { event_time_column, future_limit_us: input.future_limit_us });
             step.push(match input.event_time {
@@ -223,7 +250,7 @@ impl<'a> Source<'a> {
             step.push(format!("adds {ARRIVAL_TIME}"));
         }
         let assign_times = AssignTimes { inputs, append_arrival_column };
-        let columns = assign_times.output_schema(&self.row_schema).map_err(|error| defect(error, self.position))?;
+        let columns = assign_times.output_schema(columns).map_err(|error| defect(error, self.position))?;
         operators.push(assign_times, step);
         Ok(columns)
     }
@@ -233,6 +260,9 @@ struct SourcePlanner<'a, 'p> {
     select: &'a Select,
     declarations: &'a Declarations,
     parameter_schema: &'p SchemaRef,
+    /// With their computed columns.
+    inputs: Vec<Input>,
+    computed: Vec<Vec<Computed>>,
 }
 
 /// The place of the input that a name in FROM means.
@@ -273,6 +303,21 @@ fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
     let is = |number: usize| input().eq(lit(ScalarValue::UInt8(Some(number as u8))));
     let cases = expressions.into_iter().map(|(number, expression)| (Box::new(is(number)), Box::new(expression)));
     Expr::Case(Case::new(None, cases.collect(), None))
+}
+
+/// An expression over the columns of the input that is called `name` as one over those of all inputs side by side.
+fn renamed(expression: Expr, name: &str, position: Position) -> Result<Expr, SqlError> {
+    let rename = |node: Expr| match &node {
+        Expr::Column(column) if column.name != ARRIVAL_TIME && !column.name.starts_with('$') => {
+            let full = full_name(name, &column.name);
+            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(full))))
+        }
+        _ => Ok(Transformed::no(node)),
+    };
+    expression
+        .transform_up(rename)
+        .map(|renamed| renamed.data)
+        .map_err(|error| SqlError::new(position, error.strip_backtrace()))
 }
 
 fn uses_arrival(expression: &Expr) -> bool {

@@ -3,7 +3,6 @@
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
-use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_expr::{Expr, lit};
 use rivulet_operators::{Filter, NamedExpression, Project};
 
@@ -11,11 +10,11 @@ use super::super::aggregate::condition_of;
 use super::super::check::{Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::super::items::{Item, items};
-use super::super::lookup::full_name;
 use super::super::select::ARRIVAL_TIME;
 use super::super::{defect, operators::Operators};
-use super::{EventTime, Kind, Source, SourcePlanner, by_input, find, refuse_unread, side_by_side, uses_arrival};
-use crate::application::Input;
+use super::{
+    EventTime, Kind, Several, Source, SourcePlanner, by_input, find, refuse_unread, renamed, side_by_side, uses_arrival,
+};
 use crate::statement::UnionBranch;
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
@@ -52,8 +51,8 @@ struct BranchColumn {
 }
 
 impl<'a> SourcePlanner<'a, '_> {
-    pub(super) fn union(&self) -> Result<Source<'a>, SqlError> {
-        let inputs = &self.declarations.inputs;
+    pub(super) fn union(self) -> Result<Source<'a>, SqlError> {
+        let inputs = &self.inputs;
         let mut branches: Vec<Branch> = Vec::new();
         for branch in &self.select.union {
             let input = find(&branch.from, inputs)?;
@@ -107,25 +106,36 @@ impl<'a> SourcePlanner<'a, '_> {
             let condition = |branch: &Branch| branch.condition.clone().unwrap_or_else(|| lit(true));
             by_input(branches.iter().map(|branch| (branch.input, condition(branch))))
         });
-        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        let declared = &self.declarations.inputs;
+        let names: Vec<&str> = declared.iter().map(|input| input.name.as_str()).collect();
+        let (lateness_us, idle_timeout_us) = (
+            inputs.iter().map(|input| input.lateness_us).max().unwrap_or(0),
+            inputs.iter().map(|input| input.idle_timeout_us).max().unwrap_or(0),
+        );
+        let row_schema = side_by_side(declared, &names);
+        let names = names.into_iter().map(str::to_owned).collect();
+        let several = Several { inputs: self.inputs, names, computed: self.computed };
         Ok(Source {
             name: &self.select.from.text,
             alias: None,
             fields,
             tables: Vec::new(),
             event_time,
-            lateness_us: inputs.iter().map(|input| input.lateness_us).max().unwrap_or(0),
-            idle_timeout_us: inputs.iter().map(|input| input.idle_timeout_us).max().unwrap_or(0),
-            row_schema: side_by_side(inputs, &names),
+            lateness_us,
+            idle_timeout_us,
+            row_schema,
             lookups: &self.select.lookups,
-            inputs,
+            inputs: declared,
             position: self.select.from.position,
-            kind: Kind::Union(Union { condition, columns, step: branches.into_iter().map(|one| one.text).collect() }),
+            kind: Kind::Union(
+                several,
+                Union { condition, columns, step: branches.into_iter().map(|one| one.text).collect() },
+            ),
         })
     }
 
     fn branch(&self, branch: &UnionBranch, index: usize) -> Result<Branch, SqlError> {
-        let input = &self.declarations.inputs[index];
+        let input = &self.inputs[index];
         let mut fields: Vec<Field> = input.schema.fields().iter().map(|field| field.as_ref().clone()).collect();
         let declared = Schema::new(fields.clone());
         fields.push(Field::new(ARRIVAL_TIME, TIMESTAMP, false));
@@ -145,7 +155,11 @@ impl<'a> SourcePlanner<'a, '_> {
             Some(condition) => {
                 let mut condition = condition.clone();
                 scope.check(&mut condition, Place::Where, branch.position)?;
-                Some(renamed(condition_of(&planner, &condition, "WHERE", branch.position)?, input)?)
+                Some(renamed(
+                    condition_of(&planner, &condition, "WHERE", branch.position)?,
+                    &input.name,
+                    branch.position,
+                )?)
             }
         };
         let event_time = input.event_time.map_or(ARRIVAL_TIME, |column| input.schema.field(column).name());
@@ -161,7 +175,7 @@ impl<'a> SourcePlanner<'a, '_> {
                     .hint("convert it with CAST(... AS TEXT)"));
             };
             let is_event_time = matches!(&planned, Expr::Column(column) if column.name == event_time);
-            let expression = renamed(cast_to(planned, &found, &data_type), input)?;
+            let expression = renamed(cast_to(planned, &found, &data_type), &input.name, position)?;
             columns.push(BranchColumn { name, expression, data_type, position, is_event_time });
             texts.push(text);
         }
@@ -229,19 +243,4 @@ fn common_type<'c>(name: &str, columns: impl Iterator<Item = &'c BranchColumn>) 
         };
     }
     Ok(common.expect("a union has branches"))
-}
-
-/// An expression over the columns of one input as one over those of all inputs side by side.
-fn renamed(expression: Expr, input: &Input) -> Result<Expr, SqlError> {
-    let rename = |node: Expr| match &node {
-        Expr::Column(column) if column.name != ARRIVAL_TIME && !column.name.starts_with('$') => {
-            let full = full_name(&input.name, &column.name);
-            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(full))))
-        }
-        _ => Ok(Transformed::no(node)),
-    };
-    expression
-        .transform_up(rename)
-        .map(|renamed| renamed.data)
-        .map_err(|error| SqlError::new(input.address.position, error.strip_backtrace()))
 }
