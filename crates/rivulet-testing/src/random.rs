@@ -210,6 +210,9 @@ fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -
                 &format!(
                     "SELECT count(*) AS value, max(o.value) AS most FROM readings AS r JOIN others AS o ON {on} {filter} GROUP BY count_window($rows)"
                 ),
+                &format!(
+                    "SELECT {columns}, o.device IS NULL AS alone FROM readings AS r LEFT JOIN others AS o ON {on} {on_change}"
+                ),
             ])
         }
     };

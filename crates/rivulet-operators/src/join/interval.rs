@@ -3,44 +3,70 @@
 //!
 //! A query's rows are in order of event time, so what can match is a range, and what is forgotten stands in front.
 //! Within a range keys are compared one by one: a small query has few rows and often one key.
+//!
+//! Of a LEFT JOIN, a left row that has found nothing comes out when it is forgotten. A query that falls silent goes on
+//! by the clock then, by the rule of windows.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Int64Array, IntervalMonthDayNanoArray, RecordBatch, UInt8Array, UInt16Array, UInt32Array,
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, IntervalMonthDayNanoArray, RecordBatch, UInt8Array,
+    UInt16Array, UInt32Array,
 };
 use arrow::datatypes::{DataType, Field, Int64Type, IntervalMonthDayNanoType, Schema, SchemaRef, UInt8Type};
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, Holding, KeyHash, Operator, OperatorError, QueryId, Reason, Slot, StateError,
-    StateFrame, StateSelection,
+    Batch, Context, Control, Element, Holding, KeyHash, Leaps, Operator, OperatorError, QueryId, Reason, Slot,
+    StateError, StateFrame, StateSelection,
 };
 
 use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
+use crate::keyed::{grow, idle_us};
 
 /// The most slots of one operator; state that names a higher one is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "interval_join";
 const VERSION: u32 = 1;
 const DAY_US: i64 = 86_400_000_000;
+/// A time that never comes.
+const NEVER: i64 = i64::MAX;
 
 pub(super) struct IntervalJoin {
     plan: Arc<Plan>,
     lateness_us: i64,
+    idle_timeout_us: i64,
     encoded: Encoded,
     joined: Joined,
     slots: Vec<Option<Box<Query>>>,
+    /// Of a LEFT JOIN, by slot: when a row is let go if none comes.
+    deadlines_us: Vec<i64>,
+    /// No deadline of any slot is earlier.
+    deadline_us: i64,
+    leaps: Leaps,
 }
 
 /// What is kept of a query.
 struct Query {
     key_hash: u16,
-    /// The newest event time.
+    /// The newest event time, or of a silent query of a LEFT JOIN the time to which the clock has brought it.
     clock_us: i64,
+    /// Of a LEFT JOIN: from what a silence goes on.
+    silence: Silence,
     /// Rows by event time, those of the same time in the order in which they came.
     sides: [VecDeque<Kept>; 2],
+}
+
+/// What the clock of a silent query is computed from.
+#[derive(Clone, Copy)]
+struct Silence {
+    /// The newest event time.
+    newest_us: i64,
+    /// When the newest row came.
+    last_arrival_us: i64,
+    low_us: i64,
+    high_us: i64,
 }
 
 struct Kept {
@@ -48,12 +74,14 @@ struct Kept {
     /// The key, then the row.
     bytes: Box<[u8]>,
     key_bytes: u32,
+    /// Whether it has found a row of the other side.
+    is_matched: bool,
 }
 
 impl Kept {
-    fn new(time_us: i64, key: &[u8], row: &[u8]) -> Self {
+    fn new(time_us: i64, key: &[u8], row: &[u8], is_matched: bool) -> Self {
         let key_bytes = u32::try_from(key.len()).expect("a key is part of a payload, which is shorter");
-        Self { time_us, bytes: [key, row].concat().into(), key_bytes }
+        Self { time_us, bytes: [key, row].concat().into(), key_bytes, is_matched }
     }
 
     fn key(&self) -> &[u8] {
@@ -71,6 +99,12 @@ struct Interval {
     low_us: i64,
     high_us: i64,
     lateness_us: i64,
+}
+
+impl Silence {
+    fn interval(self, lateness_us: i64) -> Interval {
+        Interval { low_us: self.low_us, high_us: self.high_us, lateness_us }
+    }
 }
 
 impl Interval {
@@ -96,8 +130,41 @@ impl Operator for IntervalJoin {
                 slots.into_iter().for_each(|slot| self.remove_slot(slot));
                 Ok(())
             }
+            Element::End if self.plan.keeps_unmatched => {
+                self.joined.begin();
+                for slot in 0..self.slots.len() {
+                    self.let_go(slot, true, context)?;
+                }
+                self.joined.finish(&self.plan, &self.encoded, context)
+            }
             _ => Ok(()),
         }
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        (self.deadline_us != NEVER).then_some(self.deadline_us)
+    }
+
+    fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
+        self.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let now_us = context.now_us;
+        if self.deadline_us > now_us {
+            return Ok(());
+        }
+        context.slots.update_leaps(&mut self.leaps);
+        self.joined.begin();
+        let mut earliest_us = NEVER;
+        for slot in 0..self.deadlines_us.len() {
+            if self.deadlines_us[slot] <= now_us {
+                self.let_go(slot, false, context)?;
+            }
+            earliest_us = earliest_us.min(self.deadlines_us[slot]);
+        }
+        self.deadline_us = earliest_us;
+        self.joined.finish(&self.plan, &self.encoded, context)
     }
 
     fn holding(&self, slot: Slot) -> Option<Holding> {
@@ -109,6 +176,7 @@ impl Operator for IntervalJoin {
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_hashes, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         let (mut clocks_us, mut numbers, mut times_us) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut silences, mut are_matched) = (Vec::new(), Vec::new());
         let mut sides: [Vec<&[u8]>; 2] = Default::default();
         let no_key = match self.plan.key_types.is_empty() {
             true => Box::default(),
@@ -125,6 +193,8 @@ impl Operator for IntervalJoin {
                 clocks_us.push(query.clock_us);
                 numbers.push(kept.map(|(side, _)| side as u8));
                 times_us.push(kept.map(|(_, kept)| kept.time_us));
+                silences.push(query.silence);
+                are_matched.push(kept.map(|(_, kept)| kept.is_matched));
                 true
             };
             // The clock stands in a row of its own too: a query may have nothing else.
@@ -155,6 +225,14 @@ impl Operator for IntervalJoin {
         columns.push(Arc::new(Int64Array::from(clocks_us)));
         columns.push(Arc::new(UInt8Array::from(numbers)));
         columns.push(Arc::new(Int64Array::from(times_us)));
+        if self.plan.keeps_unmatched {
+            let parts: [fn(&Silence) -> i64; 4] =
+                [|one| one.newest_us, |one| one.last_arrival_us, |one| one.low_us, |one| one.high_us];
+            for part in parts {
+                columns.push(Arc::new(Int64Array::from_iter_values(silences.iter().map(part))));
+            }
+            columns.push(Arc::new(BooleanArray::from(are_matched)));
+        }
         for (side, rows) in sides.into_iter().enumerate() {
             columns.extend(self.encoded.decode_side(side, rows.into_iter())?);
         }
@@ -169,8 +247,10 @@ impl Operator for IntervalJoin {
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
         let columns = frame.rows.columns();
         let keys = self.plan.key_types.len();
-        let (own, sides) = columns[2 + keys..].split_at(3);
-        if columns[..2].iter().chain(&own[..1]).any(|column| column.null_count() > 0) {
+        let has_silence = self.plan.keeps_unmatched;
+        let (own, sides) = columns[2 + keys..].split_at(if has_silence { 8 } else { 3 });
+        let required = columns[..2].iter().chain(&own[..1]).chain(own.get(3..7).unwrap_or_default());
+        if required.into_iter().any(|column| column.null_count() > 0) {
             return Err(corrupt("a slot or its clock is missing"));
         }
         let clocks_us = own[0].as_primitive::<Int64Type>();
@@ -186,8 +266,19 @@ impl Operator for IntervalJoin {
             if self.slots.len() <= slot {
                 self.slots.resize_with(slot + 1, || None);
             }
-            let query = self.slots[slot].get_or_insert_with(|| Query::new(frame.key_groups()[row], clock_us));
+            let silence = Silence { newest_us: clock_us, last_arrival_us: i64::MIN, low_us: 0, high_us: 0 };
+            let query = self.slots[slot].get_or_insert_with(|| Query::new(frame.key_groups()[row], clock_us, silence));
             query.clock_us = query.clock_us.max(clock_us);
+            if has_silence {
+                let integer = |column: usize| own[column].as_primitive::<Int64Type>().value(row);
+                let of_row = Silence {
+                    newest_us: integer(3),
+                    last_arrival_us: integer(4),
+                    low_us: integer(5),
+                    high_us: integer(6),
+                };
+                query.silence = of_row;
+            }
             if numbers.is_null(row) {
                 query.key_hash = frame.key_groups()[row];
                 continue;
@@ -197,7 +288,11 @@ impl Operator for IntervalJoin {
                 return Err(corrupt("a row without time, or too many rows"));
             }
             let key: &[u8] = if keys > 0 { key_rows.row(row).data() } else { &[] };
-            query.keep(side, Kept::new(times_us.value(row), key, side_rows[side].row(row).data()));
+            let is_matched = has_silence && own[7].as_boolean().is_valid(row) && own[7].as_boolean().value(row);
+            query.keep(side, Kept::new(times_us.value(row), key, side_rows[side].row(row).data(), is_matched));
+        }
+        if has_silence {
+            frame.slots().iter().for_each(|&slot| self.set_deadline(slot as usize));
         }
         Ok(())
     }
@@ -210,15 +305,60 @@ impl Operator for IntervalJoin {
             size_of::<Query>() + query.sides.iter().map(of_side).sum::<usize>()
         };
         self.slots.capacity() * size_of::<Option<Box<Query>>>()
+            + self.deadlines_us.capacity() * size_of::<i64>()
             + self.slots.iter().flatten().map(|query| rows(query)).sum::<usize>()
             + self.encoded.memory_bytes()
     }
 }
 
 impl IntervalJoin {
-    pub(super) fn new(plan: Arc<Plan>, lateness_us: i64) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, lateness_us: i64, idle_timeout_us: i64) -> Self {
         let encoded = Encoded::new(&plan);
-        Self { plan, lateness_us, encoded, joined: Joined::default(), slots: Vec::new() }
+        Self {
+            plan,
+            lateness_us,
+            idle_timeout_us,
+            encoded,
+            joined: Joined::default(),
+            slots: Vec::new(),
+            deadlines_us: Vec::new(),
+            deadline_us: NEVER,
+            leaps: Leaps::default(),
+        }
+    }
+
+    /// Brings a slot to where the clock is, or to the end of all time, and lets go what can match nothing any more.
+    fn let_go(&mut self, slot: usize, is_end: bool, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        let now_us = context.now_us;
+        let Self { plan, lateness_us, idle_timeout_us, encoded, joined, slots, leaps, .. } = self;
+        if let Some(Some(query)) = slots.get_mut(slot) {
+            match is_end {
+                true => query.clock_us = NEVER,
+                false => query.be_silent(leaps, now_us, *idle_timeout_us),
+            }
+            let interval = query.silence.interval(*lateness_us);
+            query.forget(interval, |kept| {
+                let times = (slot as Slot, kept.time_us, now_us);
+                joined.push(times, [kept.row(), encoded.null(1)], plan, encoded, context)
+            })?;
+        }
+        self.set_deadline(slot);
+        Ok(())
+    }
+
+    /// Keeps the time at which the oldest left row of a slot is let go if none comes.
+    fn set_deadline(&mut self, slot: usize) {
+        grow(&mut self.deadlines_us, slot + 1, || NEVER);
+        let query = self.slots.get(slot).and_then(Option::as_ref);
+        let deadline_us = query.and_then(|query| {
+            let Silence { newest_us, last_arrival_us, high_us, .. } = query.silence;
+            let oldest = query.sides[0].front()?;
+            let behind_us = oldest.time_us.saturating_add(high_us).saturating_add(self.lateness_us).saturating_add(1);
+            let missing_us = behind_us.saturating_sub(newest_us).max(self.idle_timeout_us);
+            Some(self.leaps.after_us(last_arrival_us, missing_us))
+        });
+        self.deadlines_us[slot] = deadline_us.unwrap_or(NEVER);
+        self.deadline_us = self.deadline_us.min(self.deadlines_us[slot]);
     }
 
     fn process_batch(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -226,7 +366,8 @@ impl IntervalJoin {
         if batch.is_empty() {
             return Ok(());
         }
-        let Self { plan, lateness_us, encoded, joined, slots } = self;
+        context.slots.update_leaps(&mut self.leaps);
+        let Self { plan, lateness_us, idle_timeout_us, encoded, joined, slots, leaps, .. } = self;
         let (keys, offsets) = columns.split_at(plan.key_types.len());
         let bounds = Bounds::new(plan, offsets);
         joined.begin();
@@ -242,39 +383,70 @@ impl IntervalJoin {
                 continue;
             };
             let interval = Interval { low_us, high_us, lateness_us: *lateness_us };
-            let query = query_of(slots, slot, id, time_us);
-            query.advance(time_us, interval);
+            let arrival_us = batch.arrival_us[row];
+            let silence = Silence { newest_us: time_us, last_arrival_us: arrival_us, low_us, high_us };
+            let query = query_of(slots, slot, id, silence);
+            if plan.keeps_unmatched {
+                query.be_silent(leaps, arrival_us, *idle_timeout_us);
+            }
+            query.clock_us = query.clock_us.max(time_us);
+            query.forget(interval, |kept| match plan.keeps_unmatched {
+                true => {
+                    let times = (slot, kept.time_us, arrival_us);
+                    joined.push(times, [kept.row(), encoded.null(1)], plan, encoded, context)
+                }
+                false => Ok(()),
+            })?;
             let (from_us, to_us) = interval.matches(side, time_us);
             if to_us < interval.oldest(1 - side, query.clock_us) && from_us <= to_us {
                 refuse(&batch, row, input, Reason::Late, || late(query.clock_us, time_us), context);
                 continue;
             }
+            query.silence = Silence { newest_us: query.silence.newest_us.max(time_us), ..silence };
+            let keeps_unmatched = plan.keeps_unmatched && side == 0;
+            let unmatched = (slot, time_us, arrival_us);
             // A key that is null equals nothing, and nothing that comes will equal it.
-            let Some(key) = encoded.key(plan, row) else { continue };
+            let Some(key) = encoded.key(plan, row) else {
+                if keeps_unmatched {
+                    joined.push(unmatched, [encoded.side(0, row), encoded.null(1)], plan, encoded, context)?;
+                }
+                continue;
+            };
             let is_kept = time_us >= interval.oldest(side, query.clock_us);
             if is_kept && query.sides[side].len() >= JOIN_ROWS_MAX {
                 refuse(&batch, row, input, Reason::Expression, too_many, context);
                 continue;
             }
             let bytes = encoded.side(side, row);
-            let partners = &query.sides[1 - side];
+            let partners = &mut query.sides[1 - side];
             let first = partners.partition_point(|kept| kept.time_us < from_us);
-            let in_range = partners.iter().skip(first).take_while(|kept| kept.time_us <= to_us);
+            let in_range = partners.range_mut(first..).take_while(|kept| kept.time_us <= to_us);
+            let mut is_matched = false;
             for partner in in_range.filter(|kept| kept.key() == key) {
+                (is_matched, partner.is_matched) = (true, true);
                 let sides = if side == 0 { [bytes, partner.row()] } else { [partner.row(), bytes] };
-                let times = (slot, time_us.max(partner.time_us), batch.arrival_us[row]);
+                let times = (slot, time_us.max(partner.time_us), arrival_us);
                 joined.push(times, sides, plan, encoded, context)?;
             }
             if is_kept {
-                query.keep(side, Kept::new(time_us, key, bytes));
+                query.keep(side, Kept::new(time_us, key, bytes, is_matched));
+            } else if keeps_unmatched && !is_matched {
+                joined.push(unmatched, [bytes, encoded.null(1)], plan, encoded, context)?;
             }
         }
-        joined.finish(plan, encoded, context)
+        joined.finish(plan, encoded, context)?;
+        if self.plan.keeps_unmatched {
+            batch.slots.iter().for_each(|&slot| self.set_deadline(slot as usize));
+        }
+        Ok(())
     }
 
     fn remove_slot(&mut self, slot: Slot) {
         if let Some(query) = self.slots.get_mut(slot as usize) {
             *query = None;
+        }
+        if let Some(deadline_us) = self.deadlines_us.get_mut(slot as usize) {
+            *deadline_us = NEVER;
         }
     }
 
@@ -284,15 +456,21 @@ impl IntervalJoin {
             Field::new("side", DataType::UInt8, true),
             Field::new("time_us", DataType::Int64, true),
         ];
-        Arc::new(Schema::new(state_fields(&self.plan, own)))
+        // A LEFT JOIN remembers more; a frame of another join is as it always was.
+        let names = ["newest_us", "last_arrival_us", "low_us", "high_us"];
+        let silence = names.map(|name| Field::new(name, DataType::Int64, false)).into_iter();
+        let silence = silence.chain([Field::new("is_matched", DataType::Boolean, true)]);
+        let silence = silence.filter(|_| self.plan.keeps_unmatched);
+        Arc::new(Schema::new(state_fields(&self.plan, own.into_iter().chain(silence))))
     }
 }
 
-fn query_of(slots: &mut Vec<Option<Box<Query>>>, slot: Slot, id: QueryId, time_us: i64) -> &mut Query {
+fn query_of(slots: &mut Vec<Option<Box<Query>>>, slot: Slot, id: QueryId, silence: Silence) -> &mut Query {
     if slots.len() <= slot as usize {
         slots.resize_with(slot as usize + 1, || None);
     }
-    slots[slot as usize].get_or_insert_with(|| Query::new(KeyHash::of(&id.to_le_bytes()).bits(), time_us))
+    let key_hash = || KeyHash::of(&id.to_le_bytes()).bits();
+    slots[slot as usize].get_or_insert_with(|| Query::new(key_hash(), silence.newest_us, silence))
 }
 
 fn late(clock_us: i64, time_us: i64) -> String {
@@ -309,8 +487,8 @@ fn too_many() -> String {
 }
 
 impl Query {
-    fn new(key_hash: u16, clock_us: i64) -> Box<Self> {
-        Box::new(Self { key_hash, clock_us, sides: Default::default() })
+    fn new(key_hash: u16, clock_us: i64, silence: Silence) -> Box<Self> {
+        Box::new(Self { key_hash, clock_us, silence, sides: Default::default() })
     }
 
     /// The key group of a row: that of its key, or without keys of the query.
@@ -321,18 +499,31 @@ impl Query {
         }
     }
 
-    /// Takes note of a row's time, and forgets what nothing can match any more.
-    fn advance(&mut self, time_us: i64, interval: Interval) {
-        self.clock_us = self.clock_us.max(time_us);
+    /// Goes on by the clock, which shows `now_us`, if the query has been silent for so long.
+    fn be_silent(&mut self, leaps: &Leaps, now_us: i64, idle_timeout_us: i64) {
+        let Silence { newest_us, last_arrival_us, .. } = self.silence;
+        let silent_us = idle_us(leaps, last_arrival_us, now_us, idle_timeout_us);
+        self.clock_us = self.clock_us.max(newest_us.saturating_add(silent_us));
+    }
+
+    /// Forgets what nothing can match any more. Of the left rows, those that have found nothing are shown.
+    fn forget(
+        &mut self,
+        interval: Interval,
+        mut unmatched: impl FnMut(&Kept) -> Result<(), OperatorError>,
+    ) -> Result<(), OperatorError> {
         for (side, rows) in self.sides.iter_mut().enumerate() {
             let oldest_us = interval.oldest(side, self.clock_us);
             while rows.front().is_some_and(|kept| kept.time_us < oldest_us) {
-                rows.pop_front();
+                if let Some(kept) = rows.pop_front().filter(|kept| side == 0 && !kept.is_matched) {
+                    unmatched(&kept)?;
+                }
             }
             if rows.capacity() > 4 * rows.len() + 16 {
                 rows.shrink_to(2 * rows.len());
             }
         }
+        Ok(())
     }
 
     fn keep(&mut self, side: usize, kept: Kept) {

@@ -39,7 +39,8 @@ pub struct JoinSpec {
     pub keys: Vec<Arc<dyn PhysicalExpr>>,
     /// Which rows belong together in time.
     pub kind: JoinKind,
-    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. Not for intervals.
+    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. Within an interval it comes out when the row
+    /// is forgotten, with its own event time.
     pub keeps_unmatched: bool,
     /// Whether a column [`ARRIVAL_COLUMN`] is appended: when the later one of the two rows came.
     pub append_arrival_column: bool,
@@ -81,6 +82,9 @@ pub enum JoinKind {
         high: Option<Offset>,
         /// How far a row may be behind the newest one.
         lateness_us: i64,
+        /// Of a LEFT JOIN: after how much silence of a query its time goes on with the clock, so that rows without
+        /// partner come out; `i64::MAX` for never.
+        idle_timeout_us: i64,
     },
 }
 
@@ -208,8 +212,8 @@ impl OperatorFactory for Join {
     fn create(&self) -> Box<dyn Operator> {
         match self.plan.kind {
             JoinKind::Latest { drives } => Box::new(latest::LatestJoin::new(self.plan.clone(), drives)),
-            JoinKind::Interval { lateness_us, .. } => {
-                Box::new(interval::IntervalJoin::new(self.plan.clone(), lateness_us))
+            JoinKind::Interval { lateness_us, idle_timeout_us, .. } => {
+                Box::new(interval::IntervalJoin::new(self.plan.clone(), lateness_us, idle_timeout_us))
             }
         }
     }

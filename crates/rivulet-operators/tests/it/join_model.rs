@@ -36,6 +36,10 @@ fn offset(us: i64) -> Option<Offset> {
     (us != 0).then(|| Offset { interval, is_negative: us < 0 })
 }
 
+fn interval(low: i64, high: i64, lateness_us: i64) -> JoinKind {
+    JoinKind::Interval { low: offset(low), high: offset(high), lateness_us, idle_timeout_us: i64::MAX }
+}
+
 fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Line {
     let spec = JoinSpec {
         input: input(),
@@ -72,6 +76,17 @@ fn queries() -> SlotTable {
     table
 }
 
+/// Takes note of the rows that came out.
+fn note(out: &mut Vec<Out>, batch: &Batch) {
+    for row in 0..batch.rows() {
+        let value = |index: usize| {
+            let column = batch.column(index).as_primitive::<Int64Type>();
+            column.is_valid(row).then(|| column.value(row))
+        };
+        out.push((batch.slots[row], batch.event_time_us[row], value(0), value(1)));
+    }
+}
+
 struct Run {
     dataflow: Line,
     chain: Chain,
@@ -86,19 +101,16 @@ impl Run {
     }
 
     fn process(&mut self, element: Element) {
-        let out = &mut self.out;
-        let mut emit = |batch: Batch| {
-            for row in 0..batch.rows() {
-                let value = |index: usize| {
-                    let column = batch.column(index).as_primitive::<Int64Type>();
-                    column.is_valid(row).then(|| column.value(row))
-                };
-                out.push((batch.slots[row], batch.event_time_us[row], value(0), value(1)));
-            }
-        };
+        let mut emit = |batch: Batch| note(&mut self.out, &batch);
         self.chain
             .process(element, Surroundings { now_us: 0, slots: &self.table, refusals: &mut self.refusals }, &mut emit)
             .unwrap();
+    }
+
+    fn tick(&mut self, now_us: i64) {
+        let mut emit = |batch: Batch| note(&mut self.out, &batch);
+        let with = Surroundings { now_us, slots: &self.table, refusals: &mut self.refusals };
+        self.chain.tick(with, &mut emit).unwrap();
     }
 
     fn move_state(&mut self) {
@@ -186,9 +198,17 @@ fn latest_model(rows: &[Row], drives: [bool; 2], keyed: bool, keeps_unmatched: b
     out
 }
 
-fn interval_model(rows: &[Row], (low, high, lateness): (i64, i64, i64), keyed: bool) -> (Vec<Out>, u64) {
+/// Time goes on with the rows alone: their times are also their arrivals, and there is no idle timeout.
+fn interval_model(
+    rows: &[Row],
+    (low, high, lateness): (i64, i64, i64),
+    keyed: bool,
+    keeps_unmatched: bool,
+) -> (Vec<Out>, u64) {
     let (mut out, mut late) = (Vec::new(), 0);
     let mut refused = vec![false; rows.len()];
+    // Left rows that have found nothing yet.
+    let mut waiting: Vec<&Row> = Vec::new();
     for (place, row) in rows.iter().enumerate() {
         let clock = rows[..=place].iter().filter(|other| other.1 == row.1).map(|other| other.2).max().unwrap();
         // A row is forgotten once no row as late as may be can match it.
@@ -196,6 +216,11 @@ fn interval_model(rows: &[Row], (low, high, lateness): (i64, i64, i64), keyed: b
             0 => time + high < clock - lateness,
             _ => time - low < clock - lateness,
         };
+        let is_over = |other: &&Row| other.1 == row.1 && forgotten(0, other.2);
+        let mut gone: Vec<&Row> = waiting.iter().copied().filter(is_over).collect();
+        waiting.retain(|other| !is_over(other));
+        gone.sort_by_key(|other| other.2);
+        out.extend(gone.into_iter().map(|other| (other.1, other.2, Some(other.4), None)));
         let matches = |left: i64, right: i64| (left + low..=left + high).contains(&right);
         let (from, to) = if row.0 == 0 { (row.2 + low, row.2 + high) } else { (row.2 - high, row.2 - low) };
         if from <= to && forgotten(1 - row.0, to) {
@@ -212,6 +237,13 @@ fn interval_model(rows: &[Row], (low, high, lateness): (i64, i64, i64), keyed: b
             .filter(|other| !forgotten(other.0, other.2))
             .collect();
         partners.sort_by_key(|other| other.2);
+        waiting.retain(|other| !partners.contains(other));
+        if keeps_unmatched && row.0 == 0 && partners.is_empty() {
+            match forgotten(0, row.2) || (keyed && row.3.is_none()) {
+                true => out.push((row.1, row.2, Some(row.4), None)),
+                false => waiting.push(row),
+            }
+        }
         out.extend(partners.into_iter().map(|other| {
             let (left, right) = if row.0 == 0 { (row, other) } else { (other, row) };
             (row.1, row.2.max(other.2), Some(left.4), Some(right.4))
@@ -265,10 +297,12 @@ proptest! {
         high in -4..6i64,
         lateness_us in 0..8i64,
         keyed in any::<bool>(),
+        keeps_unmatched in any::<bool>(),
     ) {
-        let kind = JoinKind::Interval { low: offset(low), high: offset(high), lateness_us };
-        let (out, refusals) = run(join(kind, keyed, false), &rows, &cuts, recycled_at);
-        let (expected, late) = interval_model(&renamed(&rows, recycled_at), (low, high, lateness_us), keyed);
+        let kind = interval(low, high, lateness_us);
+        let (out, refusals) = run(join(kind, keyed, keeps_unmatched), &rows, &cuts, recycled_at);
+        let of = (low, high, lateness_us);
+        let (expected, late) = interval_model(&renamed(&rows, recycled_at), of, keyed, keeps_unmatched);
         prop_assert_eq!(out, shown(expected));
         prop_assert_eq!(refusals.counted(Reason::Late), late);
     }
@@ -276,7 +310,7 @@ proptest! {
 
 #[test]
 fn a_query_with_too_many_rows_is_told_and_takes_none_away_from_others() {
-    let mut run = Run::new(join(JoinKind::Interval { low: offset(-9), high: offset(9), lateness_us: 0 }, true, false));
+    let mut run = Run::new(join(interval(-9, 9, 0), true, false));
     let many: Vec<Row> = (0..JOIN_ROWS_MAX as i64 + 5).map(|number| (0, 0, 100, Some(number), number)).collect();
     run.process(Element::Batch(batch(&many)));
     assert_eq!(run.refusals.counted(Reason::Expression), 5);
@@ -290,6 +324,29 @@ fn a_query_with_too_many_rows_is_told_and_takes_none_away_from_others() {
 }
 
 #[test]
+fn a_left_row_that_waits_in_vain_comes_out_by_the_clock() {
+    let kind = JoinKind::Interval { low: None, high: offset(10), lateness_us: 2, idle_timeout_us: 5 };
+    let mut run = Run::new(join(kind, true, true));
+    run.process(Element::Batch(batch(&[(0, 0, 100, Some(1), 7), (0, 0, 101, Some(2), 8), (1, 0, 103, Some(2), 9)])));
+    let joined = (0, 103, Some(8), Some(9));
+    // No row that is at most 2 behind matches it behind 112.
+    assert_eq!((run.out.as_slice(), run.chain.deadline_us()), ([joined].as_slice(), Some(113)));
+    run.move_state();
+    run.tick(112);
+    assert_eq!((run.out.len(), run.chain.deadline_us()), (1, Some(113)));
+    run.tick(113);
+    assert_eq!(run.out, [joined, (0, 100, Some(7), None)]);
+    // What matched the row that is gone comes too late; what found a partner goes in silence.
+    run.process(Element::Batch(batch(&[(1, 0, 100, Some(1), 10)])));
+    assert_eq!(run.refusals.counted(Reason::Late), 1);
+    run.tick(120);
+    assert_eq!((run.out.len(), run.chain.deadline_us()), (2, None));
+    run.process(Element::Batch(batch(&[(0, 1, 200, Some(1), 11), (0, 1, 200, None, 12)])));
+    run.process(Element::End);
+    assert_eq!(run.out[2..], [(1, 200, Some(12), None), (1, 200, Some(11), None)]);
+}
+
+#[test]
 fn state_of_other_rows_is_refused() {
     let state = |dataflow: &Line, rows: &[Row]| {
         let mut run = Run::new(dataflow.clone());
@@ -297,7 +354,7 @@ fn state_of_other_rows_is_refused() {
         run.chain.export_state(&StateSelection::All).unwrap()
     };
     let latest = join(JoinKind::Latest { drives: [true, true] }, true, false);
-    let interval = join(JoinKind::Interval { low: None, high: offset(5), lateness_us: 0 }, true, false);
+    let interval = join(interval(0, 5, 0), true, false);
     let frames = state(&latest, &[(0, 0, 1, Some(1), 1)]);
     assert!(latest.chain().import_state(&frames).is_ok());
     assert!(interval.chain().import_state(&frames).is_err());

@@ -50,6 +50,7 @@ enum Time {
     Interval {
         bounds: Box<[Span; 2]>,
         lateness_us: i64,
+        idle_timeout_us: i64,
     },
 }
 
@@ -155,10 +156,6 @@ impl<'a> SourcePlanner<'a, '_> {
                 (Time::Latest { drives }, event_time, step)
             }
             false => {
-                if join.is_left {
-                    return Err(SqlError::new(join.position, "LEFT JOIN within an interval is not supported yet")
-                        .hint("JOIN is; LEFT JOIN LATEST(b) keeps rows that find nothing"));
-                }
                 let (Some(low), Some(high)) = (bounds.low, bounds.high) else {
                     return Err(SqlError::new(
                         join.position,
@@ -167,6 +164,7 @@ impl<'a> SourcePlanner<'a, '_> {
                     .hint(INTERVAL_FORM));
                 };
                 let lateness_us = inputs[left].lateness_us.max(inputs[right].lateness_us);
+                let idle_timeout_us = inputs[left].idle_timeout_us.max(inputs[right].idle_timeout_us);
                 let event_time = EventTime::Missing(
                     "the rows of this JOIN have no event time",
                     "windows by time are not supported behind a JOIN within an interval; count_window(100) counts rows",
@@ -175,7 +173,10 @@ impl<'a> SourcePlanner<'a, '_> {
                     format!("{} with {}{text}", left_name, clause.alias),
                     format!("lateness {}", format_us(lateness_us)),
                 ];
-                (Time::Interval { bounds: Box::new([low, high]), lateness_us }, event_time, step)
+                if join.is_left {
+                    step.push(format!("keeps rows of {left_name}, idle timeout {}", format_us(idle_timeout_us)));
+                }
+                (Time::Interval { bounds: Box::new([low, high]), lateness_us, idle_timeout_us }, event_time, step)
             }
         };
         let mut checks = Vec::new();
@@ -267,9 +268,12 @@ impl Join {
         };
         let kind = match &self.time {
             Time::Latest { drives } => JoinKind::Latest { drives: *drives },
-            Time::Interval { bounds, lateness_us } => {
-                JoinKind::Interval { low: offset(&bounds[0])?, high: offset(&bounds[1])?, lateness_us: *lateness_us }
-            }
+            Time::Interval { bounds, lateness_us, idle_timeout_us } => JoinKind::Interval {
+                low: offset(&bounds[0])?,
+                high: offset(&bounds[1])?,
+                lateness_us: *lateness_us,
+                idle_timeout_us: *idle_timeout_us,
+            },
         };
         let join = JoinOperator::new(JoinSpec {
             input: columns.clone(),
