@@ -39,8 +39,8 @@ pub struct JoinSpec {
     pub keys: Vec<Arc<dyn PhysicalExpr>>,
     /// Which rows belong together in time.
     pub kind: JoinKind,
-    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. Within an interval it comes out when the row
-    /// is forgotten, with its own event time.
+    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. Within an interval it comes out when the
+    /// row is forgotten, with its own event time.
     pub keeps_unmatched: bool,
     /// Whether a column [`ARRIVAL_COLUMN`] is appended: when the later one of the two rows came.
     pub append_arrival_column: bool,

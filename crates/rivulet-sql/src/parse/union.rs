@@ -12,8 +12,8 @@ pub(super) const FORM: &str =
     "write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both";
 
 /// What to write instead of a subquery that is no union.
-const ALONE: &str = "write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION BY \
-    window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query";
+const ALONE: &str = "write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION \
+    BY window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query";
 
 impl SelectText<'_> {
     /// The name of a subquery in FROM, and its branches.

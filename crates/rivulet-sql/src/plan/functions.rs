@@ -72,8 +72,8 @@ pub(super) const REFUSED: [(&str, &str, &str); 13] = [
 ];
 const CLOCK_WHY: &str = "asks for the time of evaluation, which would make results depend on load";
 const STATE_WINDOW: &str = "write MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts) AS began, LAST(ts) AS ended, a.state \
-                            AS state PATTERN (a b*) DEFINE b AS state = PREV(state)), which gives one row for each time \
-                            that a state lasts";
+                            AS state PATTERN (a b*) DEFINE b AS state = PREV(state)), which gives one row for each \
+                            time that a state lasts";
 const ARRIVAL: &str = "use the column arrival_time, when the event reached the engine";
 
 /// Why a UUID is not given without an argument, and what to do instead.

@@ -7,9 +7,9 @@
 //! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate`
 //! and `window`: what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several
 //! rows of one; `history`: functions over earlier rows; `ranks`: the rows of a window among each other; `items`,
-//! `group_keys`, `written`, `window_results` and `select`: the parts of a SELECT; `operators`: what runs; `matching`: what
-//! of WHERE finds queries by an index; `functions`, `bounded`, `constants` and `haversine`: what can be called, and with
-//! what; `walk`: the parts of an expression.
+//! `group_keys`, `written`, `window_results` and `select`: the parts of a SELECT; `operators`: what runs; `matching`:
+//! what of WHERE finds queries by an index; `functions`, `bounded`, `constants` and `haversine`: what can be called,
+//! and with what; `walk`: the parts of an expression.
 
 mod aggregate;
 mod arithmetic;

@@ -60,8 +60,8 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         "json_array",
         JSON,
         "json_array(value, ...)",
-        "The values as an array in JSON: times as milliseconds since 1970, JSON of these functions and of `array_agg` as \
-         it is. At most 1 MiB. An application writes such a column into an output in JSON without quotes.",
+        "The values as an array in JSON: times as milliseconds since 1970, JSON of these functions and of `array_agg` \
+         as it is. At most 1 MiB. An application writes such a column into an output in JSON without quotes.",
     ),
     (
         "json_object",
