@@ -22,7 +22,8 @@ pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v 
 /// shown as it is if it names topics only.
 pub fn shown_application(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
     let Ok(Statement::CreateApplication(create)) = parse_stored(text).map(|stored| stored.statement) else {
-        return match ["kafka:", "http:", "https:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector)) {
+        return match ["kafka:", "http:", "https:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector))
+        {
             true => "(this version does not understand the statement)".into(),
             false => text.to_owned(),
         };

@@ -622,7 +622,7 @@ pub(crate) const OBJECT_BYTES: usize = size_of::<Object>();
 mod tests {
     use super::*;
 
-    const KINDS: [ObjectKind; 11] = [
+    const KINDS: [ObjectKind; 13] = [
         ObjectKind::Median,
         ObjectKind::Percentile,
         ObjectKind::DistinctWords,

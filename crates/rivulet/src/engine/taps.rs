@@ -201,7 +201,10 @@ impl Taps {
             if fits {
                 let waiting = Some(Waiting::new(text.len() + RESULT_BYTES, &tap.bytes, &self.bytes));
                 let skipped = tap.skipped.swap(0, Ordering::Relaxed);
-                return tap.sender.send(Arc::new(LiveResult { text, skipped, is_note: false, _waiting: waiting })).is_ok();
+                return tap
+                    .sender
+                    .send(Arc::new(LiveResult { text, skipped, is_note: false, _waiting: waiting }))
+                    .is_ok();
             }
         }
         let skipped = tap.skipped.fetch_add(1, Ordering::Relaxed) + 1;

@@ -176,6 +176,7 @@ fn produce(broker: &str, topic: &str, messages: &[(String, i64, i64)]) {
         options: vec![("key".into(), "device".into())],
         host: Host::of_user(),
         checkpoints: None,
+        output: None,
     };
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(messages.iter().map(|one| &one.0))),

@@ -415,6 +415,7 @@ fn in_topic(broker: &str, topic: &str) -> Vec<(String, i64)> {
         schema: Arc::new(Schema::new(fields.to_vec())),
         columns: vec![0, 1],
         event_time_column: None,
+        has_computed_time: false,
         options: vec![("bounded".into(), "true".into()), ("key_column".into(), "key".into())],
         host: Host::of_user(),
         resume: None,

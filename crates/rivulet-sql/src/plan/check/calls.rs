@@ -280,7 +280,6 @@ impl Scope<'_> {
                     return Err(not_yet(position, &format!("DISTINCT in {name}")).hint(hint));
                 }
             }
-            }
         }
         for clause in &mut arguments.clauses {
             if let ast::FunctionArgumentClause::OrderBy(orders) = clause

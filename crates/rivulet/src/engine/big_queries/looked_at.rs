@@ -11,13 +11,14 @@ use std::time::Duration;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use rivulet_connectors::formats::{Format, InputFormat};
 use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Source, SourceError};
-use rivulet_operators::application::{Application, FormatSpec, Output};
+use rivulet_operators::application::{Address, Application, FormatSpec, Output};
 use rivulet_sql::{BigQuery, Literal, Name, PlannedSource, Position, Scope, SourceDeclaration, relations_of};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::BigQueries;
 use crate::engine::prepare::format;
+use crate::engine::topics::OutputAddress;
 use crate::run::Given;
 use crate::service::{ErrorKind, LiveResult, ResourceKind, ServiceError, Tenant};
 
@@ -142,6 +143,11 @@ impl BigQueries {
         };
         if let Some(place) = one.inputs.iter().position(|input| input.name == part) {
             let (input, topics) = (&one.inputs[place], &running.topics.inputs[place]);
+            if topics.source.is_some() {
+                return Err(no_topic(name, "comes from", &input.address).with_hint(
+                    "declare a source of the same address and read that, or read the results of a query by its name",
+                ));
+            }
             let columns = |places: &[usize]| {
                 let names = places.iter().map(|&column| input.schema.field(column).name().as_str());
                 names.collect::<Vec<_>>().join(", ")
@@ -172,7 +178,11 @@ impl BigQueries {
         let fields: Vec<Field> = output.schema.fields().iter().map(|field| as_decoded(field)).collect();
         let (schema, topic) = with_topic(&Arc::new(Schema::new(fields)));
         let options = topic.map(|topic| ("topic_column", topic)).into_iter().collect();
-        let address = format!("{TOPIC}{}", filter(running.topics.outputs[place].filter())?);
+        let OutputAddress::Topic(template) = &running.topics.outputs[place] else {
+            return Err(no_topic(name, "goes to", &output.address)
+                .with_hint("read the results of a query by its name: FROM query"));
+        };
+        let address = format!("{TOPIC}{}", filter(template.filter())?);
         Ok(Some(source(name, address, schema, Some(output.format.clone()), options)))
     }
 }
@@ -235,6 +245,12 @@ fn placed(error: ServiceError, name: &Name) -> ServiceError {
 fn not_running(name: &Name, query: &str) -> ServiceError {
     let error = ServiceError::new(ErrorKind::Conflict, format!("the query '{query}' is not running"));
     placed(error, name).with_hint("it has results again when it runs")
+}
+
+/// An input or output whose rows do not pass a topic, so that nobody can read beside it.
+fn no_topic(name: &Name, how: &str, address: &Address) -> ServiceError {
+    let message = format!("'{name}' {how} '{}:', and only topics can be read beside", address.connector);
+    placed(ServiceError::invalid(message), name)
 }
 
 fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
