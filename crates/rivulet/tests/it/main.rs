@@ -31,6 +31,7 @@ mod cut;
 mod dead_letters;
 mod engine;
 mod examples;
+mod features;
 mod file_names;
 mod first_steps;
 mod hostile_http;
