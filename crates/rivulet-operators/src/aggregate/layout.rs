@@ -339,7 +339,7 @@ impl AggregateResult {
 }
 
 /// `sum * 10^digits / count`, rounded half away from zero.
-fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>, SumOverflow> {
+pub(super) fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>, SumOverflow> {
     let (sum, count) = (10_i128.checked_pow(digits).and_then(|power| sum.checked_mul(power)), i128::from(count));
     let sum = sum.ok_or(SumOverflow)?;
     let (quotient, rest) = (sum / count, sum % count);

@@ -44,7 +44,7 @@ pub enum AggregateFunction {
     Avg,
     /// `sum(DISTINCT x)`: the sum of the different values.
     SumDistinct,
-    /// `avg(DISTINCT x)`: the mean of the different values.
+    /// `avg(DISTINCT x)`: the mean of the different values, in the type of `avg`.
     AvgDistinct,
     /// `min(x)`; NaN is the greatest number.
     Min,
@@ -278,8 +278,10 @@ impl AggregateFunction {
         };
         let number = |storage: Storage| matches!(storage, Storage::Float | Storage::Integer);
         // The mean of decimals has a few digits more, as many as there is room for.
-        if let (Self::Avg, Some(&DataType::Decimal128(precision @ 1..=DECIMAL_DIGITS, scale @ 0..))) =
-            (self, arguments.first())
+        if let (
+            Self::Avg | Self::AvgDistinct,
+            Some(&DataType::Decimal128(precision @ 1..=DECIMAL_DIGITS, scale @ 0..)),
+        ) = (self, arguments.first())
         {
             let more = (DECIMAL_DIGITS - precision).min(4);
             return Ok(DataType::Decimal128(precision + more, scale + more as i8));
@@ -308,6 +310,11 @@ impl AggregateFunction {
             }
             Self::BitAnd | Self::BitOr | Self::BitXor => {
                 check(|storage| storage == Storage::Integer, "cast the argument to BIGINT")?;
+                // The digits of a decimal are no number of their own.
+                if let decimal @ DataType::Decimal128(..) = &arguments[0] {
+                    let (found, hint) = (decimal.to_string(), "cast the argument to BIGINT");
+                    return Err(PlanError::ArgumentType { function: self.name(), found, hint });
+                }
                 DataType::Int64
             }
             Self::BoolAnd | Self::BoolOr => {
@@ -453,6 +460,9 @@ mod tests {
         assert_eq!(of(AggregateFunction::Sum, decimal(10, 2)), decimal(18, 2));
         assert_eq!(of(AggregateFunction::Avg, decimal(10, 2)), decimal(14, 6));
         assert_eq!(of(AggregateFunction::Avg, decimal(17, 2)), decimal(18, 3));
+        assert_eq!(of(AggregateFunction::AvgDistinct, decimal(10, 2)), decimal(14, 6));
+        assert_eq!(of(AggregateFunction::SumDistinct, decimal(10, 2)), decimal(18, 2));
+        assert!(AggregateFunction::BitOr.result_type(&[decimal(10, 2)]).is_err());
         assert_eq!(of(AggregateFunction::Max, decimal(10, 2)), decimal(10, 2));
         assert_eq!(of(AggregateFunction::StddevSamp, decimal(10, 2)), DataType::Float64);
         assert!(AggregateFunction::Sum.result_type(&[decimal(19, 2)]).is_err());

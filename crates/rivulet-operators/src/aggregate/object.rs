@@ -13,6 +13,7 @@ use rivulet_dataflow::canonical_float;
 
 use super::Storage;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
+use super::layout::quotient;
 use crate::window::output::SUM_OVERFLOW;
 
 /// The most values that one pane remembers for a median, percentile or exact distinct count.
@@ -25,13 +26,10 @@ pub(crate) enum ObjectKind {
     Percentile,
     DistinctWords,
     DistinctTexts,
-    /// The sum of distinct numbers.
-    DistinctSum {
+    /// What distinct numbers come to.
+    DistinctTotal {
         is_float: bool,
-    },
-    /// Their mean.
-    DistinctMean {
-        is_float: bool,
+        total: Total,
     },
     Approximate,
     MinText,
@@ -42,6 +40,15 @@ pub(crate) enum ObjectKind {
     TextList,
     /// The values of `array_agg`, in JSON.
     JsonList,
+}
+
+/// What numbers come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Total {
+    Sum,
+    Mean,
+    /// The mean of decimals, as a decimal with so many digits more behind the point than they have.
+    DecimalMean(u32),
 }
 
 /// One remembering state of one pane.
@@ -244,7 +251,7 @@ impl ObjectKind {
         match self {
             Self::Median => Object::Numbers { values: Vec::new(), fraction: 0.5, full: false },
             Self::Percentile => Object::Numbers { values: Vec::new(), fraction: f64::NAN, full: false },
-            Self::DistinctWords | Self::DistinctSum { .. } | Self::DistinctMean { .. } => {
+            Self::DistinctWords | Self::DistinctTotal { .. } => {
                 Object::Words { values: HashSet::default(), full: false }
             }
             Self::DistinctTexts => Object::Texts { values: HashSet::default(), full: false },
@@ -257,14 +264,11 @@ impl ObjectKind {
     /// The form of the results.
     pub(crate) fn result_storage(self) -> Storage {
         match self {
-            Self::Median | Self::Percentile | Self::DistinctMean { .. } => Storage::Float,
-            Self::DistinctSum { is_float } => {
-                if is_float {
-                    Storage::Float
-                } else {
-                    Storage::Integer
-                }
+            Self::Median | Self::Percentile => Storage::Float,
+            Self::DistinctTotal { is_float: true, .. } | Self::DistinctTotal { total: Total::Mean, .. } => {
+                Storage::Float
             }
+            Self::DistinctTotal { .. } => Storage::Integer,
             Self::DistinctWords | Self::DistinctTexts | Self::Approximate => Storage::Integer,
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Storage::Text,
             Self::TextList | Self::JsonList => Storage::Text,
@@ -362,7 +366,7 @@ impl ObjectKind {
                 rest.for_each(|values| all.extend(values.iter().copied()));
                 Finished::Integer(all.len() as i64)
             }
-            Self::DistinctSum { is_float } | Self::DistinctMean { is_float } => {
+            Self::DistinctTotal { is_float, total } => {
                 let mut all: Vec<u64> = Vec::new();
                 panes.for_each(|object| {
                     if let Object::Words { values, .. } = object {
@@ -372,10 +376,9 @@ impl ObjectKind {
                 // In order, so that sums of equal values are equal to the last digit.
                 all.sort_unstable();
                 all.dedup();
-                let is_mean = matches!(self, Self::DistinctMean { .. });
                 match is_float {
-                    true => sum_of_floats(all.into_iter().map(f64::from_bits), is_mean),
-                    false => sum_of_integers(all.into_iter().map(|word| word as i64), is_mean),
+                    true => sum_of_floats(all.into_iter().map(f64::from_bits), total),
+                    false => sum_of_integers(all.into_iter().map(|word| word as i64), total),
                 }
             }
             Self::DistinctTexts => {
@@ -423,24 +426,25 @@ impl ObjectKind {
     }
 }
 
-/// The sum of numbers, or their mean; null of none.
-pub(crate) fn sum_of_floats(numbers: impl Iterator<Item = f64>, is_mean: bool) -> Finished {
+/// What numbers come to; null of none.
+pub(crate) fn sum_of_floats(numbers: impl Iterator<Item = f64>, total: Total) -> Finished {
     let (count, sum) = numbers.fold((0_u64, 0.0), |(count, sum), number| (count + 1, sum + number));
     match count {
         0 => Finished::Null,
-        _ => Finished::Float(canonical_float(if is_mean { sum / count as f64 } else { sum })),
+        _ => Finished::Float(canonical_float(if total == Total::Sum { sum } else { sum / count as f64 })),
     }
 }
 
-/// The same of integers.
-pub(crate) fn sum_of_integers(numbers: impl Iterator<Item = i64>, is_mean: bool) -> Finished {
+/// The same of integers, which the digits of decimals are as well.
+pub(crate) fn sum_of_integers(numbers: impl Iterator<Item = i64>, total: Total) -> Finished {
     let (count, sum) = numbers.fold((0_u64, 0_i128), |(count, sum), number| (count + 1, sum + i128::from(number)));
-    match (count, is_mean, i64::try_from(sum)) {
-        (0, ..) => Finished::Null,
-        (_, true, _) => Finished::Float(sum as f64 / count as f64),
-        (_, false, Ok(sum)) => Finished::Integer(sum),
-        (_, false, Err(_)) => Finished::Failed(SUM_OVERFLOW),
-    }
+    let exact = match total {
+        _ if count == 0 => return Finished::Null,
+        Total::Mean => return Finished::Float(sum as f64 / count as f64),
+        Total::Sum => i64::try_from(sum).ok(),
+        Total::DecimalMean(digits) => quotient(sum, digits, count).ok().flatten(),
+    };
+    exact.map_or(Finished::Failed(SUM_OVERFLOW), Finished::Integer)
 }
 
 /// NaN is the greatest number.
@@ -627,8 +631,8 @@ mod tests {
         ObjectKind::Percentile,
         ObjectKind::DistinctWords,
         ObjectKind::DistinctTexts,
-        ObjectKind::DistinctSum { is_float: true },
-        ObjectKind::DistinctMean { is_float: true },
+        ObjectKind::DistinctTotal { is_float: true, total: Total::Sum },
+        ObjectKind::DistinctTotal { is_float: true, total: Total::Mean },
         ObjectKind::Approximate,
         ObjectKind::MinText,
         ObjectKind::MaxText,
@@ -648,7 +652,7 @@ mod tests {
             ObjectKind::TextList => ObjectValues::List(&texts, Some(&separators), None),
             ObjectKind::JsonList => ObjectValues::List(&texts, None, Some(&keys)),
             ObjectKind::Median | ObjectKind::DistinctWords | ObjectKind::Approximate => ObjectValues::Floats(&floats),
-            ObjectKind::DistinctSum { .. } | ObjectKind::DistinctMean { .. } => ObjectValues::Floats(&floats),
+            ObjectKind::DistinctTotal { .. } => ObjectValues::Floats(&floats),
             ObjectKind::Percentile => ObjectValues::Fractions(&floats, &fractions),
             _ => ObjectValues::Texts(&texts),
         };
@@ -708,13 +712,14 @@ mod tests {
             rows.for_each(|row| update.update(&mut object, row, 0));
             kind.finish([&object].into_iter())
         };
-        let (sum, mean) = (ObjectKind::DistinctSum { is_float: false }, ObjectKind::DistinctMean { is_float: false });
+        let of = |total| ObjectKind::DistinctTotal { is_float: false, total };
+        let (sum, mean) = (of(Total::Sum), of(Total::Mean));
         assert_eq!(finish(sum, 0..3), Finished::Integer(3));
         assert_eq!(finish(mean, 0..3), Finished::Float(1.5));
         assert_eq!(finish(sum, 0..0), Finished::Null);
         assert_eq!(finish(sum, 2..5), Finished::Failed(SUM_OVERFLOW));
         assert_eq!(
-            object(ObjectKind::DistinctSum { is_float: true }, 0..100),
+            object(ObjectKind::DistinctTotal { is_float: true, total: Total::Sum }, 0..100),
             object(ObjectKind::DistinctWords, 0..100)
         );
     }

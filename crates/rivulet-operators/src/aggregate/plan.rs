@@ -20,7 +20,7 @@ use datafusion_physical_expr::expressions::{Column, Literal, case};
 use super::earlier::Earlier;
 use super::fixed::FixedKind;
 use super::layout::{AggregateResult, Class, FixedState, Form, Layout, ObjectState, Rows, Source};
-use super::object::ObjectKind;
+use super::object::{ObjectKind, Total};
 use super::{AggregateFunction, AggregateSpec, Storage};
 use crate::PlanError;
 use crate::expression::sql;
@@ -202,14 +202,12 @@ impl Builder {
                 place(&mut self.arguments, (expression, target.clone()))
             })
             .collect();
-        let place = match object_kind(function, storage) {
+        let digits = digits_more(&types[0], &data_type);
+        let place = match object_kind(function, storage, digits) {
             Some(kind) => Place::Object(self.object(kind, arguments.clone(), rows)),
             None => Place::Class(self.class(rows, self.fixed_kind(function, storage).is_counted())),
         };
-        let digits = match (&types[0], &data_type) {
-            (DataType::Decimal128(_, from), DataType::Decimal128(_, to)) => u32::try_from(to - from).unwrap_or(0),
-            _ => 0,
-        };
+        let digits = digits.unwrap_or(0);
         Ok(Wanted { function, data_type, storage, arguments, digits, place })
     }
 
@@ -361,16 +359,26 @@ fn keeps_type(function: AggregateFunction) -> bool {
     )
 }
 
-fn object_kind(function: AggregateFunction, storage: Storage) -> Option<ObjectKind> {
+/// How many digits more behind the point a result has than its argument, if both are decimals.
+pub(crate) fn digits_more(argument: &DataType, result: &DataType) -> Option<u32> {
+    match (argument, result) {
+        (DataType::Decimal128(_, from), DataType::Decimal128(_, to)) => Some(u32::try_from(to - from).unwrap_or(0)),
+        _ => None,
+    }
+}
+
+/// The object of a function; `digits` are those that a decimal has more than its argument.
+fn object_kind(function: AggregateFunction, storage: Storage, digits: Option<u32>) -> Option<ObjectKind> {
     use AggregateFunction as F;
     let is_text = storage == Storage::Text;
+    let distinct = |total| ObjectKind::DistinctTotal { is_float: storage == Storage::Float, total };
     Some(match function {
         F::Median => ObjectKind::Median,
         F::PercentileCont => ObjectKind::Percentile,
         F::CountDistinct if is_text => ObjectKind::DistinctTexts,
         F::CountDistinct => ObjectKind::DistinctWords,
-        F::SumDistinct => ObjectKind::DistinctSum { is_float: storage == Storage::Float },
-        F::AvgDistinct => ObjectKind::DistinctMean { is_float: storage == Storage::Float },
+        F::SumDistinct => distinct(Total::Sum),
+        F::AvgDistinct => distinct(digits.map_or(Total::Mean, Total::DecimalMean)),
         F::ApproxDistinct => ObjectKind::Approximate,
         F::Min if is_text => ObjectKind::MinText,
         F::Max if is_text => ObjectKind::MaxText,

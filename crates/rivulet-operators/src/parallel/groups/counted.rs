@@ -19,7 +19,8 @@ use rivulet_dataflow::canonical_float;
 use super::distinct::place;
 use super::{Place, valid_of};
 use crate::aggregate::fixed::finish_moments;
-use crate::aggregate::object::{Finished, middle_of, sum_of_floats, sum_of_integers};
+use crate::aggregate::object::{Finished, Total, middle_of, sum_of_floats, sum_of_integers};
+use crate::aggregate::plan::digits_more;
 use crate::aggregate::{Storage, kept};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
@@ -38,9 +39,14 @@ impl CountedPlan {
         plans: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
         aggregate: &AggregateSpec,
-        argument_type: &DataType,
+        (argument_type, result_type): (&DataType, &DataType),
     ) -> Result<Place, PlanError> {
         let function = aggregate.function;
+        let scale = match argument_type {
+            DataType::Decimal128(_, scale) => u32::try_from(*scale).unwrap_or(0),
+            _ => 0,
+        };
+        let mean = digits_more(argument_type, result_type).map_or(Total::Mean, Total::DecimalMean);
         let fraction = match function {
             AggregateFunction::PercentileCont => fraction_of(aggregate)?,
             _ => 0.5,
@@ -54,7 +60,7 @@ impl CountedPlan {
             plans.push(Self { argument, filter, storage, is_timed });
             plans.len() - 1
         });
-        Ok(Place::Counted { values, function, fraction })
+        Ok(Place::Counted { values, asked: Asked { function, fraction, scale, mean } })
     }
 
     /// The values of a batch's rows.
@@ -79,10 +85,11 @@ impl CountedPlan {
         Counted { is_timed: self.is_timed, is_float: self.storage == Storage::Float, ..Counted::default() }
     }
 
-    pub(super) fn result_storage(&self, function: AggregateFunction) -> Storage {
+    pub(super) fn result_storage(&self, asked: Asked) -> Storage {
         use AggregateFunction as F;
-        match function {
+        match asked.function {
             F::CountDistinct => Storage::Integer,
+            F::AvgDistinct if asked.mean != Total::Mean => Storage::Integer,
             F::AvgDistinct | F::Median | F::PercentileCont => Storage::Float,
             F::StddevSamp | F::StddevPop | F::VarSamp | F::VarPop => Storage::Float,
             _ => self.storage,
@@ -118,6 +125,18 @@ fn ordered(value: &f64) -> i64 {
 
 fn flipped(bits: i64) -> i64 {
     bits ^ ((bits >> 63) as u64 >> 1) as i64
+}
+
+/// What is asked of the values of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(super) function: AggregateFunction,
+    /// That of a percentile.
+    fraction: f64,
+    /// How many digits the values have behind the point, if they are decimals.
+    scale: u32,
+    /// In which form the mean of different values is.
+    mean: Total,
 }
 
 /// The values of a batch's rows.
@@ -176,20 +195,22 @@ impl Counted {
         self.values.iter().filter(|(_, count)| **count > 0).map(|(key, count)| (&key.1, *count))
     }
 
-    /// The result of a function over these values; `fraction` is that of a percentile. What is not at one of their ends
-    /// is found by a walk over all of them, once for each result.
-    pub(super) fn result(&self, function: AggregateFunction, fraction: f64) -> Finished {
+    /// The result of a function over these values. What is not at one of their ends is found by a walk over all of them,
+    /// once for each result.
+    pub(super) fn result(&self, asked: Asked) -> Finished {
         use AggregateFunction as F;
+        let Asked { function, fraction, .. } = asked;
+        let divisor = 10_f64.powi(asked.scale as i32);
         let mut present = self.present().map(|(value, _)| value);
-        let numbers = self.present().map(|(value, count)| (self.number(value), count));
+        let numbers = self.present().map(|(value, count)| (self.number(value, divisor), count));
         let integers = self.present().map(|(value, count)| (value.word(), count));
         let value = match function {
             F::CountDistinct => return Finished::Integer((self.values.len() - self.missing) as i64),
             F::SumDistinct | F::AvgDistinct => {
-                let is_mean = function == F::AvgDistinct;
+                let total = if function == F::AvgDistinct { asked.mean } else { Total::Sum };
                 return match self.is_float {
-                    true => sum_of_floats(numbers.map(|(number, _)| number), is_mean),
-                    false => sum_of_integers(integers.map(|(word, _)| word), is_mean),
+                    true => sum_of_floats(numbers.map(|(number, _)| number), total),
+                    false => sum_of_integers(integers.map(|(word, _)| word), total),
                 };
             }
             F::Median => return percentile(numbers, 0.5, |lower, upper, _| middle_of(lower, upper)),
@@ -214,11 +235,11 @@ impl Counted {
         }
     }
 
-    /// A value as a floating point number.
-    fn number(&self, value: &Value) -> f64 {
+    /// A value as a floating point number; `divisor` is that of the digits of a decimal.
+    fn number(&self, value: &Value, divisor: f64) -> f64 {
         match self.is_float {
             true => f64::from_bits(flipped(value.word()) as u64),
-            false => value.word() as f64,
+            false => value.word() as f64 / divisor,
         }
     }
 
@@ -318,28 +339,50 @@ fn fraction_of(aggregate: &AggregateSpec) -> Result<f64, PlanError> {
 mod tests {
     use super::*;
 
+    fn asked(function: AggregateFunction, fraction: f64) -> Asked {
+        Asked { function, fraction, scale: 0, mean: Total::Mean }
+    }
+
+    /// What is asked of decimals with two digits behind the point is asked of them and not of their digits.
+    #[test]
+    fn digits_of_decimals_are_no_numbers() {
+        use AggregateFunction as F;
+        let values = CountedValues { values: Values::Words(vec![150, 250, 250, 1000]), valid: None };
+        let mut counted = Counted::default();
+        (0..4).for_each(|row| counted.add(&values, row, 0, 1));
+        counted.add(&values, 3, 0, -1);
+        let of = |function, mean| counted.result(Asked { scale: 2, mean, ..asked(function, 0.75) });
+        assert_eq!(of(F::Median, Total::Mean), Finished::Float(2.5));
+        assert_eq!(of(F::PercentileCont, Total::Mean), Finished::Float(2.5));
+        assert_eq!(of(F::SumDistinct, Total::Mean), Finished::Integer(400));
+        assert_eq!(of(F::AvgDistinct, Total::DecimalMean(4)), Finished::Integer(2_000_000));
+        let Finished::Float(variance) = of(F::VarPop, Total::Mean) else { panic!("a number") };
+        assert!((variance - 2.0 / 9.0).abs() < 1e-12, "{variance}");
+    }
+
     #[test]
     fn what_is_taken_back_leaves_the_next_best() {
         let floats = [2.5, f64::NAN, -0.0, -7.0];
         let values = CountedValues { values: Values::Words(floats.iter().map(ordered).collect()), valid: None };
         let mut counted = Counted { is_float: true, ..Counted::default() };
         (0..4).for_each(|row| counted.add(&values, row, 0, 1));
-        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(-7.0));
-        assert!(matches!(counted.result(AggregateFunction::Max, 0.5), Finished::Float(max) if max.is_nan()));
+        assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(-7.0));
+        assert!(matches!(counted.result(asked(AggregateFunction::Max, 0.5)), Finished::Float(max) if max.is_nan()));
         counted.add(&values, 1, 0, -1);
         counted.add(&values, 3, 0, -1);
-        assert_eq!(counted.result(AggregateFunction::Max, 0.5), Finished::Float(2.5));
-        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(0.0));
-        assert_eq!(counted.result(AggregateFunction::CountDistinct, 0.5), Finished::Integer(2));
+        assert_eq!(counted.result(asked(AggregateFunction::Max, 0.5)), Finished::Float(2.5));
+        assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(0.0));
+        assert_eq!(counted.result(asked(AggregateFunction::CountDistinct, 0.5)), Finished::Integer(2));
         counted.add(&values, 3, 0, -1);
         assert_eq!(
-            counted.result(AggregateFunction::CountDistinct, 0.5),
+            counted.result(asked(AggregateFunction::CountDistinct, 0.5)),
             Finished::Integer(2),
             "what is missing is not there"
         );
         counted.add(&values, 3, 0, 1);
-        assert_eq!(counted.result(AggregateFunction::Min, 0.5), Finished::Float(0.0));
+        assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(0.0));
     }
+
     /// What is walked over gives the same as what is computed of the values one by one.
     #[test]
     fn every_function_is_that_of_the_values_that_are_left() {
@@ -347,9 +390,12 @@ mod tests {
         let taken = [3, -4, 3, 7, 12, 7, 3];
         let values = CountedValues { values: Values::Words(taken.to_vec()), valid: None };
         let mut counted = Counted::default();
-        let nothing = counted.result(F::Median, 0.5);
-        assert_eq!((nothing, counted.result(F::SumDistinct, 0.5)), (Finished::Null, Finished::Null));
-        assert_eq!((counted.result(F::VarPop, 0.5), counted.result(F::BitXor, 0.5)), (Finished::Null, Finished::Null));
+        let nothing = counted.result(asked(F::Median, 0.5));
+        assert_eq!((nothing, counted.result(asked(F::SumDistinct, 0.5))), (Finished::Null, Finished::Null));
+        assert_eq!(
+            (counted.result(asked(F::VarPop, 0.5)), counted.result(asked(F::BitXor, 0.5))),
+            (Finished::Null, Finished::Null)
+        );
         (0..7).for_each(|row| counted.add(&values, row, 0, 1));
         counted.add(&values, 4, 0, -1);
         // Left: -4, 3, 3, 3, 7, 7.
@@ -364,12 +410,12 @@ mod tests {
             (F::BitOr, 0.5, Finished::Integer(-4 | 3 | 7)),
             (F::BitXor, 0.5, Finished::Integer(-4 ^ 3)),
         ] {
-            assert_eq!(counted.result(function, fraction), expected, "{function}");
+            assert_eq!(counted.result(asked(function, fraction)), expected, "{function}");
         }
         let left = [-4.0, 3.0, 3.0, 3.0, 7.0, 7.0];
         let mean = left.iter().sum::<f64>() / 6.0;
         let variance = left.iter().map(|one: &f64| (one - mean).powi(2)).sum::<f64>() / 5.0;
-        let Finished::Float(found) = counted.result(F::VarSamp, 0.5) else { panic!("a number") };
+        let Finished::Float(found) = counted.result(asked(F::VarSamp, 0.5)) else { panic!("a number") };
         assert!((found - variance).abs() < 1e-12, "{found} {variance}");
     }
 }

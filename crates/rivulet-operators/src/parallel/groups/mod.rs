@@ -17,7 +17,7 @@ use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Batch, Context, OperatorError, StateError, StateFrame};
 
-use self::counted::{CountedPlan, CountedValues};
+use self::counted::{Asked, CountedPlan, CountedValues};
 use self::distinct::{DistinctPlan, DistinctSet, DistinctValues};
 use crate::aggregate::dense::RowSet;
 use crate::aggregate::layout::{Layout, Prepared, Source};
@@ -55,16 +55,8 @@ pub(crate) struct GroupPlan {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Layout(usize),
-    Distinct {
-        set: usize,
-        filter: usize,
-    },
-    /// The fraction is that of a percentile.
-    Counted {
-        values: usize,
-        function: AggregateFunction,
-        fraction: f64,
-    },
+    Distinct { set: usize, filter: usize },
+    Counted { values: usize, asked: Asked },
 }
 
 impl GroupPlan {
@@ -102,7 +94,7 @@ impl GroupPlan {
                     });
                 }
                 (Mode::Undoing, _) => {
-                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, &arguments[0])?
+                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, (&arguments[0], &data_type))?
                 }
             };
             places.push((data_type, place));
@@ -197,11 +189,11 @@ impl GroupPlan {
                     }
                 }
                 Place::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
-                Place::Counted { values, function, fraction } => {
+                Place::Counted { values, asked } => {
                     let plan = &self.counted[values];
-                    let of_group = |&group: &u32| states.counted[values][group as usize].result(function, fraction);
+                    let of_group = |&group: &u32| states.counted[values][group as usize].result(asked);
                     let groups = groups.iter().map(of_group);
-                    finished_column(plan.result_storage(function), groups, failed)
+                    finished_column(plan.result_storage(asked), groups, failed)
                 }
             };
             given(column, data_type)
