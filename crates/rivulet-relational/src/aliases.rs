@@ -19,6 +19,10 @@ pub(crate) struct OtherNames(Vec<(String, String)>);
 impl OtherNames {
     /// Gives another name to all inputs of a query that are called `name`. False if there is none.
     pub(crate) fn give(&mut self, name: &str, query: &mut ast::Query) -> bool {
+        // An input that was renamed is found, so the name means a part of one of its columns.
+        if self.0.iter().any(|(given, _)| given == name) {
+            return false;
+        }
         let text = query.to_string();
         let mut other = format!("${name}");
         while text.contains(&other) {
