@@ -13,6 +13,9 @@ use datafusion_expr::{Expr, ExprSchemable, LogicalPlan};
 /// How many digits a decimal has at most.
 const DIGITS_MAX: usize = 38;
 
+/// Functions that give one of their arguments, which are brought to one type.
+const GIVES_AN_ARGUMENT: [&str; 5] = ["coalesce", "greatest", "least", "nullif", "nvl"];
+
 /// Makes decimals of numbers that an operator has beside one.
 #[derive(Debug)]
 pub(crate) struct ExactNumbers;
@@ -44,16 +47,41 @@ pub(crate) fn rewrite(expression: Expr, schema: &DFSchema) -> Result<Transformed
             Expr::Between(Between { expr, negated, mut low, mut high }) => {
                 let changed = make_exact(&mut low, &expr, schema) | make_exact(&mut high, &expr, schema);
                 let between = Expr::Between(Between { expr, negated, low, high });
-                if changed { Transformed::yes(between) } else { Transformed::no(between) }
+                Transformed::new_transformed(between, changed)
             }
             Expr::InList(InList { expr, mut list, negated }) => {
                 let changed = list.iter_mut().fold(false, |changed, item| make_exact(item, &expr, schema) | changed);
                 let in_list = Expr::InList(InList { expr, list, negated });
-                if changed { Transformed::yes(in_list) } else { Transformed::no(in_list) }
+                Transformed::new_transformed(in_list, changed)
+            }
+            Expr::Case(mut case) => {
+                let (mut compared, mut results) = (Vec::new(), Vec::new());
+                for (when, then) in &mut case.when_then_expr {
+                    compared.push(&mut **when);
+                    results.push(&mut **then);
+                }
+                compared.extend(case.expr.as_deref_mut());
+                results.extend(case.else_expr.as_deref_mut());
+                let changed = make_all_exact(compared, schema) | make_all_exact(results, schema);
+                Transformed::new_transformed(Expr::Case(case), changed)
+            }
+            Expr::ScalarFunction(mut call) if GIVES_AN_ARGUMENT.contains(&call.func.name()) => {
+                let changed = make_all_exact(call.args.iter_mut().collect(), schema);
+                Transformed::new_transformed(Expr::ScalarFunction(call), changed)
             }
             other => Transformed::no(other),
         })
     })
+}
+
+/// Makes decimals of the numbers that are written among these, if one of the others is a decimal; whether it did.
+fn make_all_exact(mut together: Vec<&mut Expr>, schema: &DFSchema) -> bool {
+    if !together.iter().any(|one| decimal_of(one).is_some()) {
+        return false;
+    }
+    let is_decimal = |one: &&mut Expr| matches!(one.get_type(schema), Ok(DataType::Decimal128(..)));
+    let Some(decimal) = together.iter().find(|one| is_decimal(one)).map(|one| (**one).clone()) else { return false };
+    together.iter_mut().fold(false, |changed, one| make_exact(one, &decimal, schema) | changed)
 }
 
 /// Makes a decimal of a number that is written, if it stands beside one; whether it did.

@@ -89,6 +89,13 @@ fn numbers_beside_a_decimal_are_the_decimals_that_are_written() {
         ("SELECT -price AS x FROM prices WHERE price >= 19.99 AND price < 20.0", "{\"x\":-19.99}\n"),
         ("SELECT CAST(price AS DOUBLE) / 2 AS x FROM prices WHERE price = 0.3", "{\"x\":0.15}\n"),
         ("SELECT sum(price) AS x FROM (SELECT price * 0.5 AS price FROM prices) AS half", "{\"x\":617299.085}\n"),
+        ("SELECT sum(CASE WHEN price > 1 THEN price ELSE 0.0 END) AS x FROM prices", "{\"x\":1234597.87}\n"),
+        ("SELECT coalesce(price, 0.5) AS x FROM prices WHERE price > 20", "{\"x\":1234567.89}\n"),
+        ("SELECT CASE price WHEN 0.3 THEN 0.125 ELSE price END AS x FROM prices WHERE price < 1", "{\"x\":0.125}\n"),
+        (
+            "SELECT least(price, 1.5) AS x, nullif(price, 0.3) AS y FROM prices WHERE price < 1",
+            "{\"x\":0.30,\"y\":null}\n",
+        ),
     ] {
         assert_eq!(out(folder.path(), &format!("{source} {query}")), expected, "{query}");
     }
