@@ -107,6 +107,21 @@ impl Routing {
         }
     }
 
+    /// Queries of an application are about to read these topics before the log is replayed, or are so no more. What
+    /// comes on them until then is in the log, and is replayed for those who read them at its place.
+    pub(super) fn await_routes(&self, running: &Running, topics: &[Vec<String>], are_awaited: bool) {
+        let (router, number) = (self.messaging.router(), u64::from(running.number));
+        let of_inputs = topics.iter().flat_map(|topics| running.topics.inputs.iter().zip(topics));
+        let awaited = of_inputs.filter(|(input, _)| input.is_logged).map(|(_, topic)| topic);
+        if are_awaited {
+            self.messaging.subscribe(own_topics(running, topics));
+            awaited.for_each(|topic| router.await_routes(topic, number));
+        } else {
+            awaited.for_each(|topic| router.await_routes_no_more(topic, number));
+            self.messaging.unsubscribe(own_topics(running, topics));
+        }
+    }
+
     /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
     pub(super) fn add_routes_of_new(&self, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
         if joined.iter().all(|one| one.is_new) {

@@ -249,8 +249,12 @@ mod tests {
     }
 
     fn send(engine: &Engine, n: u16) {
+        send_to(engine, "in", n);
+    }
+
+    fn send_to(engine: &Engine, topic: &str, n: u16) {
         let payload = format!("{{\"room\":\"a\",\"n\":{n}}}");
-        let (client, topic, payload) = (b"c", b"in", payload.as_bytes());
+        let (client, topic, payload) = (b"c", topic.as_bytes(), payload.as_bytes());
         let received = Received { client, packet_id: n, topic, payload, ..Received::default() };
         assert_eq!(engine.router().read().route(&received, &mut Pending::default()), Push::Taken);
         run_tasks(engine);
@@ -296,6 +300,53 @@ mod tests {
         run(&engine, "REFRESH TABLE rooms");
         replay(&engine);
         assert_eq!(totals(&results), ["{\"total\":32}"], "2 with the values of before, and not 3");
+    }
+
+    /// A durable application whose queries name their topics.
+    const MOVED: &str = "CREATE APPLICATION moved (topic TEXT, name TEXT)
+        INPUT t (n BIGINT) FROM 'mqtt:in/{topic}' FORMAT JSON WITH (durability => 'log')
+        OUTPUT 'mqtt:out/{name}' FORMAT JSON AS SELECT n FROM t;
+        CREATE QUERY q FROM APPLICATION moved WITH (topic => 'a', name => 'q');
+        CREATE QUERY r FROM APPLICATION moved WITH (topic => 'a', name => 'r'); CHECKPOINT";
+
+    #[test]
+    fn what_comes_while_the_log_is_replayed_counts_for_who_is_about_to_read_its_topic() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [before, after] = ["before", "after"].map(|name| folder.path().join(name));
+        fs::create_dir(&before).expect("a folder");
+        let (engine, _) = start(&before, folder.path());
+        replay(&engine);
+        run(&engine, MOVED);
+        send_to(&engine, "in/a", 1);
+        run(&engine, "ALTER QUERY q SET (topic => 'b'); ALTER QUERY r SET (topic => 'b')");
+        send_to(&engine, "in/b", 2);
+        run(&engine, "ALTER QUERY r SET (topic => 'a')");
+        send_to(&engine, "in/a", 3);
+        engine.commit_log();
+        copy(&before, &after);
+        let (engine, results) = start(&after, folder.path());
+        // Nobody reads that before the change of q is made again.
+        send_to(&engine, "in/b", 4);
+        for _ in 0..2 {
+            assert!(!engine.replay_some(1, false));
+            run_tasks(&engine);
+        }
+        // Both read the other topic by now.
+        send_to(&engine, "in/a", 5);
+        replay(&engine);
+        // It is read as if nothing had been.
+        send_to(&engine, "in/a", 6);
+        send_to(&engine, "in/b", 7);
+        let mut given = results
+            .take()
+            .into_iter()
+            .map(|(topic, payload)| (topic, String::from_utf8(payload.to_vec()).expect("text")))
+            .collect::<Vec<_>>();
+        given.sort();
+        let of = |name: &str, numbers: &[u16]| {
+            numbers.iter().map(|n| (format!("out/{name}"), format!("{{\"n\":{n}}}"))).collect::<Vec<_>>()
+        };
+        assert_eq!(given, [of("q", &[1, 2, 4, 7]), of("r", &[1, 2, 3, 5, 6])].concat());
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct Logging {
     expects_repeats: AtomicBool,
     /// Topics whose results are logged though nobody reads them at present, each with a number of whoever said so.
     kept: RwLock<TopicIndex<u64>>,
+    /// Topics that durable inputs are about to read before the log is replayed, each with a number of whoever said so.
+    awaited: RwLock<TopicIndex<u64>>,
 }
 
 impl Default for Logging {
@@ -39,6 +41,7 @@ impl Default for Logging {
             repeats: Mutex::default(),
             expects_repeats: AtomicBool::new(false),
             kept: RwLock::default(),
+            awaited: RwLock::default(),
         }
     }
 }
@@ -59,9 +62,15 @@ impl Logging {
             && self.change_repeats(|repeats| repeats.take(origin, topic))
     }
 
-    fn keeps_results(&self, topic: &[u8]) -> bool {
+    /// Whether a message on this topic is logged though no durable input reads it now.
+    fn keeps(&self, topic: &[u8], is_result: bool, is_replaying: bool) -> bool {
         let mut is_kept = false;
-        self.kept.read().for_each(topic, |_| is_kept = true);
+        if is_replaying {
+            self.awaited.read().for_each(topic, |_| is_kept = true);
+        }
+        if is_result && !is_kept {
+            self.kept.read().for_each(topic, |_| is_kept = true);
+        }
         is_kept
     }
 }
@@ -101,6 +110,17 @@ impl Router {
     /// Takes back [`Router::keep_results`].
     pub fn keep_results_no_more(&self, filter: &str, number: u64) {
         self.logging.kept.write().remove(filter, number);
+    }
+
+    /// Durable inputs are about to read this topic or filter before the log is replayed: what comes on it until then is
+    /// logged, and goes to those who read it when it is replayed in its turn. `number` tells who says so from others.
+    pub fn await_routes(&self, filter: &str, number: u64) {
+        self.logging.awaited.write().insert(filter, number);
+    }
+
+    /// Takes back [`Router::await_routes`].
+    pub fn await_routes_no_more(&self, filter: &str, number: u64) {
+        self.logging.awaited.write().remove(filter, number);
     }
 
     /// Stops routing for a moment, in which `rest` hands over what the log has and was not replayed: few messages, for
@@ -147,13 +167,13 @@ impl Routing<'_> {
         let log = self.log?;
         let (routes, logging) = (&*self.routes, &self.router.logging);
         let found = &mut self.found;
+        let is_replaying = logging.is_replaying.load(Ordering::Acquire);
         let is_wanted = find(routes, message.topic, true, found);
-        if !is_wanted && (self.origin.is_empty() || !logging.keeps_results(message.topic)) {
+        if !is_wanted && !logging.keeps(message.topic, !self.origin.is_empty(), is_replaying) {
             return None;
         }
         let client = if self.origin.is_empty() { message.client } else { &self.origin };
         let of_log = Received { client, ..*message };
-        let is_replaying = logging.is_replaying.load(Ordering::Acquire);
         // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into
         // the log.
         let may_exceed = must_fit || !self.is_input;
@@ -172,7 +192,8 @@ impl Routing<'_> {
         let targets = self.found.len() as u64;
         self.counts.logged_messages += 1;
         self.counts.pushed_events += if is_replaying { 0 } else { targets };
-        pending.is_delivered = targets > 0;
+        // Who gets a message that waits in the log is known when it is replayed.
+        pending.is_delivered = targets > 0 || (is_replaying && self.is_input);
         self.count_taken(message, pending);
         Some(Push::Taken)
     }

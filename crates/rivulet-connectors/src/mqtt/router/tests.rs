@@ -343,3 +343,27 @@ fn a_result_that_the_log_has_goes_to_no_durable_input_once_more() {
     let from_client = router.read().route(&Received { client: b"kim", ..message("t") }, &mut Pending::default());
     assert_eq!((from_client, log.messages.lock()[4].0.as_slice()), (Push::Taken, &b"kim"[..]));
 }
+
+#[test]
+fn what_comes_on_a_topic_that_is_about_to_be_read_waits_in_the_log_until_it_is_replayed() {
+    let router = Router::new();
+    let (durable, id) = logged_inbox(&router, 9, &[("before", 1)]);
+    let log = Memory::new(9);
+    router.log_to(log.clone());
+    let pending = &mut Pending::default();
+    assert_eq!((push(&router, "after", pending), pending.position()), (Push::Taken, 0), "nobody asks for it");
+    router.await_routes("after", 7);
+    assert_eq!((push(&router, "after", pending), pending.position()), (Push::Taken, 1));
+    assert_eq!((router.stats().unrouted_messages, durable.slots()), (1, vec![]));
+    router.await_routes_no_more("after", 7);
+    assert_eq!((push(&router, "after", pending), pending.position()), (Push::Taken, 0));
+    router.await_routes("after", 7);
+    router.add(&routes(id, &[("after", 1)])).unwrap();
+    assert!(router.end_replay(|push| {
+        push(&message("after"), 1, true);
+        true
+    }));
+    assert_eq!(durable.slots(), [1]);
+    router.remove(&routes(id, &[("after", 1)]));
+    assert_eq!((push(&router, "after", pending), pending.position()), (Push::Taken, 0), "the log is replayed");
+}

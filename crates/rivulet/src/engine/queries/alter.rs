@@ -499,6 +499,7 @@ impl Queries {
         let next = self.event_log.next();
         let later = changes.split_off(changes.partition_point(|change| change.position <= next));
         self.make_at_once(state, changes);
+        self.await_topics(state, &later);
         let replayed = &mut state.replayed_changes;
         replayed.extend(later);
         replayed.make_contiguous().sort_by_key(|change| (change.position, change.number));
@@ -506,11 +507,39 @@ impl Queries {
         Ok(())
     }
 
+    /// Has what comes on topics that these changes lead to wait in the log: nobody may read them yet, or while others
+    /// are made.
+    fn await_topics(&self, state: &mut State, changes: &VecDeque<ReplayedChange>) {
+        let mut by_application: BTreeMap<ApplicationNumber, Vec<&ReplayedChange>> = BTreeMap::new();
+        for change in changes {
+            by_application.entry(change.checked.running.number).or_default().push(change);
+        }
+        let topics = |change: &ReplayedChange| change.checked.inputs[change.row].clone();
+        for changes in by_application.into_values() {
+            let running = changes[0].checked.running.clone();
+            let slot_of = |change: &ReplayedChange| state.registry.get(change.query)?.life.slot();
+            let (slots, mut changes): (Vec<Slot>, Vec<&ReplayedChange>) =
+                changes.into_iter().filter_map(|change| Some((slot_of(change)?, change))).unzip();
+            let moves = changes.iter().zip(topics_of(&running, &slots));
+            let moves = moves.filter(|(change, now)| change.checked.inputs[change.row] != *now);
+            let moving: HashSet<QueryId, RandomState> = moves.map(|(change, _)| change.query).collect();
+            changes.retain(|change| moving.contains(&change.query));
+            if !changes.is_empty() {
+                let awaited: Vec<Vec<String>> = changes.into_iter().map(topics).collect();
+                self.routing.await_routes(&running, &awaited, true);
+                state.awaited_topics.push((running, awaited));
+            }
+        }
+    }
+
     /// The log is replayed: makes what is left at once.
     pub(super) fn make_changes_left(&self, state: &mut State) {
         let left = std::mem::take(&mut state.replayed_changes);
         self.make_at_once(state, left);
         self.note_next_change(state);
+        for (running, topics) in std::mem::take(&mut state.awaited_topics) {
+            self.routing.await_routes(&running, &topics, false);
+        }
     }
 
     /// The changes that queries got behind what was saved of them, by position. Their values are those of the version

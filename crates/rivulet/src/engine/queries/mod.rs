@@ -71,6 +71,8 @@ pub(super) struct State {
     absences: Vec<(Arc<Running>, Absences)>,
     /// Changes of values that are made again while the log is replayed, by position.
     replayed_changes: VecDeque<ReplayedChange>,
+    /// Until then: topics that these changes lead to.
+    awaited_topics: Vec<(Arc<Running>, Vec<Vec<String>>)>,
 }
 
 impl Queries {
