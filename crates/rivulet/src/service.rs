@@ -557,7 +557,7 @@ pub struct ApplicationInfo {
     pub not_running: Option<String>,
     /// What of it is probably a mistake: it runs all the same.
     pub warnings: Vec<String>,
-    /// How each source gets on that its inputs read beside topics, by the name of the input.
+    /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
     pub health: Vec<EndHealth>,
 }
 
@@ -1042,10 +1042,8 @@ pub struct ApplicationStatus {
     pub times_in_seconds: Vec<(String, u64)>,
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     pub warnings: Vec<String>,
-    /// How each source gets on that its inputs read beside topics, by the name of the input.
+    /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
     pub health: Vec<EndHealth>,
-    /// How its outputs get on that are no topics.
-    pub outputs: Vec<EndHealth>,
 }
 
 /// Percentiles of a latency, in microseconds; `None` before the first event.

@@ -164,7 +164,7 @@ pub struct Application {
     /// What of it is probably a mistake: it runs all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How each source gets on that its inputs read beside topics.
+    /// How what is no topic gets on: the source of each input, and the sink of each output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
     /// What became of the application of its name, where it was to be replaced.
@@ -460,7 +460,7 @@ pub struct BigQuery {
 /// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndHealth {
-    /// The name of the source or sink; of an application that of the input.
+    /// The name of the source or sink; of an application that of the input or output.
     #[schema(example = "alarms")]
     pub name: String,
     /// `source` or `sink`.
@@ -752,12 +752,9 @@ pub struct ApplicationStatus {
     /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How each source gets on that its inputs read beside topics.
+    /// How what is no topic gets on: the source of each input, and the sink of each output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
-    /// How its outputs get on that are no topics.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub outputs: Vec<EndHealth>,
 }
 
 /// How long the results of windows waited for the end of their window, in microseconds; null before the first.
@@ -1055,7 +1052,6 @@ impl From<service::ApplicationStatus> for ApplicationStatus {
             times_in_seconds: status.times_in_seconds.into_iter().collect(),
             warnings: status.warnings,
             health: status.health.into_iter().map(EndHealth::from).collect(),
-            outputs: status.outputs.into_iter().map(EndHealth::from).collect(),
         }
     }
 }

@@ -100,8 +100,12 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             }
             for health in &application.health {
                 let error = health.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-                let EndHealth { name, state, rows, rejected_rows, .. } = health;
-                writeln!(out, "source {name}: {state}, {rows} messages, {rejected_rows} refused{error}")?;
+                let EndHealth { name, kind, state, rows, rejected_rows, waiting_rows, .. } = health;
+                let counts = match kind.as_str() {
+                    "source" => format!("{rows} messages, {rejected_rows} refused"),
+                    _ => format!("{rows} rows acknowledged, {waiting_rows} waiting, {rejected_rows} left out"),
+                };
+                writeln!(out, "{kind} {name}: {state}, {counts}{error}")?;
             }
             writeln!(out, "\n{}", application.sql.trim_end())?;
         }

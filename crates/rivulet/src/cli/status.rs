@@ -121,7 +121,7 @@ fn text(status: &Status, wide: bool) -> String {
         }
         for end in application.health.iter().filter(|end| end.state != "ok") {
             let error = end.last_error.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "{name}: the source of the input '{}' is {}: {error}", end.name, end.state);
+            let _ = writeln!(text, "{name}: the {} '{}' is {}: {error}", end.kind, end.name, end.state);
         }
         for warning in &application.warnings {
             let _ = writeln!(text, "{name}: warning: {warning}");

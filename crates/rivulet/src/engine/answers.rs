@@ -114,7 +114,8 @@ pub(super) fn describe_application(one: ApplicationInfo) -> StatementResult {
             json!(format!("{} {default}", parameter.data_type)),
         ]);
     }
-    let described = |health: EndHealth| vec![json!(format!("source {}", health.name)), json!(health.description())];
+    let described =
+        |health: EndHealth| vec![json!(format!("{} {}", health.direction, health.name)), json!(health.description())];
     rows.extend(one.health.into_iter().map(described));
     rows.extend(one.warnings.into_iter().map(|warning| vec![json!("warning"), json!(warning)]));
     rows.push(vec![json!("sql"), json!(one.sql)]);

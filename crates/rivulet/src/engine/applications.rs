@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rivulet_connectors::connector::Condition;
 use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
 
@@ -249,16 +250,17 @@ impl Applications {
         (known.numbered.values().cloned().collect(), numbers)
     }
 
-    /// The sources of inputs that do not work, as anybody may know.
-    pub(super) fn troubled_sources(&self) -> Vec<String> {
+    /// The sources of inputs and the outputs that do not work, as anybody may know.
+    pub(super) fn troubled_ends(&self) -> Vec<String> {
         /// So many are named.
         const NAMED_MAX: usize = 16;
         let running = self.running();
         let troubles = running.iter().flat_map(|one| {
-            let troubles = one.sources().iter().filter_map(|reader| reader.trouble());
-            troubles.map(move |trouble| match one.tenant.is_default() {
-                true => format!("the application {} runs, and {trouble}", one.full_name().in_public()),
-                false => format!("the application {} runs, and a source does not work", one.full_name().in_public()),
+            let (is_public, name) = (one.tenant.is_default(), one.full_name().in_public());
+            let ends = one.health().into_iter().filter(|end| end.condition != Condition::Ok);
+            ends.map(move |end| match is_public {
+                true => format!("the application {name} runs, and {}", end.text()),
+                false => format!("the application {name} runs, and a source or sink of it does not work"),
             })
         });
         troubles.take(NAMED_MAX).collect()
@@ -332,21 +334,6 @@ impl Applications {
         let mut all: Vec<ApplicationInfo> = running.chain(known.not_running_of(tenant).map(NotRunning::info)).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
-    }
-
-    /// What is wrong with outputs of those that run, as anybody may know.
-    pub(super) fn troubled_outputs(&self) -> Vec<String> {
-        /// So many are named.
-        const NAMED_MAX: usize = 16;
-        let running = self.running();
-        let troubles = running.iter().flat_map(|running| {
-            let (is_public, name) = (running.tenant.is_default(), running.full_name().in_public());
-            running.outputs.troubles().map(move |trouble| match is_public {
-                true => trouble,
-                false => format!("an output of the application {name} does not work"),
-            })
-        });
-        troubles.take(NAMED_MAX).collect()
     }
 
     /// The status of those of a tenant that do not run, by name.

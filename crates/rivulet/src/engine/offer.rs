@@ -210,9 +210,7 @@ impl Service for Engine {
         let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
         let of_checkpoints = of_checkpoints.chain(self.event_log.loss());
         let of_big = self.big_queries.problems().into_iter().chain(self.big_queries.troubled_ends());
-        let of_applications =
-            self.applications.troubled_sources().into_iter().chain(self.applications.troubled_outputs());
-        of_checkpoints.chain(of_big).chain(of_applications).collect()
+        of_checkpoints.chain(of_big).chain(self.applications.troubled_ends()).collect()
     }
 
     fn take_over(&self, config: &Config) -> Result<(), ServiceError> {

@@ -333,26 +333,22 @@ impl Outlet {
         self.state.lock().stage = Stage::Over;
     }
 
-    /// How it gets on.
-    pub(super) fn health(&self) -> EndHealth {
-        let name = if self.name.is_empty() { "output" } else { &self.name };
-        EndHealth::new(name, Direction::Sink, self.health.report())
-    }
-
-    /// What is wrong with it, if anything is; `name` gives that of a query.
-    pub(super) fn trouble(&self, name: impl Fn(QueryId) -> String) -> Option<String> {
+    /// How it gets on; while it does not work, with the queries whose receivers fail. `query_name` gives that of one.
+    pub(super) fn health(&self, query_name: impl Fn(QueryId) -> String) -> EndHealth {
         let report = self.health.report();
-        if report.condition == Condition::Ok {
-            return None;
-        }
         let of_queries = match (report.failing_query, report.failing_queries) {
-            (None, _) => String::new(),
-            (Some(query), 1) => format!("; it is the receiver of the query '{}'", name(query)),
+            (Some(query), 1) => format!("; it is the receiver of the query '{}'", query_name(query)),
             (Some(query), many) => {
-                format!("; it is the receivers of {many} queries, among them '{}'", name(query))
+                format!("; it is the receivers of {many} queries, among them '{}'", query_name(query))
             }
+            (None, _) => String::new(),
         };
-        Some(format!("{}{of_queries}", EndHealth::new(&self.name, Direction::Sink, report).of(&self.title)))
+        let name = if self.name.is_empty() { "output" } else { &self.name };
+        let mut health = EndHealth::new(name, Direction::Sink, report);
+        if let Some(error) = health.last_error.as_mut().filter(|_| health.condition != Condition::Ok) {
+            *error += &of_queries;
+        }
+        health
     }
 }
 

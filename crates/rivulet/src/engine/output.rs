@@ -19,7 +19,7 @@ use super::outlet::Outlet;
 use super::taps::{Taps, Watched};
 use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
-use crate::service::generated_name;
+use crate::service::{EndHealth, generated_name};
 
 /// Writes the topic of a slot into `topic`, replacing what was there.
 pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, topic: &mut String) {
@@ -312,9 +312,9 @@ impl Outputs {
         }
     }
 
-    /// What is wrong with outputs that are no topics.
-    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
-        self.outlets().filter_map(|outlet| outlet.trouble(|query| self.query_name(query)))
+    /// How outputs get on that are no topics.
+    pub(super) fn health(&self) -> impl Iterator<Item = EndHealth> {
+        self.outlets().map(|outlet| outlet.health(|query| self.query_name(query)))
     }
 
     /// The outputs that are no topics.

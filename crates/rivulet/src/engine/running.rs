@@ -98,14 +98,9 @@ impl Running {
         self.sources.get().map_or(&[], Vec::as_slice)
     }
 
-    /// How each of these gets on.
-    fn health(&self) -> Vec<EndHealth> {
-        self.sources().iter().map(|reader| reader.health()).collect()
-    }
-
-    /// How its outputs get on that are no topics.
-    pub(super) fn output_health(&self) -> Vec<EndHealth> {
-        self.outputs.outlets().map(|outlet| outlet.health()).collect()
+    /// How each of these gets on, and each of its outputs that is no topic.
+    pub(super) fn health(&self) -> Vec<EndHealth> {
+        self.sources().iter().map(|reader| reader.health()).chain(self.outputs.health()).collect()
     }
 
     /// An answer about it, with its warnings.
@@ -135,7 +130,6 @@ impl Running {
             times_in_seconds: self.times_in_seconds(),
             warnings,
             health: self.health(),
-            outputs: self.output_health(),
             ..of_metrics(metrics)
         }
     }

@@ -107,7 +107,7 @@ impl Engine {
                     times_in_seconds: running.times_in_seconds(),
                     outputs: running.output_rows(),
                     sources: running.sources().iter().map(|one| one.figures()).collect(),
-                    ends: running.output_health(),
+                    ends: running.outputs.health().collect(),
                 }
             })
             .collect();

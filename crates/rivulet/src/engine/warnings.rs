@@ -104,8 +104,7 @@ impl Running {
     pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
         let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
-        let of_ends = of_sources.chain(self.outputs.troubles());
-        self.warnings.iter().cloned().chain(shown).chain(of_ends).collect()
+        self.warnings.iter().cloned().chain(shown).chain(of_sources).collect()
     }
 
     /// Has the log say what has shown since it runs, once.

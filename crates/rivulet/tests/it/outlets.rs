@@ -33,22 +33,22 @@ use super::tables::said;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
-    path: String,
-    key: String,
-    body: String,
+pub(crate) struct Request {
+    pub(crate) path: String,
+    pub(crate) key: String,
+    pub(crate) body: String,
 }
 
 /// A receiver of webhooks.
-struct Receiver {
-    port: u16,
-    requests: Arc<Mutex<Vec<Request>>>,
+pub(crate) struct Receiver {
+    pub(crate) port: u16,
+    pub(crate) requests: Arc<Mutex<Vec<Request>>>,
     /// It answers 503 as long as this is set.
-    refuses: Arc<AtomicBool>,
+    pub(crate) refuses: Arc<AtomicBool>,
 }
 
 impl Receiver {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (requests, refuses) = (Arc::<Mutex<Vec<Request>>>::default(), Arc::<AtomicBool>::default());
@@ -78,12 +78,12 @@ impl Receiver {
         Self { port, requests, refuses }
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.requests.lock().len()
     }
 
     /// Path and body of what came, by path; what came for one path is in its order.
-    fn sorted(&self) -> Vec<(String, String)> {
+    pub(crate) fn sorted(&self) -> Vec<(String, String)> {
         let mut all: Vec<_> = self.requests.lock().iter().map(|one| (one.path.clone(), one.body.clone())).collect();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         all
@@ -146,8 +146,8 @@ fn results_are_posted_to_the_address_of_their_query() {
     assert_eq!(query.output_topic, format!("http://127.0.0.1:{port}/hook/a?a=b"));
     let shown = engine.application("hooks").unwrap();
     assert!(!shown.sql.contains("secret") && shown.sql.contains("headers.authorization => '***'"), "{}", shown.sql);
-    wait("it is counted", || engine.status().applications[0].outputs[0].rows == 3);
-    let health = engine.status().applications[0].outputs[0].clone();
+    wait("it is counted", || engine.status().applications[0].health[0].rows == 3);
+    let health = engine.status().applications[0].health[0].clone();
     assert_eq!((health.name.as_str(), health.condition, health.waiting_rows), ("output", Condition::Ok, 0));
     let metrics = engine.metrics();
     let line = "rivulet_output_delivered_rows_total{application=\"hooks\",output=\"output\"} 3";
@@ -256,11 +256,11 @@ fn a_receiver_that_never_answers_holds_up_no_other_query() {
     paths.sort();
     paths.dedup();
     assert_eq!(paths.len(), QUERIES - 1, "each has its own");
-    let health = || engine.status().applications[0].outputs[0].clone();
+    let health = || engine.status().applications[0].health[0].clone();
     wait("its rows wait", || health().condition != Condition::Ok && health().waiting_rows == 3);
     let problems = engine.problems();
     let told = |problem: &String| {
-        problem.starts_with("the output 'alarms' of the application 'hooks' is ")
+        problem.starts_with("the application hooks runs, and the sink 'alarms' is ")
             && problem.contains("3 rows wait")
             && problem.ends_with("it is the receiver of the query 'q7'")
     };
@@ -299,7 +299,7 @@ fn what_a_receiver_has_not_taken_waits_through_a_restart_and_keeps_its_key() {
         said(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (room => 'a')");
         publish(&engine, &[("in/a", r#"{"n": 1}"#), ("in/a", r#"{"n": 2}"#)]);
         wait("they are refused", || {
-            let health = engine.status().applications[0].outputs[0].clone();
+            let health = engine.status().applications[0].health[0].clone();
             health.condition == Condition::Retrying && health.waiting_rows == 2
         });
         // Nobody waits for the receiver: the log may go.
@@ -335,7 +335,7 @@ fn a_new_version_leaves_nothing_behind() {
     said(&engine, &logged(&output));
     said(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (room => 'a')");
     publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
-    wait("it is refused", || engine.status().applications[0].outputs[0].condition == Condition::Retrying);
+    wait("it is refused", || engine.status().applications[0].health[0].condition == Condition::Retrying);
     let next = logged(&output).replace("CREATE", "CREATE OR REPLACE").replace("n > 0", "n > 10");
     said(&engine, &next);
     publish(&engine, &[("in/a", r#"{"n": 2}"#), ("in/a", r#"{"n": 11}"#)]);
@@ -466,7 +466,7 @@ fn results_go_to_a_topic_of_kafka_for_each_query() {
     });
     // All are acknowledged, so that a checkpoint covers them.
     said(&engine, "CHECKPOINT");
-    assert_eq!(engine.status().applications[0].outputs[0].waiting_rows, 0);
+    assert_eq!(engine.status().applications[0].health[0].waiting_rows, 0);
     engine.shutdown();
     drop(engine);
     let engine = opened(on_demand(folder.path()));
@@ -482,14 +482,14 @@ fn a_kafka_that_is_away_is_told_and_keeps_no_events_from_the_log() {
     said(&engine, &logged(&format!("'kafka:127.0.0.1:{port}/x' FORMAT JSON")));
     said(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (room => 'a')");
     publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
-    let health = || engine.status().applications[0].outputs[0].clone();
+    let health = || engine.status().applications[0].health[0].clone();
     wait("it is known that nobody is there", || health().condition == Condition::Retrying);
     assert_eq!((health().rows, health().waiting_rows), (0, 1));
     let error = engine.checkpoint().expect_err("the row would be lost");
     assert!(error.message.contains("results of durable events have not left"), "{error}");
     let described = engine.execute("DESCRIBE APPLICATION hooks").pop().unwrap().unwrap().rows;
-    let warning = |row: &Vec<Value>| row[0] == "warning" && row[1].to_string().contains("is retrying (1 row");
-    assert!(described.iter().any(warning), "{described:?}");
+    let retries = |row: &Vec<Value>| row[0] == "sink output" && row[1].to_string().contains("is retrying (1 row");
+    assert!(described.iter().any(retries), "{described:?}");
 }
 
 /// The program is killed while results wait and while they are posted: each is posted at least once, and what comes

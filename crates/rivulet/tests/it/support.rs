@@ -322,7 +322,6 @@ impl Service for MemoryService {
                     times_in_seconds: vec![],
                     warnings: vec![],
                     health: vec![],
-                    outputs: vec![],
                     end_to_end: LatencyStatus::default(),
                 },
                 ApplicationStatus {

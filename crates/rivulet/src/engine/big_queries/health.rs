@@ -59,12 +59,7 @@ impl EndHealth {
 
     /// What is wrong with it, in a sentence.
     pub(in crate::engine) fn text(&self) -> String {
-        self.of(&format!("{} '{}'", self.direction, self.name))
-    }
-
-    /// The same of what is called `title`.
-    pub(in crate::engine) fn of(&self, title: &str) -> String {
-        let Self { direction, condition, last_error, waiting_rows, retries, .. } = self;
+        let Self { name, direction, condition, last_error, waiting_rows, retries, .. } = self;
         let waiting = match (direction, waiting_rows) {
             (Direction::Sink, 1..) => format!("{} wait, ", counted(*waiting_rows, "row")),
             _ => String::new(),
@@ -72,7 +67,7 @@ impl EndHealth {
         let for_s = (SystemClock.now_us() / 1_000 - self.since_ms).max(0) / 1_000;
         let tried = format!("{} in {for_s} s", counted(*retries, "failed attempt"));
         let error = last_error.as_deref().unwrap_or_default().replace("\nhint: ", "; ");
-        format!("the {title} is {condition} ({waiting}{tried}): {error}")
+        format!("the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
     }
 
     /// The same of one that works or not, for who describes it.
