@@ -328,6 +328,20 @@ impl Outlet {
         state.committing.is_some() && matches!(state.stage, Stage::Open(_))
     }
 
+    /// Whether its receiver has not worked for long.
+    pub(super) fn is_failing(&self) -> bool {
+        self.health.report().condition == Condition::Failing
+    }
+
+    /// Nothing is delivered any more, for this reason: what is left is lost, and counted.
+    pub(super) fn give_up(&self, why: &str) {
+        let rows = self.state.lock().backlog.iter().map(Batch::rows).sum::<usize>();
+        let rows = rows + usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX);
+        self.health.leave_out(rows, why);
+        tracing::error!(rows, "the {} has lost rows that it had: {why}", self.title);
+        self.end();
+    }
+
     /// Nothing is delivered any more.
     pub(super) fn end(&self) {
         self.state.lock().stage = Stage::Over;

@@ -25,6 +25,9 @@ const CAPTURE_MAX: Duration = Duration::from_secs(1);
 /// How long what is left may take when the server stops, and of an application that is dropped.
 const FINISH_MAX: Duration = Duration::from_secs(3);
 
+/// How many outputs of earlier versions of an application go on delivering; beyond that the oldest gives up.
+const RETIRED_MAX: usize = 8;
+
 /// The version of what a checkpoint keeps of an application's outputs.
 const VERSION: u32 = 1;
 
@@ -127,17 +130,35 @@ impl Outlets {
     }
 
     /// What a checkpoint is to keep of the outputs of an application, which were given all results of what it has
-    /// captured; `None` if it has none. Where it `waits`, it does so until they are delivered that cannot be kept.
+    /// captured; `None` if it has none. Where it `waits`, it does so until they are delivered that cannot be kept. What
+    /// an earlier version has left to a receiver that fails for long is not waited for: that address may be the very
+    /// mistake that was put right. It is tried on, as long as the server runs.
     ///
     /// # Errors
     /// Why some have not been delivered, and would not be given again.
     pub(super) fn capture(&self, number: ApplicationNumber, waits: bool) -> Option<Result<Vec<SavedOutlet>, String>> {
-        let of_it: Vec<_> = self.all().into_iter().filter(|(of, _)| *of == number).collect();
-        if of_it.is_empty() {
+        let (running, retired) = {
+            let state = self.0.lock();
+            let retired = state.retired.iter().filter(|(of, ..)| *of == number);
+            let retired: Vec<Arc<Outlet>> = retired.map(|(_, outlet, _)| outlet.clone()).collect();
+            (state.running.get(&number).cloned().unwrap_or_default(), retired)
+        };
+        if running.is_empty() && retired.is_empty() {
             return None;
         }
-        let captured = of_it.iter().map(|(_, outlet)| outlet.capture(waits, CAPTURE_MAX));
-        Some(captured.collect::<Result<Vec<_>, _>>().map(|saved| saved.into_iter().flatten().collect()))
+        let of_running = running.iter().map(|outlet| outlet.capture(waits, CAPTURE_MAX));
+        let of_retired = retired.iter().filter_map(|outlet| match outlet.capture(waits, CAPTURE_MAX) {
+            Err(problem) if outlet.is_failing() => {
+                tracing::warn!(
+                    application = number,
+                    "an earlier version left rows, which no checkpoint has: {problem}"
+                );
+                None
+            }
+            captured => Some(captured),
+        });
+        let captured = of_running.chain(of_retired).collect::<Result<Vec<_>, _>>();
+        Some(captured.map(|saved| saved.into_iter().flatten().collect()))
     }
 
     /// What was captured is saved, with this epoch.
@@ -175,12 +196,85 @@ impl State {
         if deadline.is_some() {
             self.retired.iter_mut().filter(|(of, ..)| *of == number).for_each(|(_, _, until)| *until = deadline);
         }
+        let of_it = self.retired.iter().filter(|(of, ..)| *of == number).count();
+        let mut given_up = of_it.saturating_sub(RETIRED_MAX);
+        self.retired.retain(|(of, outlet, _)| {
+            let is_given_up = given_up > 0 && *of == number;
+            if is_given_up {
+                given_up -= 1;
+                outlet.give_up("many later versions have taken its place");
+            }
+            !is_given_up
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::RecordBatch;
+    use arrow::datatypes::Schema;
+    use rivulet_connectors::connector::{Host, SinkSpec};
+    use rivulet_dataflow::Batch;
+
     use super::*;
+
+    /// An output to a Kafka that is not there, with a row.
+    fn away() -> Arc<Outlet> {
+        let schema = Arc::new(Schema::empty());
+        let spec = SinkSpec {
+            connector: "kafka".into(),
+            address: "127.0.0.1:1/x".into(),
+            format: None,
+            schema: schema.clone(),
+            changes: false,
+            key: None,
+            options: Vec::new(),
+            host: Host::default(),
+            checkpoints: None,
+            output: None,
+        };
+        let outlet = Arc::new(Outlet::new("hooks", None, spec, true));
+        outlet.write(Batch {
+            slots: vec![0].into(),
+            event_time_us: vec![0].into(),
+            arrival_us: vec![0].into(),
+            columns: RecordBatch::new_empty(schema),
+            retracts: None,
+            positions: None,
+        });
+        outlet
+    }
+
+    #[test]
+    fn a_receiver_of_an_earlier_version_that_fails_for_long_holds_up_no_checkpoint() {
+        let (outlets, outlet) = (Outlets::default(), away());
+        outlets.0.lock().running.insert(7, vec![outlet.clone()]);
+        outlet.health.fail("nobody is there");
+        outlets.capture(7, true).expect("there is one").expect_err("its rows would be lost");
+        outlets.0.lock().retire(7, None);
+        assert_eq!(outlets.capture(7, true), Some(Ok(Vec::new())));
+        assert!(!outlet.is_finished(), "it is tried on");
+        assert_eq!(outlets.capture(8, true), None);
+        let one = away();
+        one.health.retry("it is slow");
+        outlets.0.lock().retired.push((8, one, None));
+        outlets.capture(8, true).expect("there is one").expect_err("it may be there in a moment");
+    }
+
+    #[test]
+    fn so_many_earlier_versions_go_on_delivering() {
+        let (outlets, first) = (Outlets::default(), away());
+        for one in [first.clone()].into_iter().chain((0..RETIRED_MAX).map(|_| away())) {
+            assert!(!first.is_finished());
+            let mut state = outlets.0.lock();
+            state.running.insert(7, vec![one]);
+            state.retire(7, None);
+        }
+        assert_eq!(outlets.0.lock().retired.len(), RETIRED_MAX);
+        assert!(first.is_finished(), "the oldest has given up");
+    }
 
     #[test]
     fn what_is_saved_of_outputs_is_read_again_and_a_later_form_is_named() {
