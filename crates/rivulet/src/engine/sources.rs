@@ -265,7 +265,7 @@ impl Sources {
         let mut positions = self.saved.lock().clone();
         let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
         for reader in readers {
-            let of_reader = reader.noted.lock().positions(&reader.messages);
+            let of_reader = reader.positions();
             if !of_reader.is_empty() {
                 positions.insert(reader.id.clone(), of_reader);
             }
@@ -341,6 +341,15 @@ impl Reader {
         }
     }
 
+    /// Where it goes on. While a reader before it reads the same source yet, that one knows.
+    fn positions(&self) -> Vec<Option<String>> {
+        let before = self.before.lock().clone().filter(|before| before.id == self.id);
+        match before {
+            Some(before) => before.positions(),
+            None => self.noted.lock().positions(&self.messages),
+        }
+    }
+
     fn begin(self: &Arc<Self>, router: &Arc<Router>) {
         {
             let mut course = self.course.lock();
@@ -387,9 +396,11 @@ impl Reader {
     }
 
     fn run(&self, router: &Router) {
-        if let Some(before) = self.before.lock().take() {
+        let before = self.before.lock().clone();
+        if let Some(before) = before {
             before.await_end(Instant::now() + END_MAX);
             self.go_on_from(&before);
+            *self.before.lock() = None;
         }
         let mut pause = REOPEN_MIN;
         while !self.is_to_end_within(Duration::ZERO) {
