@@ -129,6 +129,23 @@ impl Check<'_> {
         if matches!(select.group_by, ast::GroupByExpr::All(_)) {
             return self.refuse("GROUP BY ALL", None);
         }
+        if let ast::GroupByExpr::Expressions(keys, modifiers) = &select.group_by
+            && let Some(modifier) = modifiers.first()
+        {
+            keys.iter().take(1).for_each(|key| self.at(key));
+            let (what, hint) = match modifier {
+                ast::GroupByWithModifier::Rollup => ("GROUP BY ... WITH ROLLUP", Some("write GROUP BY ROLLUP (a, b)")),
+                ast::GroupByWithModifier::Cube => ("GROUP BY ... WITH CUBE", Some("write GROUP BY CUBE (a, b)")),
+                ast::GroupByWithModifier::Totals => {
+                    ("GROUP BY ... WITH TOTALS", Some("write GROUP BY GROUPING SETS ((a), ())"))
+                }
+                ast::GroupByWithModifier::GroupingSets(_) => (
+                    "GROUPING SETS behind other keys",
+                    Some("put all sets into one: GROUP BY GROUPING SETS ((a, b), (a))"),
+                ),
+            };
+            return self.refuse(what, hint);
+        }
         select.from.iter().try_for_each(|from| self.joins(&from.joins))
     }
 
