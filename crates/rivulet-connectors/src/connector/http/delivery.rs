@@ -299,6 +299,10 @@ impl Shared {
             Err(ureq::Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Attempt::Rejected(error.to_string());
             }
+            Err(ureq::Error::Timeout(_)) => {
+                return Attempt::Again(format!("no answer within {:?}", self.options.timeout), None);
+            }
+            Err(ureq::Error::Io(error)) => return Attempt::Again(error.to_string(), None),
             Err(error) => return Attempt::Again(error.to_string(), None),
         };
         let status = response.status();
@@ -316,9 +320,21 @@ impl Shared {
     }
 }
 
-/// Scheme and host of a URL: what is behind them may be a secret.
+/// Scheme and host of a URL: what is behind them may be a secret, also without a path.
 fn host_of(url: &str) -> &str {
     let begin = url.find("://").map_or(0, |at| at + 3);
-    let end = url[begin..].find('/').map_or(url.len(), |at| begin + at);
+    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);
     &url[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_of;
+
+    #[test]
+    fn a_host_is_named_without_what_may_be_a_secret() {
+        for rest in ["", "/", "/hook?token=7", "?token=7", "#token"] {
+            assert_eq!(host_of(&format!("https://example.org:8443{rest}")), "https://example.org:8443", "{rest}");
+        }
+    }
 }
