@@ -1,9 +1,10 @@
 -- Readings that are posted: an alarm for each device whose readings come by HTTP and not by MQTT.
 --
--- Gateways post readings to http://SERVER:8090/readings, one or an array of them:
+-- A gateway on this machine posts readings to http://127.0.0.1:8090/readings, one or an array of them:
 --     [{"device": "7", "ts": 1763712345678, "value": 84.5}]      ts: milliseconds since 1970
--- device/<device>/alarm receives a line when a reading is too high, and when one is not any more:
---     {"ts": "2025-11-21T08:05:45.678Z", "value": 84.5, "alarm": true}
+-- device/<device>/alarm receives a message when a reading is too high, and when one is not any more:
+--     {"ts": 1763712345678, "value": 84.5, "alarm": true}
+-- For posts from elsewhere write 'http:0.0.0.0:8090/readings', and give them a token: WITH (token => '...').
 --
 -- The field `device` says whose reading it is, and stands in the place of a topic. For messages of Kafka the address is
 -- 'kafka:localhost:9092/readings'; without key_field, the key of the message says it.
