@@ -41,11 +41,12 @@ const FOLLOWERS: &[(&str, &[&str])] = &[
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "AND", "APPLICATION", "AS", "ASC", "AVRO", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASCADE", "CASE", "CAST", "CSV",
-    "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE", "EMIT ON CHANGE", "END", "EVENT TIME", "EXISTS", "FALSE",
-    "FILTER", "FORMAT", "FROM", "GROUP BY", "HAVING", "IF EXISTS", "IF NOT EXISTS", "IN", "INPUT", "INTERVAL", "INTO",
-    "IS NOT NULL", "IS NULL", "JOIN", "JSON", "KEY", "LABEL", "LEFT JOIN", "LIKE", "LIMIT", "MATCH_RECOGNIZE", "NOT",
-    "NULL", "ON", "OR", "ORDER BY", "OUTPUT", "OVER", "PARTITION BY", "PRIMARY KEY", "ROWS", "SELECT", "SET", "TEXT",
-    "THEN", "TIMESTAMP", "TO", "TRUE", "UNION ALL", "WATERMARK", "WHEN", "WHERE", "WITH",
+    "CUBE", "DATE", "DECIMAL", "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE", "EMIT ON CHANGE", "END", "EVENT TIME",
+    "EXCEPT", "EXISTS", "FALSE", "FILTER", "FORMAT", "FROM", "GROUP BY", "GROUPING SETS", "HAVING", "IF EXISTS",
+    "IF NOT EXISTS", "IN", "INPUT", "INTERSECT", "INTERVAL", "INTO", "IS NOT NULL", "IS NULL", "JOIN", "JSON", "KEY",
+    "LABEL", "LEFT JOIN", "LIKE", "LIMIT", "MATCH_RECOGNIZE", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTPUT",
+    "OVER", "PARTITION BY", "PRIMARY KEY", "QUALIFY", "ROLLUP", "ROWS", "SELECT", "SET", "TEXT", "THEN", "TIME",
+    "TIMESTAMP", "TO", "TRUE", "UNION ALL", "UNNEST", "WATERMARK", "WHEN", "WHERE", "WITH",
 ];
 
 /// What the server is asked for, by the word in front of the cursor.
@@ -57,8 +58,8 @@ const NAMED: &[(&str, &[&str])] = &[
     ("SINK", &["SINKS"]),
     ("VIEW", &["VIEWS"]),
     ("INTO", &["SINKS"]),
-    ("FROM", &["SOURCES", "VIEWS", "TABLES"]),
-    ("JOIN", &["SOURCES", "VIEWS", "TABLES"]),
+    ("FROM", &["SOURCES", "VIEWS", "TABLES", "QUERIES", "APPLICATIONS"]),
+    ("JOIN", &["SOURCES", "VIEWS", "TABLES", "QUERIES", "APPLICATIONS"]),
 ];
 
 /// What may stand at the cursor.
@@ -117,6 +118,10 @@ fn expected<'t>(tokens: &[&'t str]) -> Expected<'t> {
     }
     if is(Some(last), "FUNCTION") {
         return Expected::Functions;
+    }
+    // A column, or an input or output of an application.
+    if *last == "." {
+        return Expected::Nothing;
     }
     if let Some(owner) = owner_of_parameters(tokens) {
         return owner;
@@ -274,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_expected_depends_on_what_stands_before() {
-        let sources = &["SOURCES", "VIEWS", "TABLES"][..];
+        let sources = &["SOURCES", "VIEWS", "TABLES", "QUERIES", "APPLICATIONS"][..];
         for (text, wanted) in [
             ("", Expected::Words(STATEMENTS)),
             ("drop", Expected::Words(KINDS)),
@@ -284,6 +289,7 @@ mod tests {
             ("CREATE OR REPLACE APPLICATION", Expected::Names(&[], &["APPLICATIONS"])),
             ("PAUSE query", Expected::Names(&[], &["QUERIES"])),
             ("DESCRIBE FUNCTION", Expected::Functions),
+            ("SELECT * FROM alerts.", Expected::Nothing),
             ("SHOW QUERIES FROM", Expected::Words(&["APPLICATION"])),
             ("SHOW QUERIES FROM APPLICATION", Expected::Names(&[], &["APPLICATIONS"])),
             ("CREATE QUERY q FROM", Expected::Names(&["APPLICATION"], sources)),

@@ -185,6 +185,7 @@ Statements end with a semicolon and may take several lines.
   CREATE APPLICATION name (parameter TYPE [DEFAULT value], ...) INPUT ... OUTPUT ... AS SELECT ...;
   CREATE QUERY name FROM APPLICATION application WITH (parameter => value, ...);
   CREATE OR REPLACE APPLICATION | QUERY name [WITH (state => 'keep' | 'discard')] ...;
+  ALTER QUERY q SET (parameter => value, ...);
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
@@ -192,6 +193,8 @@ Statements end with a semicolon and may take several lines.
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
   SELECT ... FROM source | application.input | application.output | query | \"mqtt:topic/+\" [LIMIT n];
     shows rows as they come, until Ctrl-C
+  CREATE SOURCE | SINK | VIEW ...;  CREATE QUERY name AS SELECT ... INTO sink;  DESCRIBE 'file.jsonl';
+  SHOW FUNCTIONS [LIKE 'pattern'];  DESCRIBE FUNCTION name;
   CHECKPOINT;  SHOW CHECKPOINTS;
 Tab completes keywords, functions and names that the server has.
 \\help shows this, \\q or Ctrl-D leaves, Ctrl-C throws away what was typed.";

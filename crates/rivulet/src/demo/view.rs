@@ -169,11 +169,11 @@ impl View {
 /// What is said at the end.
 const TRY_NEXT: &str = "
 What to try next:
-  rivulet demo --queries 100000         ten times as many
-  rivulet serve                         a server of your own; its API is at http://127.0.0.1:8080/api/docs
-  rivulet sql                           then, in a second terminal: SQL with completion by Tab; \\help shows statements
-  rivulet app register ac_control.sql   one of the applications in examples/
-  rivulet bench many                    how many queries this machine carries
+  rivulet demo --queries 100000                   ten times as many
+  rivulet serve                                   a server of your own; its API: http://127.0.0.1:8080/api/docs
+  rivulet sql                                     then, in a second terminal: SQL with completion by Tab
+  rivulet app register examples/ac_control.sql    one of the applications in examples/
+  rivulet bench many                              how many queries this machine carries
 ";
 
 /// A JSON object in so many characters: the fields that fit.
