@@ -180,7 +180,8 @@ What holds after a crash of a server that makes checkpoints, for the rows of big
 
 /// What stands behind it.
 const GUARANTEES_OF_APPLICATIONS: &str = "
-Inputs and outputs of applications are MQTT. What comes of an event depends on the `durability` of its input:
+What comes of an event of an application depends on the `durability` of its input. Of topics, what follows holds; of \
+Kafka, HTTP and files see [Durability](../durability.md#outputs-that-are-no-topics).
 
 - `durability => 'log'`, received with QoS 1: an acknowledged event counts exactly once in the state of queries. Results \
   come at least once; with MQTT 5 each has a user property `rivulet-id` of the server, the query and the number of the \

@@ -107,6 +107,9 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                 };
                 writeln!(out, "{kind} {name}: {state}, {counts}{error}")?;
             }
+            for warning in &application.warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
             writeln!(out, "\n{}", application.sql.trim_end())?;
         }
         AppCommand::Explain { name } => {

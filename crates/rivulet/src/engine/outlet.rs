@@ -353,7 +353,7 @@ impl Outlet {
         let of_queries = match (report.failing_query, report.failing_queries) {
             (Some(query), 1) => format!("; it is the receiver of the query '{}'", query_name(query)),
             (Some(query), many) => {
-                format!("; it is the receivers of {many} queries, among them '{}'", query_name(query))
+                format!("; the receivers of {many} queries fail, among them that of '{}'", query_name(query))
             }
             (None, _) => String::new(),
         };

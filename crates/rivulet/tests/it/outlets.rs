@@ -194,6 +194,7 @@ fn a_server_posts_to_no_address_that_it_may_not_reach() {
     for hook in ["http://127.0.0.1/x", "//localhost/x", "http://169.254.169.254/latest/meta-data", "https://[::1]/"] {
         let error = refused(&engine, &query(hook));
         assert!(error.message.contains("out of reach"), "{hook}: {error}");
+        assert!(!error.message.contains("http:http:"), "{hook}: {error}");
     }
     for hook in ["ftp://example.org", "http://user@example.org/", "http:///x", "no host/x"] {
         let error = refused(&engine, &query(hook));
@@ -267,7 +268,11 @@ fn a_receiver_that_never_answers_holds_up_no_other_query() {
     assert!(problems.iter().any(told), "{problems:?}");
     assert!(engine.ready().is_ok());
     let why = engine.operator().describe_query("q7").unwrap().why;
-    assert!(why.iter().any(|why| why.starts_with("its results wait for their receiver: http://127.0.0.1:")), "{why:?}");
+    assert!(why[0].starts_with("its results wait for their receiver: http://127.0.0.1:"), "{why:?}");
+    assert!(why[0].ends_with("does not take rows: no answer within 1s"), "{why:?}");
+    let described = super::tables::run(&engine, "DESCRIBE APPLICATION hooks").unwrap().rows;
+    let sink = described.iter().find(|row| row[0] == "sink alarms").unwrap_or_else(|| panic!("{described:?}"));
+    assert!(sink[1].as_str().unwrap().contains("3 rows wait"), "{sink:?}");
     assert!(engine.operator().describe_query("q8").unwrap().why.iter().all(|why| !why.contains("receiver")));
     let metrics = engine.metrics();
     for line in [

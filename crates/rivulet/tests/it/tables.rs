@@ -24,7 +24,7 @@ fn create_table(folder: &Path) -> String {
     format!("CREATE TABLE rooms (id TEXT, floor BIGINT) FROM 'file:{}' FORMAT CSV (header => true)", file.display())
 }
 
-fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
+pub(crate) fn run(engine: &Engine, script: &str) -> Result<StatementResult, ServiceError> {
     engine.execute(script).pop().expect("an answer")
 }
 

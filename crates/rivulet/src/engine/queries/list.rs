@@ -117,7 +117,9 @@ impl Queries {
         if let Some(((running, _), id)) = &of_query {
             let of_query = |outlet: &Arc<Outlet>| outlet.health.problem_of_query(*id);
             let problems = running.outputs.outlets().filter_map(of_query);
-            info.why.extend(problems.map(|problem| format!("its results wait for their receiver: {problem}")));
+            // What went wrong stands first: it is why nothing arrives, whatever became of the last events.
+            let problems = problems.map(|problem| format!("its results wait for their receiver: {problem}"));
+            info.why.splice(0..0, problems);
         }
         if let Some(activity) = &activity {
             info.events = Some(activity.events());
