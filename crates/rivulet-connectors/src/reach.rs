@@ -44,7 +44,8 @@ pub struct OutOfReach {
 
 const NOT_LISTED: &str = "sink.http_allow does not have it";
 const IS_NEAR: &str = "it is this machine, a link-local address, or one of nobody";
-const HINT: &str = "who runs the server lists it in sink.http_allow, which then has all hosts that may be posted to";
+const HINT: &str = "list it in sink.http_allow in the server's configuration, with all other hosts that may be posted to \
+                    (http_allow = \"127.0.0.1, hooks.example.org\"), and start the server again";
 
 /// Metadata services that have other addresses than link-local ones.
 const METADATA: [IpAddr; 2] =

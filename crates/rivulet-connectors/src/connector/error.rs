@@ -57,7 +57,7 @@ pub enum ConnectorError {
         hint: String,
     },
     /// What stands behind the colon is not understood.
-    #[error("'{connector}:{address}' {problem}\nhint: {hint}")]
+    #[error("'{}' {problem}\nhint: {hint}", whole_address(connector, address))]
     Address {
         /// The connector.
         connector: &'static str,
@@ -101,4 +101,10 @@ pub enum ConnectorError {
         /// What to do.
         hint: String,
     },
+}
+
+/// An address as SQL has it, with its connector in front unless it names its protocol itself (`https://...`).
+pub fn whole_address(connector: &str, address: &str) -> String {
+    let has_protocol = ["http://", "https://"].iter().any(|protocol| address.starts_with(protocol));
+    if has_protocol { address.to_owned() } else { format!("{connector}:{address}") }
 }

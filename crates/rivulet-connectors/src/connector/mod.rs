@@ -40,7 +40,7 @@ pub use description::{
     ByRow, ConnectorDescription, Direction, DirectionDescription, Guarantee, MessagePlace, Messages, OptionDescription,
     OptionKind,
 };
-pub use error::ConnectorError;
+pub use error::{ConnectorError, whole_address};
 pub use file::{InferredFile, infer_file};
 pub use health::{Condition, Health, HealthReport};
 pub use mqtt::{MqttHost, publish_options};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
-use rivulet_connectors::connector::Messages;
+use rivulet_connectors::connector::{Messages, whole_address};
 use rivulet_connectors::mqtt::feed::{
     FeedLayout, KeyFrom, MESSAGE_KEY, MESSAGE_OFFSET, MESSAGE_PARTITION, MESSAGE_TIME,
 };
@@ -43,9 +43,8 @@ impl OutputAddress {
         match self {
             Self::Topic(template) => write_topic(template, slots, slot, &mut text),
             Self::Sink(address) => {
-                text.push_str(&address.spec.connector);
-                text.push(':');
                 address.write(slots, slot, &mut String::new(), &mut text);
+                text = whole_address(&address.spec.connector, &text);
             }
         }
         text

@@ -441,7 +441,8 @@ fn no_name() -> ConnectorError {
 fn unreadable(address: &str, error: &std::io::Error) -> ConnectorError {
     let (problem, hint) = words(error);
     let hint = hint.unwrap_or_else(|| {
-        "`rivulet run` takes paths from the folder that it was started in, a server from the first of files.allow"
+        "`rivulet run` takes paths from the folder that it was started in, a server from the first of files.allow, \
+         which is the folder files of its data folder by default"
             .into()
     });
     cannot_open(address, problem, &hint)
