@@ -14,6 +14,11 @@ use crate::service::{ErrorKind, ServiceError};
 /// # Errors
 /// The file cannot be read, or does not tell its columns.
 pub(crate) fn create_source(path: &str, position: Position, files: &Files) -> Result<String, ServiceError> {
+    if path.starts_with("mqtt:") {
+        return Err(ServiceError::invalid(format!("'{path}' is a topic, and a text in single quotes is a file"))
+            .at(position.line, position.column)
+            .with_hint(format!("on a server a topic is read in double quotes: FROM \"{path}\"")));
+    }
     let failed = |error: ConnectorError| {
         ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at(position.line, position.column)
     };

@@ -181,6 +181,10 @@ fn a_select_reads_topics_what_applications_read_and_write_and_results_of_queries
     let client = Client::new(&server.url()).unwrap();
     let refused = |sql: &str| select(&client, sql).unwrap_err().to_string();
     assert!(refused("SELECT v FROM warm.nothing").contains("has no input or output 'nothing'"));
+    assert!(refused("SELECT v FROM warm").contains("'warm' is an application"));
+    let own = "WITH warm AS (SELECT v FROM all_readings) SELECT v FROM warm";
+    assert_eq!(rows_of(&server, own, 1, || publisher.publish("home/7/t", "{\"v\": 1.5}")), [json!({"v": 1.5})]);
+    assert!(refused("SELECT * FROM 'mqtt:home/+/t'").contains("is a topic, and a text in single quotes is a file"));
     assert!(refused("SELECT v FROM eight").contains("there is no source, view or table 'eight'"));
     server.sql_ok("DROP QUERY seven; DROP QUERY plain; DROP QUERY sums");
     assert!(refused("SELECT v FROM plain").contains("there is no source, view or table 'plain'"));

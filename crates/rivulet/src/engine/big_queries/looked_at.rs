@@ -12,7 +12,9 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use rivulet_connectors::formats::{Format, InputFormat};
 use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Source, SourceError};
 use rivulet_operators::application::{Address, Application, FormatSpec, Output};
-use rivulet_sql::{BigQuery, Literal, Name, PlannedSource, Position, Scope, SourceDeclaration, relations_of};
+use rivulet_sql::{
+    BigQuery, Literal, Name, PlannedSource, Position, Scope, SourceDeclaration, name_in_sql, relations_of,
+};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -71,6 +73,24 @@ impl BigQueries {
             }
         }
         Ok(())
+    }
+
+    /// What is said where a SELECT could not be planned: of the name of an application, what to read in its place.
+    pub(super) fn refused_look(&self, tenant: &Tenant, query: &BigQuery, error: ServiceError) -> ServiceError {
+        for (parts, position) in relations_of(query).unwrap_or_default() {
+            let [text] = parts.as_slice() else { continue };
+            let is_about = (error.line, error.column) == (Some(position.line), Some(position.column));
+            let Some(running) = self.queries.applications.find(&tenant.named(text)).ok().filter(|_| is_about) else {
+                continue;
+            };
+            let application = name_in_sql(text);
+            let parts = parts_of(&running.application).map(|part| format!("FROM {application}.{}", name_in_sql(part)));
+            let parts: Vec<String> = parts.collect();
+            return ServiceError::invalid(format!("'{text}' is an application, whose inputs and outputs can be read"))
+                .at(position.line, position.column)
+                .with_hint(format!("write {}", parts.join(" or ")));
+        }
+        error
     }
 
     /// Opens the results of queries that a SELECT of a tenant reads.
@@ -144,9 +164,14 @@ impl BigQueries {
         if let Some(place) = one.inputs.iter().position(|input| input.name == part) {
             let (input, topics) = (&one.inputs[place], &running.topics.inputs[place]);
             if topics.source.is_some() {
-                return Err(no_topic(name, "comes from", &input.address).with_hint(
-                    "declare a source of the same address and read that, or read the results of a query by its name",
-                ));
+                // Nobody else can listen where the application does.
+                let hint = match input.address.connector.as_str() {
+                    "http" => "read the results of a query by its name: FROM query",
+                    _ => {
+                        "declare a source of the same address and read that, or read the results of a query: FROM query"
+                    }
+                };
+                return Err(no_topic(name, "comes from", &input.address).with_hint(hint));
             }
             let columns = |places: &[usize]| {
                 let names = places.iter().map(|&column| input.schema.field(column).name().as_str());
@@ -253,10 +278,14 @@ fn no_topic(name: &Name, how: &str, address: &Address) -> ServiceError {
     placed(ServiceError::invalid(message), name)
 }
 
-fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
+/// The names of its inputs and outputs.
+fn parts_of(application: &Application) -> impl Iterator<Item = &str> {
     let inputs = application.inputs.iter().map(|input| input.name.as_str());
-    let outputs = application.outputs.iter().map(|output| output.name.as_deref().unwrap_or(OUTPUT));
-    let known: Vec<&str> = inputs.chain(outputs).collect();
+    inputs.chain(application.outputs.iter().map(|output| output.name.as_deref().unwrap_or(OUTPUT)))
+}
+
+fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
+    let known: Vec<&str> = parts_of(application).collect();
     let message = format!("the application '{}' has no input or output '{part}'", application.name);
     placed(ServiceError::not_found(message), name).with_hint(format!("there are {}", known.join(", ")))
 }

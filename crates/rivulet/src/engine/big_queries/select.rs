@@ -197,7 +197,8 @@ impl BigQueries {
         let host = Host { files: self.opener.files.clone(), ..Host::default() };
         let mut scope = with_files(&query, &self.scope(tenant), &host)?;
         self.add_looked_at(tenant, &query, &mut scope, may)?;
-        let plan = Arc::new(plan_look(&query, &scope)?);
+        let plan = plan_look(&query, &scope).map_err(|error| self.refused_look(tenant, &query, error.into()))?;
+        let plan = Arc::new(plan);
         if !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
