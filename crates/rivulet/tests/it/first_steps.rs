@@ -114,7 +114,7 @@ fn errors_stand_where_they_belong_and_say_what_to_do() {
     let functions = server.sql_ok("SHOW FUNCTIONS LIKE 'ROW%'").to_string();
     assert!(functions.contains("row_number"), "{functions}");
     let described = server.sql_ok("DESCRIBE FUNCTION Dense_Rank").to_string();
-    assert!(described.contains("dense_rank() OVER (PARTITION BY key ORDER BY x)"), "{described}");
+    assert!(described.contains("dense_rank() OVER (PARTITION BY window_start, window_end ORDER BY x)"), "{described}");
     let help = run(&server, folder.path(), &["query", "--help"], "");
     assert!(String::from_utf8(help.stdout).unwrap().contains("rivulet query why north_1"));
 }
