@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::checkpoints::run;
 use crate::engine::open;
-use crate::server::Publisher;
+use crate::server::{Publisher, wait};
 use crate::support::AsOperator;
 
 const BEACONS: &str = "CREATE APPLICATION beacons (site TEXT, between TEXT DEFAULT ' > ')
@@ -36,6 +36,8 @@ fn json_is_written_as_it_is_and_names_with_dots_as_objects_where_asked() {
     for (device, rssi) in [("a", -70), ("say \\\"b\\\"", -60)] {
         sender.publish("in/s", &format!("{{\"device\": \"{device}\", \"radio\": {{\"rssi\": {rssi}}}}}"));
     }
+    // What is still on its way when the server stops is lost.
+    wait("both events", || engine.status().applications[0].events == 2);
     // The list is kept.
     run(&engine, "CHECKPOINT");
     drop((sender, listener));
