@@ -304,7 +304,7 @@ impl TransactionalSink for Told {
 
     fn commit(&mut self, _: u64) -> Result<bool, SinkError> {
         self.asked += 1;
-        let is_done = self.asked % 4 == 0;
+        let is_done = self.asked.is_multiple_of(4);
         if self.asked % 4 == 1 || is_done {
             self.log.lock().push((self.place, is_done));
         }

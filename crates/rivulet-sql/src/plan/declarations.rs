@@ -310,8 +310,11 @@ const INPUT_OPTIONS: [&str; 7] =
 const SOURCE_OPTIONS: [&str; 6] =
     ["key", "key_field", "key_column", "partition_column", "offset_column", "timestamp_column"];
 
-/// Those of them that name a column, what it has, and its type.
-const SOURCE_COLUMNS: [(&str, SourcePart, fn() -> DataType); 4] = [
+/// An option that names a column, what the column has, and its type.
+type ColumnOption = (&'static str, SourcePart, fn() -> DataType);
+
+/// The options that name a column.
+const SOURCE_COLUMNS: [ColumnOption; 4] = [
     ("key_column", SourcePart::Key, || DataType::Utf8),
     ("partition_column", SourcePart::Partition, || DataType::Int64),
     ("offset_column", SourcePart::Offset, || DataType::Int64),

@@ -177,8 +177,8 @@ fn each_event_counts_with_the_values_of_its_moment_however_often_the_server_is_k
     for _ in 0..kills(5) {
         world.kill_in(random(&mut seed) % 300);
         for _ in 0..STEPS {
-            if random(&mut seed) % 4 > 0 {
-                let topic = if random(&mut seed) % 2 == 0 { 0 } else { random(&mut seed) % TOPICS };
+            if !random(&mut seed).is_multiple_of(4) {
+                let topic = if random(&mut seed).is_multiple_of(2) { 0 } else { random(&mut seed) % TOPICS };
                 let n = random(&mut seed) % 1_000;
                 sent += 1;
                 world.settle(WINDOW);

@@ -164,7 +164,7 @@ fn rows_may_be_posted_together_to_one_address() {
         said(&engine, &format!("CREATE QUERY {room} FROM APPLICATION hooks WITH (room => '{room}')"));
     }
     let events: Vec<String> = (1..=500).map(|n| format!("{{\"n\": {n}}}")).collect();
-    let of_room = |n: usize| if n % 2 == 0 { "in/a" } else { "in/b" };
+    let of_room = |n: usize| if n.is_multiple_of(2) { "in/a" } else { "in/b" };
     let events: Vec<(&str, &str)> = events.iter().enumerate().map(|(n, event)| (of_room(n), event.as_str())).collect();
     publish(&engine, &events);
     let rows = || -> Vec<Value> {

@@ -27,7 +27,7 @@ fn files_of_every_kind_keep_every_type() {
         let address = format!("file:{}", folder.path().join(format!("rows.{ending}")).display());
         let mut spec = sink(&address, rows.columns.schema());
         spec.format = Some(format(written));
-        fill(&spec, &[rows.clone()]).unwrap();
+        fill(&spec, std::slice::from_ref(&rows)).unwrap();
         let mut spec = source(&address, "name TEXT");
         spec.schema = rows.columns.schema();
         spec.columns = (0..7).collect();

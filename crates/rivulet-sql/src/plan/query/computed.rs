@@ -20,12 +20,11 @@ use crate::plan::{defect, with_room};
 use crate::scope::SourceDeclaration;
 use crate::statement::{ComputedColumn, Name};
 
+/// Columns, and for each the expression that computes it.
+type Planned = (Vec<Field>, Vec<Arc<dyn PhysicalExpr>>);
+
 /// The columns, and what computes them of the declared ones, by the places of these.
-pub(crate) fn plan(
-    source: &Name,
-    written: &[ComputedColumn],
-    declared: &Schema,
-) -> Result<(Vec<Field>, Vec<Arc<dyn PhysicalExpr>>), SqlError> {
+pub(crate) fn plan(source: &Name, written: &[ComputedColumn], declared: &Schema) -> Result<Planned, SqlError> {
     with_room(source.position, || {
         let none: SchemaRef = Arc::new(Schema::empty());
         let planned = plan_over(written, &source.text, declared, (&[], &none), outgoing_type)?;

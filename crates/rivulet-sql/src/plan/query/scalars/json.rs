@@ -28,12 +28,12 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// The functions that may be called.
 pub(super) fn functions() -> [Arc<ScalarUDF>; 2] {
-    [JsonFunction::new(Which::Object), JsonFunction::new(Which::Array)]
+    [JsonFunction::udf(Which::Object), JsonFunction::udf(Which::Array)]
 }
 
 /// A value as JSON; null where it is null.
 pub(in crate::plan) fn json_of() -> Arc<ScalarUDF> {
-    JsonFunction::new(Which::Value)
+    JsonFunction::udf(Which::Value)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +50,7 @@ struct JsonFunction {
 }
 
 impl JsonFunction {
-    fn new(which: Which) -> Arc<ScalarUDF> {
+    fn udf(which: Which) -> Arc<ScalarUDF> {
         Arc::new(ScalarUDF::from(Self { which, signature: Signature::variadic_any(Volatility::Immutable) }))
     }
 }
