@@ -3,46 +3,46 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Microseconds since the Unix epoch.
+/// A clock, in microseconds since the Unix epoch.
 ///
-/// The host reads it once for each activation of a task and passes it down in the [`Context`](crate::Context);
+/// The host reads it once for each activation of a task and passes the time down in the [`Context`](crate::Context);
 /// operators never see the clock itself.
 pub trait Clock: Send + Sync {
-    /// The present, in microseconds since the Unix epoch. It never goes back; it leaps when the machine's clock is set
+    /// The present, in microseconds since the Unix epoch. It never goes back. It leaps when the machine's clock is set
     /// forward.
     fn now_us(&self) -> i64;
 
-    /// Microseconds since some moment, for durations: goes on evenly when the machine's clock is set. The same as
-    /// [`Clock::now_us`] on a clock that nobody sets.
+    /// Microseconds since some moment, for durations. It does not change its pace when the machine's clock is set. On a
+    /// clock that is never set it equals [`Clock::now_us`].
     fn steady_us(&self) -> i64 {
         self.now_us()
     }
 
-    /// How often the clock has leapt. Whoever has seen a time from behind a leap sees it here.
+    /// How often the clock has leapt. A reader that has seen a time behind a leap sees the leap counted here.
     fn leap_count(&self) -> usize {
         0
     }
 
-    /// Its last leaps.
+    /// The last leaps.
     fn leaps(&self) -> Leaps {
         Leaps::default()
     }
 }
 
-/// The leaps of a clock: times that it has never shown, because it was set forward. They did not pass, so they are no
+/// The leaps of a clock: stretches of time that it skipped when it was set forward. They did not pass, so they are not
 /// part of a silence.
 #[derive(Clone, Debug, Default)]
 pub struct Leaps {
-    /// From where to where, in order; not all there were.
+    /// Begin and end of each leap, in order; the oldest ones may be forgotten.
     last: Option<Arc<[(i64, i64)]>>,
     count: usize,
 }
 
 impl Leaps {
-    /// How many leaps are kept: more of them within one silence are not told from time that passed.
+    /// How many leaps are kept. A silence with more leaps than this counts the forgotten ones as time that passed.
     const KEPT_MAX: usize = 16;
 
-    /// These and one more, later than all of them, in microseconds since the Unix epoch.
+    /// These leaps and a later one, in microseconds since the Unix epoch.
     #[must_use]
     pub fn with(&self, from_us: i64, to_us: i64) -> Self {
         let known = self.all();
@@ -51,7 +51,7 @@ impl Leaps {
         Self { last: Some(last), count: self.count + 1 }
     }
 
-    /// How many there were.
+    /// How many leaps there were.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -60,15 +60,14 @@ impl Leaps {
         self.last.as_deref().unwrap_or_default()
     }
 
-    /// How many microseconds passed from one time on the clock to another; less than 0 if that is earlier.
+    /// How many microseconds passed between two times on the clock; negative if the second is earlier.
     pub fn passed_us(&self, from_us: i64, to_us: i64) -> i64 {
         let leapt =
             |&(leap_from_us, leap_to_us): &(i64, i64)| (to_us.min(leap_to_us) - from_us.max(leap_from_us)).max(0);
         to_us.saturating_sub(from_us).saturating_sub(self.all().iter().map(leapt).sum())
     }
 
-    /// What the clock shows when `by_us` microseconds have passed since it showed `from_us`, as far as it has leapt
-    /// yet.
+    /// What the clock shows `by_us` microseconds after it showed `from_us`, given the leaps so far.
     pub fn after_us(&self, from_us: i64, by_us: i64) -> i64 {
         self.all().iter().fold(from_us.saturating_add(by_us), |at_us, &(leap_from_us, leap_to_us)| {
             match from_us < leap_to_us && at_us > leap_from_us {
@@ -79,7 +78,7 @@ impl Leaps {
     }
 }
 
-/// A clock that stands still until it is told otherwise; for tests and simulation.
+/// A clock that moves only when told, for tests and simulation.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_us: AtomicI64,
@@ -92,7 +91,7 @@ impl ManualClock {
         Self { now_us: AtomicI64::new(now_us), leaps: Mutex::default() }
     }
 
-    /// Sets the clock, as if the time until then had passed.
+    /// Sets the clock, as if the time up to then had passed.
     pub fn set_us(&self, now_us: i64) {
         self.now_us.store(now_us, Ordering::SeqCst);
     }
@@ -102,7 +101,7 @@ impl ManualClock {
         self.now_us.fetch_add(by_us, Ordering::SeqCst);
     }
 
-    /// Sets the clock forward by `by_us`, in which no time passes.
+    /// Sets the clock forward by `by_us` without time passing.
     pub fn leap_us(&self, by_us: i64) {
         let mut leaps = self.leaps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let from_us = self.now_us.fetch_add(by_us, Ordering::SeqCst);
@@ -139,7 +138,7 @@ mod tests {
             [(0, 100, 100), (0, 1_100, 100), (90, 1_110, 20), (1_100, 1_200, 100), (0, 1_300, 250), (1_260, 1_300, 40)]
         {
             assert_eq!(leaps.passed_us(from_us, to_us), passed_us, "{from_us} to {to_us}");
-            // A moment within a leap is never shown; the end of one is the moment in which it begins.
+            // A time within a leap is never shown; the end of a leap is the moment at which it begins.
             let after_us = leaps.after_us(from_us, passed_us);
             assert!(after_us == to_us || leaps.passed_us(after_us, to_us) == 0, "{from_us} to {to_us}: {after_us}");
         }

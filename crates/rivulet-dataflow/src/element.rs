@@ -12,11 +12,11 @@ use crate::{LogPosition, Slot};
 
 /// Rows of many queries at once.
 ///
-/// `columns` holds the declared (or computed) columns; the three buffers beside it hold, for each row, the query it
-/// belongs to and its two times. All have the same length. Cloning shares the buffers.
+/// `columns` holds the declared (or computed) columns. The three buffers beside it hold, for each row, the slot of its
+/// query and its two times. All four have the same length. Cloning shares the buffers.
 ///
-/// Results of big queries may change: then a row may take back an equal row that came before ([`Batch::retracts`]). A
-/// changed row is two: the old one taken back, and behind it the new one.
+/// Results of big queries may change: a row may retract an equal row that came before ([`Batch::retracts`]). A changed
+/// row is two rows: the retraction of the old row, followed by the new row.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The slot of each row's query.
@@ -28,14 +28,14 @@ pub struct Batch {
     pub arrival_us: ScalarBuffer<i64>,
     /// The columns of the rows. A batch without columns still has a row count.
     pub columns: RecordBatch,
-    /// Which rows take back an equal one that came before; `None` if none does, as always in small queries.
+    /// Which rows retract an equal row that came before; `None` if none does, as always in small queries.
     pub retracts: Option<BooleanBuffer>,
-    /// Where the event of each row stands in the log; `None` if none is in one.
+    /// Position of each row's event in the log; `None` if no event of the batch is in the log.
     pub positions: Option<ScalarBuffer<LogPosition>>,
 }
 
 impl Batch {
-    /// A batch from its parts.
+    /// Makes a batch from its parts.
     ///
     /// # Panics
     /// If the parts differ in length.
@@ -56,7 +56,7 @@ impl Batch {
         Self { slots, event_time_us, arrival_us, columns, retracts: None, positions: None }
     }
 
-    /// The same rows, of which those marked take back an equal one that came before.
+    /// The same rows, with marks for those that retract an equal earlier row.
     ///
     /// # Panics
     /// If there is not one mark for each row.
@@ -65,7 +65,7 @@ impl Batch {
         Self { retracts: retracts.filter(|marks| marks.has_true()), ..self }
     }
 
-    /// The same rows, of events that stand there in the log.
+    /// The same rows, with the positions of their events in the log.
     ///
     /// # Panics
     /// If there is not one position for each row.
@@ -74,13 +74,13 @@ impl Batch {
         Self { positions, ..self }
     }
 
-    /// Where the event of `row` stands in the log; 0 if in none.
+    /// Position in the log of the event of `row`; 0 if the event is not in the log.
     #[inline]
     pub fn position(&self, row: usize) -> LogPosition {
         self.positions.as_ref().map_or(0, |all| all[row])
     }
 
-    /// Whether `row` takes back an equal one that came before.
+    /// Whether `row` retracts an equal earlier row.
     pub fn is_retraction(&self, row: usize) -> bool {
         self.retracts.as_ref().is_some_and(|marks| marks.value(row))
     }
@@ -90,7 +90,7 @@ impl Batch {
         self.columns.num_rows()
     }
 
-    /// Whether there is no row.
+    /// Whether the batch has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows() == 0
     }
@@ -117,7 +117,7 @@ impl Batch {
                 &without_nulls
             }
         };
-        // Which rows stay is worked out once for all columns.
+        // The predicate is prepared once and applied to all columns.
         let predicate = FilterBuilder::new(keep).optimize().build();
         let times = |times_us: &ScalarBuffer<i64>| -> Result<ScalarBuffer<i64>, ArrowError> {
             let kept = predicate.filter(&Int64Array::new(times_us.clone(), None))?;
@@ -139,7 +139,7 @@ impl Batch {
     /// The rows at `rows`, in that order.
     pub fn take(&self, rows: &[u32]) -> Result<Self, ArrowError> {
         let indices = UInt32Array::from(rows.to_vec());
-        // Without columns only the number of rows is left of them.
+        // A batch without columns has only its number of rows to keep.
         let columns = match self.columns.num_columns() {
             0 => {
                 let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
@@ -157,10 +157,10 @@ impl Batch {
         .with_positions(self.positions.as_ref().map(|all| rows.iter().map(|&row| all[row as usize]).collect())))
     }
 
-    /// Batches with the same columns one behind the other as one.
+    /// Concatenates batches with the same columns.
     ///
     /// # Panics
-    /// If there is no batch.
+    /// If `batches` is empty.
     pub fn concat(mut batches: Vec<Self>) -> Result<Self, ArrowError> {
         if let [_] = batches[..] {
             return Ok(batches.remove(0));
@@ -192,12 +192,12 @@ impl Batch {
     }
 }
 
-/// A change to the set of queries a dataflow serves; it travels in band, so that it is ordered with the rows.
+/// A change to the set of queries a dataflow serves. It travels in band, so it is ordered with the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// These slots are new; their parameters are in the slot table.
     AddSlots(Vec<Slot>),
-    /// These slots are gone: forget everything about them. The slot numbers may come back with other queries.
+    /// These slots are removed: operators forget all their state. The slot numbers may be used again by other queries.
     RemoveSlots(Vec<Slot>),
 }
 
@@ -206,17 +206,18 @@ pub enum Control {
 pub enum Element {
     /// Rows.
     Batch(Batch),
-    /// No row older than this event time (microseconds since the epoch) will follow from any input, and one that does
-    /// is late. For big queries; small queries have an event clock per slot, kept by the operator that needs it.
+    /// No row older than this event time (microseconds since the epoch) will follow from any input; a row that is older
+    /// is late. Only big queries have watermarks: in small queries each slot has an event clock, kept by the operator
+    /// that needs it.
     Watermark(i64),
-    /// State before this element belongs to the checkpoint with this number.
+    /// The state before this element belongs to the checkpoint with this number.
     Barrier(u64),
-    /// Nothing comes for now, and nobody downstream waits for this input any more. An operator that holds rows back
-    /// only to send fewer emits them: the watermark of other inputs would make them late.
+    /// The input is silent for now, and nothing downstream waits for it any more. An operator that holds rows back only
+    /// to send fewer must emit them: the watermark of the other inputs would make them late.
     Idle,
-    /// Queries come and go.
+    /// Queries are added or removed.
     Control(Control),
-    /// Nothing will follow: emit what is open.
+    /// Nothing will follow: operators emit their open windows and end.
     End,
 }
 

@@ -2,13 +2,13 @@
 
 use crate::{Batch, Refusals, Slot};
 
-/// Which of an application's inputs an event came by: the place of its declaration, from 0.
+/// The input of an application by which an event came: the index of its declaration, from 0.
 pub type InputIndex = u8;
 
-/// Where an event stands in the log of events: 1, 2, 3, ..., never used again. 0 for one that is in no log.
+/// The position of an event in the log: 1, 2, 3, ..., never used again; 0 for an event that is not in the log.
 ///
 /// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a
-/// batch may end between two of these. So a position says "done before" only of what was done before a restart.
+/// batch may end between two of these. So a position may be used as "done up to here" only for work before a restart.
 pub type LogPosition = u64;
 
 /// An event as it is put into an inbox.
@@ -16,41 +16,41 @@ pub type LogPosition = u64;
 pub struct Event<'p> {
     /// The input it came by.
     pub input: InputIndex,
-    /// Whom it is for.
+    /// The slot of the query it is for.
     pub slot: Slot,
     /// When it reached the engine, microseconds since the epoch.
     pub arrival_us: i64,
-    /// Where it stands in the log; 0 for nowhere.
+    /// Its position in the log; 0 if it is not in the log.
     pub position: LogPosition,
-    /// Where it was sent to, of an input that reads columns of that; otherwise empty.
+    /// Its topic, for an input that declares columns of the topic; otherwise empty.
     pub topic: &'p [u8],
-    /// Its content.
+    /// Its payload.
     pub payload: &'p [u8],
 }
 
 impl Event<'_> {
-    /// How many bytes of an arena it takes.
+    /// How many bytes of an arena the event takes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.topic.len() + self.payload.len()
     }
 }
 
-/// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each.
+/// Raw events in one arena: payload bytes end to end, with the slot and arrival time of each event.
 ///
-/// The inbox of a group fills one while a worker empties another; neither allocates once the arenas have grown to the
-/// size the load needs.
+/// The inbox of a group fills one arena while a worker empties another. Neither allocates once the arenas have grown to
+/// the size of the load.
 #[derive(Debug, Default)]
 pub struct Events {
     slots: Vec<Slot>,
-    /// The input of each event; empty as long as all came by the first, so that an application with one input has none.
+    /// The input of each event; empty as long as all came by the first input.
     inputs: Vec<InputIndex>,
     /// The position of each event in the log; empty as long as none has any.
     positions: Vec<LogPosition>,
-    /// How long the topic of each event is, which stands before its payload; empty as long as none has any.
+    /// The length of each event's topic, which stands before its payload; empty as long as no event has a topic.
     topic_bytes: Vec<u32>,
     arrival_us: Vec<i64>,
-    /// Where each payload ends in `bytes`.
+    /// The end of each payload in `bytes`.
     ends: Vec<u32>,
     bytes: Vec<u8>,
 }
@@ -74,14 +74,14 @@ impl Events {
         self.push_event(Event { input, slot, arrival_us, position: 0, topic: b"", payload });
     }
 
-    /// Appends an event with all that is known of it; see [`Events::push`].
+    /// Appends an event with all its fields; see [`Events::push`].
     ///
     /// # Panics
     /// If the arena would reach 4 GiB; nothing has been appended then.
     #[inline]
     pub fn push_event(&mut self, event: Event<'_>) {
         let Event { input, slot, arrival_us, position, topic, payload } = event;
-        // Before anything is appended: all vectors have one length whatever happens here.
+        // Checked before anything is appended, so that all vectors keep one length.
         let end = end_of(self.bytes.len(), event.bytes()).expect("an arena of events stays below 4 GiB");
         if !topic.is_empty() || !self.topic_bytes.is_empty() {
             self.topic_bytes.resize(self.slots.len(), 0);
@@ -108,13 +108,13 @@ impl Events {
         self.slots.len()
     }
 
-    /// The number of bytes of payloads, and of topics where these are kept.
+    /// The number of bytes of payloads, and of topics where they are kept.
     #[inline]
     pub fn payload_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is no event.
+    /// Whether there are no events.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -138,19 +138,19 @@ impl Events {
         self.inputs.get(row).copied().unwrap_or(0)
     }
 
-    /// The position of an event in the log; 0 for one that is in none.
+    /// The position of an event in the log; 0 if it is not in the log.
     #[inline]
     pub fn position(&self, row: usize) -> LogPosition {
         self.positions.get(row).copied().unwrap_or(0)
     }
 
-    /// The position of each event in the log; empty if none is in one.
+    /// The position of each event in the log; empty if no event is in the log.
     #[inline]
     pub fn positions(&self) -> &[LogPosition] {
         &self.positions
     }
 
-    /// All that is known of an event.
+    /// One event with all its fields.
     #[inline]
     pub fn event(&self, row: usize) -> Event<'_> {
         Event {
@@ -175,7 +175,7 @@ impl Events {
         &self.bytes[self.start(row) + self.topic_len(row)..self.ends[row] as usize]
     }
 
-    /// Where event `row` was sent to; empty where that is not kept.
+    /// The topic of event `row`; empty where topics are not kept.
     #[inline]
     pub fn topic(&self, row: usize) -> &[u8] {
         let start = self.start(row);
@@ -192,7 +192,7 @@ impl Events {
         self.topic_bytes.get(row).map_or(0, |&bytes| bytes as usize)
     }
 
-    /// How many of the oldest events hold at least `payload_bytes`; all of them if they hold less.
+    /// How many of the oldest events must go to free `payload_bytes`; all of them if that is not enough.
     pub fn rows_to_free(&self, payload_bytes: usize) -> usize {
         match payload_bytes {
             0 => 0,
@@ -244,8 +244,8 @@ impl Events {
         self.bytes.clear();
     }
 
-    /// Gives back memory that is far above what `rows` events with `payload_bytes` need, so that one burst does not
-    /// hold it for ever while a steady load never allocates.
+    /// Releases memory far above the need of `rows` events with `payload_bytes`, so that one burst does not hold it for
+    /// ever and a steady load never allocates.
     pub fn shrink_for(&mut self, rows: usize, payload_bytes: usize) {
         if self.slots.capacity() > 4 * rows + 64 {
             self.slots.shrink_to(2 * rows);
@@ -272,32 +272,32 @@ impl Events {
     }
 }
 
-/// Where a payload of `payload_bytes` behind `bytes` ends; `None` if that does not fit.
+/// The end of a payload of `payload_bytes` that begins at `bytes`; `None` if it does not fit.
 fn end_of(bytes: usize, payload_bytes: usize) -> Option<u32> {
     u32::try_from(bytes.checked_add(payload_bytes)?).ok()
 }
 
 /// The bounded queue in front of a task, as a source sees it.
 pub trait Inbox: Send + Sync {
-    /// Copies one event in. Never blocks, never drops without counting.
+    /// Copies one event in. Never blocks, and never drops without counting.
     fn push(&self, slot: Slot, arrival_us: i64, payload: &[u8]) -> Push;
 
-    /// The same for a message that says where it was sent to. Most inboxes take no notice of that.
+    /// The same for a message with a topic. Most inboxes ignore the topic.
     #[inline]
     fn push_message(&self, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
         let _ = topic;
         self.push(slot, arrival_us, payload)
     }
 
-    /// Whether an event of this size would find room now.
+    /// Whether the inbox has room now for an event of this size.
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
         let _ = (slot, payload_bytes);
         true
     }
 
-    /// Copies an event of the log in. One that several inboxes want is offered when all have room, and `must_fit` then:
-    /// another source may have been faster, so it is taken even if that exceeds the bound by this one event. By default
-    /// it is an event like any other.
+    /// Copies an event of the log in. An event for several inboxes is offered when all of them have room, with
+    /// `must_fit`: if another source was faster, the inbox takes it nevertheless and exceeds its bound by this one
+    /// event. The default is to push it like any other event.
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         let _ = must_fit;
         self.push_message(event.slot, event.arrival_us, event.topic, event.payload)
@@ -307,25 +307,25 @@ pub trait Inbox: Send + Sync {
 /// An event of the log as it is offered to an [`Inbox`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedEvent<'p> {
-    /// Whom it is for.
+    /// The slot of the query it is for.
     pub slot: Slot,
     /// When it reached the engine, microseconds since the epoch.
     pub arrival_us: i64,
-    /// Where it stands in the log.
+    /// Its position in the log.
     pub position: LogPosition,
-    /// Where it was sent to.
+    /// Its topic.
     pub topic: &'p [u8],
-    /// Its content.
+    /// Its payload.
     pub payload: &'p [u8],
 }
 
-/// What became of a pushed event.
+/// The answer of an inbox to a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Push {
-    /// The inbox has it (or has dropped and counted it, where the input says so).
+    /// The inbox has the event, or has dropped and counted it where the input asks for that.
     Taken,
-    /// The inbox is full and does **not** have it: stop reading from where it came, and offer it again later.
+    /// The inbox is full and does **not** have the event: stop reading from its source, and offer it again later.
     Full,
 }
 
@@ -333,8 +333,8 @@ pub enum Push {
 pub trait Decoder: Send {
     /// Decodes all events into one batch with the declared schema, in order.
     ///
-    /// An event that does not fit is refused ([`Reason::Decode`](crate::Reason::Decode)) and leaves no row; the others
-    /// are unharmed. An event may give several rows. Event times are not assigned here: `event_time_us` equals
+    /// An event that does not fit is refused ([`Reason::Decode`](crate::Reason::Decode)) and gives no row; it does not
+    /// affect the others. An event may give several rows. Event times are not assigned here: `event_time_us` equals
     /// `arrival_us`.
     fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch;
 }

@@ -1,29 +1,31 @@
-//! Memory that is asked for before it is needed.
+//! Prefetching: memory is requested before it is needed.
 //!
-//! Each row of a batch belongs to another query, and the state of a million queries is in no cache: a row would wait
-//! for memory at each step from its slot to its state. But a batch knows the slots of all its rows. So the state of a
-//! row is asked for while the rows before it are processed, and many lines are on their way at a time.
+//! Each row of a batch belongs to another query, and the state of a million queries fits in no cache. Without
+//! prefetching a row would wait for memory at each step from its slot to its state. But a batch knows the slots of all
+//! its rows. So the state of a row is requested while the rows before it are processed, and many cache lines are in
+//! flight at a time.
 
-/// How many rows lie between two steps on the way to a row's state: about as many as lines may be on their way at once.
+/// How many rows lie between two steps on the way to a row's state: about as many as cache lines may be in flight at
+/// once.
 const ROWS: usize = 16;
 
-/// Asks for the memory of a value without waiting for it.
+/// Requests the memory of a value without waiting for it.
 #[inline]
 pub fn fetch<T: ?Sized>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program can see, whatever the address.
+        // SAFETY: a prefetch has no effect that the program can see, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
 
-/// Asks for the state of rows that come later in a batch of `rows` rows. To be called before each `row`, from 0 on.
+/// Requests the state of later rows in a batch of `rows` rows. The caller calls it before each `row`, from 0 on.
 ///
-/// `first` is given a row some way ahead and [fetches](fetch) what lies at the place of its slot. `second` is given a
-/// row half as far ahead, whose place has arrived by then: it reads that and fetches what it leads to.
+/// `first` gets a row some way ahead and [fetches](fetch) the place of its slot. `second` gets a row half as far ahead,
+/// whose place has arrived by then: it reads that place and fetches the memory it points to.
 #[inline]
 pub fn fetch_ahead(row: usize, rows: usize, first: impl Fn(usize), second: impl Fn(usize)) {
     if row == 0 {

@@ -1,29 +1,27 @@
-//! One zero and one NaN: floating point numbers in the one form that the engine keeps them in.
+//! One zero and one NaN: the canonical form of floating-point numbers in the engine.
 //!
-//! SQL holds 0 and -0 equal, and all NaN. The kernels that compare, sort, hash and group look at bits instead, where 0
-//! and
-//! -0 differ and a NaN with its sign bit set (0.0 / 0.0 sets it on some machines) is the least number. So numbers are
-//! brought into one form where they come from: where payloads are decoded, where expressions are evaluated, and where
-//! aggregates give their results. Then comparing bits gives what SQL wants everywhere: NaN equals NaN and is greater
-//! than every other number.
+//! SQL holds 0 and -0 equal, and all NaN. The kernels that compare, sort, hash and group look at bits instead: there 0
+//! and -0 differ, and a NaN with its sign bit set (0.0 / 0.0 sets it on some machines) is the least number. So numbers
+//! are made canonical at their origin: where payloads are decoded, expressions evaluated and aggregates computed. Then
+//! a comparison of bits does what SQL wants everywhere: NaN equals NaN and is greater than every other number.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float32Array, Float64Array};
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 
-/// The number itself, with one NaN for all and 0 for -0.
+/// The canonical form: one NaN for all, and 0 for -0.
 #[inline]
 pub fn canonical_float(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }
 
-/// The column with one NaN and one zero; the column itself if it is like that or holds no floating point numbers.
+/// The column in canonical form; the column itself if nothing changes or it holds no floating-point numbers.
 pub fn canonical_floats(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float64 => {
             let values = column.as_primitive::<Float64Type>();
-            // Without an early end the loop is vectorised; most batches have nothing to change.
+            // A loop without an early exit is vectorised, and most batches have nothing to change.
             let is_other = |value: &f64| value.to_bits() != canonical_float(*value).to_bits();
             match values.values().iter().fold(false, |any, value| any | is_other(value)) {
                 true => Arc::new(values.unary::<_, Float64Type>(canonical_float) as Float64Array),

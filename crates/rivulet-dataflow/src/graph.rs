@@ -1,4 +1,4 @@
-//! A dataflow as planned: operators and the edges between them. What runs is an instance of it.
+//! A dataflow as planned: operators and the edges between them. Tasks run instances of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use arrow::datatypes::SchemaRef;
 
 use crate::{Chain, KeyGroups, Operator, StateFrame};
 
-/// Makes instances of one operator and says what they do. A plan holds factories, so that one plan serves any number
-/// of groups and tasks.
+/// Makes instances of one operator and describes it. A plan holds factories, so that one plan serves any number of
+/// groups and tasks.
 pub trait OperatorFactory: Send + Sync {
-    /// A new instance without state.
+    /// Makes a new instance without state.
     fn create(&self) -> Box<dyn Operator>;
 
     /// What the operator does, for `EXPLAIN`.
     fn describe(&self) -> Description;
 
-    /// Whether instances keep anything between batches. Dataflows are cut at stateful operators.
+    /// Whether instances keep state between batches. Dataflows are cut at stateful operators.
     fn is_stateful(&self) -> bool;
 
-    /// Whether it compares rows and passes them on as they are, or not at all: with a condition, or with the row that
-    /// it passed on before. What it remembers then stays right when a query gets another value that stands in it or
-    /// before it, and so does what those behind it remember.
+    /// Whether the operator only compares rows and passes each on unchanged or drops it: it compares them with a
+    /// condition, or with the row that it passed on before. When a parameter of the condition or of an operator before
+    /// it changes, its state stays valid, and so does the state of the operators behind it.
     fn only_compares(&self) -> bool {
         false
     }
 
-    /// Of a frame that its instances have exported, the columns that are the key of each row, in the order of the
-    /// operator's keys; `None` of what keeps no state by key, and of a frame that is not its own.
+    /// The key columns of a frame that an instance has exported, in the order of the operator's keys. `None` if the
+    /// operator has no state by key, or the frame belongs to another operator.
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
         let _ = frame;
         None
@@ -42,27 +42,27 @@ pub struct Description {
     pub operator: String,
     /// What exists once for all queries of the group.
     pub shared: Vec<String>,
-    /// What each query has of its own.
+    /// What each query has for itself.
     pub per_slot: Vec<String>,
 }
 
 /// How rows travel between two operators, each of which may have several parallel instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EdgeKind {
-    /// From each instance to the one beside it; such neighbours fuse into one chain.
+    /// From each instance to the instance with the same number; such neighbours fuse into one chain.
     Forward,
     /// To the next instance in turn.
     RoundRobin,
-    /// To the instance that has the key: the values of these columns, by place.
+    /// To the instance that has the key: the values of the columns at these indices.
     Hash(Vec<usize>),
-    /// To the only instance that there is.
+    /// To the single instance of the downstream node.
     Gather,
-    /// To the only instance that there is, and not what leaves the node: rows that are made of those that it refuses.
-    /// It does not part the stage of the node.
+    /// To the single instance of the downstream node: rows made of the refusals of the upstream node, instead of its
+    /// output. Such an edge does not end the stage of the upstream node.
     Refused {
-        /// Those that are late.
+        /// Whether late rows are sent.
         late: bool,
-        /// All others.
+        /// Whether rows refused for other reasons are sent.
         others: bool,
     },
 }
@@ -80,29 +80,29 @@ impl fmt::Display for EdgeKind {
     }
 }
 
-/// The place of a node in its dataflow.
+/// The index of a node in its dataflow.
 pub type NodeId = usize;
 
-/// A step of a dataflow, and the columns that leave it.
+/// A step of a dataflow, and the columns of its output.
 #[derive(Clone)]
 pub struct Node {
-    /// What it does.
+    /// What the node does.
     pub work: Work,
-    /// The columns of the rows that leave it; of a sink, those that it takes.
+    /// The columns of the node's output; of a sink, the columns of its input.
     pub schema: SchemaRef,
-    /// By which of its keys rows are brought to its instances, as places among them and in their order; `None`: by all.
-    /// The rows of a key can be together already because those of a part of it are.
+    /// The keys by which rows are distributed to the instances of the node, as indices into its keys, in order; `None`
+    /// for all keys. Distributing by a part of the key is enough to bring all rows of a key together.
     pub divided_by: Option<Vec<usize>>,
 }
 
 /// What a node does.
 #[derive(Clone)]
 pub enum Work {
-    /// Gives the rows of a source, by its place in the plan's list.
+    /// Emits the rows of a source, given by its index in the plan's list.
     Source(usize),
     /// Processes rows.
     Operator(Arc<dyn OperatorFactory>),
-    /// Takes the results, by the place of the sink in the plan's list.
+    /// Writes the results to a sink, given by its index in the plan's list.
     Sink(usize),
 }
 
@@ -113,13 +113,13 @@ pub struct Edge {
     pub from: NodeId,
     /// The downstream node.
     pub to: NodeId,
-    /// Which input of the downstream node it is: 0, or 1 for the right side of a join.
+    /// The input of the downstream node: 0, or 1 for the right side of a join.
     pub input: usize,
     /// How rows travel.
     pub kind: EdgeKind,
 }
 
-/// The directed acyclic graph of operators of an application or big query. Nodes stand behind those that they read.
+/// The directed acyclic graph of operators of an application or big query. A node comes after all nodes that it reads.
 #[derive(Clone, Default)]
 pub struct Dataflow {
     nodes: Vec<Node>,
@@ -128,25 +128,25 @@ pub struct Dataflow {
 }
 
 impl Dataflow {
-    /// Adds a node that reads nothing yet.
+    /// Adds a node without inputs.
     pub fn add(&mut self, work: Work, schema: SchemaRef) -> NodeId {
         self.nodes.push(Node { work, schema, divided_by: None });
         self.nodes.len() - 1
     }
 
-    /// Connects the node `from` with the input number `input` of `to`.
+    /// Connects the node `from` with input number `input` of `to`.
     ///
     /// # Panics
-    /// If one of the nodes is not there, or `to` does not stand behind `from`.
+    /// If one of the nodes does not exist, or `to` does not come after `from`.
     pub fn connect(&mut self, from: NodeId, to: NodeId, input: usize, kind: EdgeKind) {
         assert!(from < to && to < self.nodes.len(), "an edge leads from node {from} to a later one, not {to}");
         self.edges.push(Edge { from, to, input, kind });
     }
 
-    /// Says by which of its keys rows are brought to the instances of a node; see [`Node::divided_by`].
+    /// Sets the keys by which rows are distributed to the instances of a node; see [`Node::divided_by`].
     ///
     /// # Panics
-    /// If the node is not there.
+    /// If the node does not exist.
     pub fn divide(&mut self, node: NodeId, keys: Vec<usize>) {
         self.nodes[node].divided_by = Some(keys);
     }
@@ -164,18 +164,18 @@ impl Dataflow {
         to
     }
 
-    /// Divides keys among key groups in another way than by default.
+    /// Sets how keys are divided among key groups.
     #[must_use]
     pub fn with_key_groups(self, key_groups: KeyGroups) -> Self {
         Self { key_groups, ..self }
     }
 
-    /// How keys are divided among key groups, by which state is saved and shared out among instances.
+    /// How keys are divided among key groups, the unit in which state is saved and divided among instances.
     pub fn key_groups(&self) -> KeyGroups {
         self.key_groups
     }
 
-    /// The nodes, each behind those that it reads.
+    /// The nodes; each comes after all nodes that it reads.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -197,7 +197,7 @@ impl Dataflow {
 }
 
 impl Work {
-    /// Makes its operator, if it is one.
+    /// The factory of the node's operator, if the node is an operator.
     pub fn factory(&self) -> Option<&Arc<dyn OperatorFactory>> {
         match self {
             Self::Operator(factory) => Some(factory),
@@ -205,7 +205,7 @@ impl Work {
         }
     }
 
-    /// What it does, in one word or two.
+    /// What the node does, in one or two words.
     pub fn name(&self) -> String {
         match self {
             Self::Source(_) => "source".into(),
@@ -228,7 +228,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// These operators, first to last.
+    /// Makes a line of these operators, first to last.
     pub fn new(factories: Vec<Arc<dyn OperatorFactory>>) -> Self {
         Self { factories }
     }
@@ -238,7 +238,7 @@ impl Line {
         &self.factories
     }
 
-    /// A chain of new instances.
+    /// Makes a chain of new instances.
     pub fn chain(&self) -> Chain {
         Chain::new(self.factories.iter().map(|factory| factory.create()).collect())
     }

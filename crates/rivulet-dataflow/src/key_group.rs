@@ -1,27 +1,27 @@
-//! Key groups: the hash ranges of keys in which state is saved, moved and shared out among instances.
+//! Key groups: the hash ranges of keys in which state is saved, moved and divided among instances.
 
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The low bits of the hash of a key, as many as any division into key groups looks at. Operators keep them beside
-/// their state and know of no key groups.
+/// The low bits of the hash of a key, as many as any division into key groups uses. Operators keep these bits beside
+/// their state and do not know key groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash(u16);
 
 impl KeyHash {
-    /// That of a key given as bytes. The hash is XXH3 (64 bits, seed 0), which is stable across versions, machines and
+    /// The hash of a key given as bytes: XXH3 (64 bits, seed 0), which is stable across versions, machines and
     /// processes, as a storage format needs.
     pub fn of(key: &[u8]) -> Self {
         Self::of_hash(xxh3_64(key))
     }
 
-    /// That of a key whose columns have this hash ([`hash_keys`](crate::hash_keys)).
+    /// From the hash of the key's columns ([`hash_keys`](crate::hash_keys)).
     pub fn of_hash(hash: u64) -> Self {
         Self(hash as u16)
     }
 
-    /// That with these bits. Those of saved state are its key group, which has the same.
+    /// From its bits. For saved state these are the key group, which is made of the same bits.
     pub fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
@@ -48,8 +48,8 @@ impl KeyGroup {
     }
 }
 
-/// How keys are divided among key groups. It belongs to the dataflow and is saved with its state: instances that divide
-/// keys in different ways would look for state in different places.
+/// How keys are divided among key groups. The division belongs to the dataflow and is saved with its state: instances
+/// with different divisions would look for state in different places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyGroups {
     count: u16,
@@ -63,19 +63,19 @@ impl Default for KeyGroups {
 }
 
 impl KeyGroups {
-    /// The hash of keys, by the name under which it is saved.
+    /// The name under which the hash of keys is saved.
     pub const HASH: &str = "xxh3";
 
-    /// So many key groups.
+    /// This number of key groups.
     ///
     /// # Panics
-    /// Unless it is a power of two: a key group is the low bits of a hash.
+    /// Unless `count` is a power of two: a key group is the low bits of a hash.
     pub const fn new(count: u16) -> Self {
         assert!(count.is_power_of_two(), "the number of key groups is a power of two");
         Self { count }
     }
 
-    /// How many there are.
+    /// The number of key groups.
     pub fn count(self) -> u16 {
         self.count
     }
@@ -85,17 +85,17 @@ impl KeyGroups {
         KeyGroup(hash.0 & (self.count - 1))
     }
 
-    /// Which of `instances` parallel instances has the state of this key group: each has a contiguous range.
+    /// Which of `instances` parallel instances has the state of this key group. Each instance has a contiguous range.
     ///
     /// # Panics
     /// If there are no instances.
     pub fn instance(self, key_group: KeyGroup, instances: usize) -> usize {
         assert!(instances > 0, "there is at least one instance");
-        // A division by the power of two: this is asked for every row that is sent by its key.
+        // A shift divides by the power of two: this runs for every row that is sent by its key.
         (usize::from(key_group.0) * instances) >> self.count.trailing_zeros()
     }
 
-    /// The numbers of the key groups whose state one of `instances` parallel instances has.
+    /// The range of key groups of one of `instances` parallel instances.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_a_storage_format() {
-        // These values are on disks: a change here is a change of format.
+        // These values are on disks: to change them is to change the format.
         let key_groups = KeyGroups::default();
         assert_eq!(KeyHash::of(b"").bits(), 0x94c2);
         assert_eq!(key_groups.of(KeyHash::of(b"")).index(), 0xc2);

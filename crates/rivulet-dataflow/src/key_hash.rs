@@ -1,8 +1,8 @@
-//! The hash of keys that stand in columns, for a whole batch at once: which instance of an operator has a key, and in
+//! The hash of keys in columns, for a whole batch at once. It decides which instance of an operator has a key, and in
 //! which key group its state is saved.
 //!
-//! The hash is part of the storage format: it depends on values alone, not on the process, the machine or how columns
-//! are encoded. Keys that SQL holds equal have one hash: null is a value, all NaN are one, 0 and -0 too.
+//! The hash is part of the storage format: it depends on values alone, not on the process, the machine or the encoding
+//! of columns. Keys that SQL holds equal have the same hash: null is a value, all NaN are one, and so are 0 and -0.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::datatypes::{
@@ -15,13 +15,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::float::canonical_float;
 
-/// Begins every hash; an arbitrary odd number.
+/// The start value of every hash; an arbitrary odd number.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Stands for null.
+/// The hash of null.
 const NULL: u64 = 0xa5a5_5a5a_c3c3_3c3c;
 
-/// Puts the hash of each row's values in `columns` into `hashes`, which gets as many as there are `rows`. Without
-/// columns all rows are one key.
+/// Writes the hash of each row's values in `columns` to `hashes`, `rows` values in all. Without columns all rows have
+/// the same key.
 ///
 /// # Errors
 /// A column of a type that cannot be a key.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_hash_is_a_storage_format() {
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(0), Some(1), Some(-1), None]));
-        // These values are on disks: a change here is a change of format.
+        // These values are on disks: to change them is to change the format.
         let expected = [0xe220_a839_7b1d_cdaf, 0xe4d9_7177_1b65_2c20, 0xde0a_564c_bcd0_60c4, 0x1444_a272_5857_2ec5];
         assert_eq!(hashes(&[numbers]), expected);
     }

@@ -74,15 +74,15 @@ pub trait Operator: Send {
         self.process(element, context)
     }
 
-    /// The hash of the key of each row ([`KeyHash::bits`](crate::KeyHash::bits)), where state is by key and so can be
-    /// shared out among instances; with the rows, because one whose key cannot be computed is refused here, and one
-    /// that would never reach the clock of its slot too.
+    /// The hash of the key of each row ([`KeyHash::bits`](crate::KeyHash::bits)), of an operator whose state is by key
+    /// and can be divided among instances. It also returns the batch, without the rows that it refuses: those whose key
+    /// cannot be computed, and those that would never move the clock of their slot.
     fn key_hashes(&mut self, _batch: Batch, _context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
         Err(OperatorError::new("this operator has no state by key"))
     }
 
-    /// Processes the rows `own` of a batch, ascending. The other rows are those of instances beside this one, and do
-    /// nothing here but what they do to the clock of their slot, where it has one.
+    /// Processes the rows `own` of a batch, ascending. The other rows belong to other instances; here they only move
+    /// the clock of their slot, where it has one.
     fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
         if own.is_empty() {
             return Ok(());
@@ -90,44 +90,45 @@ pub trait Operator: Send {
         self.process(Element::Batch(batch.take(own)?), context)
     }
 
-    /// Whether an element has given so much already that the rest of what comes of it waits for [`Operator::go_on`].
-    /// Until that is done the operator is given nothing else, and an element that is not a batch is not passed on. So
-    /// what is in hand stays bounded where one row meets very many, or is in very many windows.
+    /// Whether the last element has more output, which waits for [`Operator::go_on`]. Until that is done the operator
+    /// gets no other element, and an element that is not a batch is not passed on. So the output in memory stays
+    /// bounded where one row meets very many rows or is in very many windows.
     fn has_more(&self) -> bool {
         false
     }
 
-    /// Gives more of what comes of the last element.
+    /// Emits more of the output of the last element.
     fn go_on(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
         Ok(())
     }
 
-    /// When this operator next wants [`Operator::tick`], in clock time (microseconds since the epoch); `None` if only
-    /// elements can make it do anything.
+    /// When this operator next wants [`Operator::tick`], in clock time (microseconds since the epoch); `None` if it
+    /// waits for elements only.
     fn deadline_us(&self) -> Option<i64> {
         None
     }
 
-    /// The same for one slot: when a tick can make the operator do anything for it, if no element comes. An operator
-    /// that cannot tell has all its slots wait for its own deadline; they stay in memory as long as it has one.
+    /// The same for one slot: when a tick can have an effect for it, if no element comes. By default all slots wait for
+    /// the operator's own deadline, and stay in memory as long as it has one.
     fn slot_deadline_us(&self, _slot: Slot) -> Option<i64> {
         self.deadline_us()
     }
 
-    /// Does what is due by `context.now_us`, for example closing windows of silent queries. Results never depend on
-    /// when exactly the host ticks: an element that arrives after a deadline finds the same state with or without it.
+    /// Does what is due by `context.now_us`, for example closes windows of silent queries. Results do not depend on
+    /// when exactly the host ticks: an element that arrives after a deadline finds the same state with or without the
+    /// tick.
     fn tick(&mut self, _context: &mut Context<'_>) -> Result<(), OperatorError> {
         Ok(())
     }
 
-    /// The selected state, leaving it in place; in the column `key_group` the hash of each key. `None` from an operator
-    /// without state.
+    /// Copies the selected state; the column `key_group` holds the hash of each key. `None` from an operator without
+    /// state.
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         self.state_by_key()?.map(|state| state.select(selection)).transpose()
     }
 
-    /// The state by key, from an operator that can encode it in parts; such a one need not say what
-    /// [`Operator::export_state`] is.
+    /// The state by key, from an operator that can encode it in parts. Such an operator need not implement
+    /// [`Operator::export_state`].
     ///
     /// # Errors
     /// State that cannot be exported.
@@ -135,12 +136,12 @@ pub trait Operator: Send {
         Ok(None)
     }
 
-    /// Takes over state that [`Operator::export_state`] gave, replacing what is there for the same slots.
+    /// Imports state that [`Operator::export_state`] gave, replacing the state of the same slots.
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         Err(StateError::Mismatch(format!("state of '{}' given to an operator without state", frame.operator)))
     }
 
-    /// What is held for a slot, for people who ask why nothing comes of it; `None` where there is nothing to tell.
+    /// What the operator holds for a slot, for users who ask why a query gives no result; `None` if it holds nothing.
     fn holding(&self, _slot: Slot) -> Option<Holding> {
         None
     }
@@ -150,14 +151,16 @@ pub trait Operator: Send {
         0
     }
 
-    /// Whether it runs code of users, whose failures are not the engine's. An error or panic costs the rows of the
-    /// slots that the error names; if it names none, the rows of each slot are handed in alone, and those are refused
-    /// that fail then ([`Reason::UserCode`](crate::Reason::UserCode)).
+    /// Whether the operator runs code of users, whose failures are not defects of the engine. An error or panic costs
+    /// the rows of the slots that the error names. If it names none, the rows of each slot are processed alone, and
+    /// those that fail then are refused ([`Reason::UserCode`](crate::Reason::UserCode)).
     ///
-    /// Such an operator keeps a promise: a call that fails has changed no state but that of the slots it names, because
-    /// the other rows are handed in again. It never [has more](Operator::has_more), is not cut by key
-    /// ([`Cut::ByKey`]), and moves its deadline before it calls code in a tick, or a tick that fails would come again
-    /// at once.
+    /// Such an operator must keep these promises:
+    /// - A call that fails has changed only the state of the slots it names, because the other rows are processed
+    ///   again.
+    /// - It never [has more](Operator::has_more) and is not cut by key ([`Cut::ByKey`]).
+    /// - In a tick it moves its deadline before it calls user code; otherwise a tick that fails would come again at
+    ///   once.
     fn runs_user_code(&self) -> bool {
         false
     }
@@ -166,21 +169,21 @@ pub trait Operator: Send {
 /// Operators fused without a queue between them, run depth first.
 pub struct Chain {
     operators: Vec<Box<dyn Operator>>,
-    /// What each operator has emitted and the next has not seen yet; kept between calls for their memory.
+    /// What each operator has emitted and the next has not processed yet. Kept between calls to reuse the memory.
     outputs: Vec<Vec<Batch>>,
-    /// The element, no batch, of which the first operator has more to give: it goes on behind that.
+    /// An element other than a batch for which the first operator has more output. It is passed on after that output.
     held: Option<Element>,
     key_groups: KeyGroups,
 }
 
 impl Chain {
-    /// A chain of these operators, first to last. Without operators it passes everything through.
+    /// Makes a chain of these operators, first to last. An empty chain passes everything through.
     pub fn new(operators: Vec<Box<dyn Operator>>) -> Self {
         let outputs = operators.iter().map(|_| Vec::new()).collect();
         Self { operators, outputs, held: None, key_groups: KeyGroups::default() }
     }
 
-    /// Divides keys among key groups as the dataflow does.
+    /// Sets how the dataflow divides keys among key groups.
     #[must_use]
     pub fn with_key_groups(self, key_groups: KeyGroups) -> Self {
         Self { key_groups, ..self }
@@ -193,8 +196,9 @@ impl Chain {
 
     /// Runs an element through the chain; `sink` receives the batches that come out.
     ///
-    /// An operator that fails keeps no element from the others: what it emitted before, and every element that is not
-    /// a batch, still goes on, so that a slot which leaves is forgotten everywhere. The first error is returned.
+    /// A failing operator does not keep elements from the others: what it emitted before the failure, and every element
+    /// that is not a batch, still goes on, so that every operator forgets a slot that is removed. Returns the first
+    /// error.
     pub fn process(
         &mut self,
         element: Element,
@@ -208,7 +212,7 @@ impl Chain {
         result
     }
 
-    /// The same for an element of one of several inputs of the first operator, of which more may come
+    /// The same for an element of one of several inputs of the first operator. There may be more output
     /// ([`Chain::has_more`]).
     pub fn process_input(
         &mut self,
@@ -237,13 +241,13 @@ impl Chain {
         }
     }
 
-    /// Whether the first operator has more to give of the last element: nothing else is handed in until it has been
-    /// asked to go on.
+    /// Whether the first operator has more output for the last element. Until it is fetched with [`Chain::go_on`], no
+    /// other element may be given.
     pub fn has_more(&self) -> bool {
         self.operators.first().is_some_and(|operator| operator.has_more())
     }
 
-    /// Has the first operator give more of what comes of the last element.
+    /// Makes the first operator emit more of the output of the last element.
     pub fn go_on(&mut self, with: Surroundings<'_>, sink: &mut dyn FnMut(Batch)) -> Result<(), OperatorError> {
         self.forget_outputs();
         let Some((head, rest)) = self.operators.split_first_mut() else { return Ok(()) };
@@ -256,8 +260,7 @@ impl Chain {
         }
     }
 
-    /// Lets every operator do what is due by `now_us`. One that fails keeps no other from its own; the first error is
-    /// returned.
+    /// Lets every operator do what is due by `now_us`. If one fails, the others still run; returns the first error.
     pub fn tick(&mut self, with: Surroundings<'_>, sink: &mut dyn FnMut(Batch)) -> Result<(), OperatorError> {
         self.forget_outputs();
         let mut run = Run { with, sink, behind: 0 };
@@ -278,7 +281,7 @@ impl Chain {
         result
     }
 
-    /// What a call that panicked has left half done must not come out of a later one.
+    /// Drops what a call that panicked has left, so that no later call emits it.
     fn forget_outputs(&mut self) {
         self.outputs.iter_mut().for_each(Vec::clear);
     }
@@ -306,9 +309,9 @@ impl Chain {
         self.operators.iter().map(|operator| exported(&**operator)).collect()
     }
 
-    /// All state by key, operator by operator and part by part: `into` gets the operator's place, the part and its
-    /// state. A part is a range of key groups; state with up to `rows_max` rows is one part. One part is encoded at a
-    /// time ([`Operator::state_by_key`]), or else the state of one operator.
+    /// Exports all state by key, operator by operator and part by part: `into` gets the index of the operator, the part
+    /// and its state. A part is a range of key groups; state with up to `rows_max` rows is one part. At any time only
+    /// one part is encoded ([`Operator::state_by_key`]), or the state of one operator that does not encode in parts.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
@@ -336,7 +339,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes over state exported from a chain of the same operators.
+    /// Imports state that was exported from a chain of the same operators.
     pub fn import_state(&mut self, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
         if frames.len() != self.operators.len() {
             return Err(StateError::Mismatch(format!(
@@ -365,7 +368,7 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// The element, if it goes on behind an operator that has seen it.
+/// The element to pass on behind an operator that has processed it, if it is passed on.
 fn passed_on(element: &Element) -> Option<Element> {
     match element {
         Element::Batch(_) => None,
@@ -373,11 +376,11 @@ fn passed_on(element: &Element) -> Option<Element> {
     }
 }
 
-/// What elements run through operators with.
+/// The context of one run of elements through operators.
 struct Run<'a> {
     with: Surroundings<'a>,
     sink: &'a mut dyn FnMut(Batch),
-    /// How many operators of the chain come behind those it runs.
+    /// How many operators of the chain come after those of this run.
     behind: usize,
 }
 
@@ -409,7 +412,7 @@ impl Run<'_> {
         }
     }
 
-    /// Notes that rows have reached an operator that so many of those run here follow, itself included.
+    /// Counts rows that have reached an operator with `left` operators from it to the end of the run.
     #[inline]
     fn note(&mut self, left: usize, element: &Element) {
         if let Element::Batch(batch) = element {
@@ -440,7 +443,7 @@ impl Run<'_> {
         }
     }
 
-    /// Has one operator go on, and hands what it emits to those behind it.
+    /// Makes one operator emit more, and passes that to the operators behind it.
     fn more(
         &mut self,
         operator: &mut dyn Operator,
@@ -478,7 +481,7 @@ mod tests {
     use super::*;
     use crate::Control;
 
-    /// Notes what it sees, emits batches it is given, and fails if it is told to.
+    /// Records the elements it gets, emits the batches it is given, and fails on demand.
     struct Probe {
         name: &'static str,
         fails: bool,
@@ -524,7 +527,7 @@ mod tests {
         Batch::new(vec![0].into(), vec![0].into(), vec![0].into(), columns)
     }
 
-    /// What the operators a, b and c have seen, how many batches came out, and the error, if a and b fail.
+    /// What the operators a, b and c have recorded, how many batches came out, and the error, when a and b fail.
     fn with_failing(
         step: impl FnOnce(&mut Chain, Surroundings<'_>, &mut dyn FnMut(Batch)) -> Result<(), OperatorError>,
     ) -> (Vec<String>, usize, String) {

@@ -1,5 +1,5 @@
-//! Rows that cannot be processed. They are always counted, by reason; their content is kept only where somebody asked
-//! for it, so that a flood of broken events costs counting and nothing else.
+//! Rows that cannot be processed. They are always counted, by reason. Their content is kept only on request, so that a
+//! flood of broken events costs no more than counting.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ impl Reason {
         Self::UserCode,
     ];
 
-    /// The name in metrics and dead letters.
+    /// Its name in metrics and dead letters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Decode => "decode",
@@ -55,22 +55,22 @@ impl Reason {
     }
 }
 
-/// What was refused, and why.
+/// A refused event or row, and why it was refused.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The query it was meant for.
+    /// The slot of the query it was for.
     pub slot: Slot,
-    /// The input it came by; `None` if it was refused where inputs had come together already.
+    /// The input it came by; `None` if it was refused behind the point where inputs come together.
     pub input: Option<InputIndex>,
     /// The kind of reason.
     pub reason: Reason,
-    /// The reason in words, for a person: what was wrong and where.
+    /// The reason in words, for a user: what was wrong and where.
     pub detail: String,
     /// When the event reached the engine, microseconds since the epoch.
     pub arrival_us: i64,
-    /// Where the event stands in the log; 0 if in none, or if that does not matter any more.
+    /// The event's position in the log; 0 if it is not in the log, or the position does not matter any more.
     pub position: LogPosition,
-    /// What was refused.
+    /// The refused payload or row.
     pub content: Refused,
     /// Of a payload, the topic that came with it; empty where the input declares no columns of that.
     pub topic: Box<[u8]>,
@@ -88,31 +88,31 @@ pub enum Refused {
     Row(Box<Batch>),
 }
 
-/// Times that are most likely seconds since 1970 and were taken for milliseconds, so that they lie in January 1970.
-/// Their rows are taken all the same, and windows of them wait for ever.
+/// Times that are most likely seconds since 1970 but were read as milliseconds, so that they lie in January 1970. Their
+/// rows are accepted all the same, and their windows never close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seconds {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// The time of one of them as it was taken, microseconds since the epoch.
+    /// One of these times as it was read, microseconds since the epoch.
     pub time_us: i64,
 }
 
 impl Seconds {
-    /// A time that was taken for milliseconds and is seconds lies so near to the arrival.
+    /// A time read as milliseconds counts as seconds if, taken as seconds, it is at most this far from the arrival,
     const NEAR_US: i64 = 10 * 366 * 86_400_000_000;
 
-    /// And so far, as it was taken, before the arrival.
+    /// and, as it was read, at least this far before the arrival.
     const FAR_US: i64 = 30 * 366 * 86_400_000_000;
 
-    /// Whether a time of a row that came at `arrival_us` is one of these.
+    /// Whether a time of a row that arrived at `arrival_us` is most likely seconds.
     pub fn are(time_us: i64, arrival_us: i64) -> bool {
         let meant_us = time_us.saturating_mul(1_000);
         arrival_us.saturating_sub(time_us) > Self::FAR_US
             && meant_us.saturating_sub(arrival_us).saturating_abs() < Self::NEAR_US
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds the counts of another instance.
     pub fn add(&mut self, other: Self) {
         self.rows += other.rows;
         if other.rows > 0 {
@@ -120,7 +120,7 @@ impl Seconds {
         }
     }
 
-    /// Adds this to the one at `place` of a list that has none behind the last that counts.
+    /// Adds this to the entry at `place` of a list, which grows only as far as needed.
     pub fn add_to(self, all: &mut Vec<Self>, place: usize) {
         if self.rows > 0 {
             all.resize(all.len().max(place + 1), Self::default());
@@ -174,20 +174,20 @@ impl Waits {
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [u64; Reason::ALL.len()],
-    /// Rows that were not refused, and have times that are wrong most likely, by input; empty while there are none.
+    /// Rows that were accepted with times that are most likely wrong, by input; empty while there are none.
     seconds: Vec<Seconds>,
     /// How long results waited for the end of their window.
     waits: Waits,
     records: Vec<Refusal>,
-    /// How many records are kept beside the counts; 0 where nobody asked for them.
+    /// How many records are kept beside the counts; 0 if none are wanted.
     records_max: usize,
-    /// The slot of each refused row, where queries share slots: what is refused is so for each of them.
+    /// The slot of each refused row, where queries share slots: a refusal counts for each query of the slot.
     slots: Option<Vec<(Reason, Slot)>>,
-    /// What becomes of the rows of a few slots, where somebody asks.
+    /// Tallies of the slots that users ask about.
     tallies: Option<Box<Tallies>>,
 }
 
-/// How far [`Refusals`] had come.
+/// The size of [`Refusals`] at one moment.
 pub(crate) struct Mark {
     counts: [u64; Reason::ALL.len()],
     seconds: Vec<Seconds>,
@@ -203,24 +203,24 @@ impl Refusals {
         Self { records_max, ..Self::default() }
     }
 
-    /// From now on the slot of each refused row is kept until [`Refusals::clear`], or is not.
+    /// Sets whether the slot of each refused row is kept until [`Refusals::clear`].
     pub fn keep_slots(&mut self, keeps: bool) {
         if keeps != self.slots.is_some() {
             self.slots = keeps.then(Vec::new);
         }
     }
 
-    /// The slots of refused rows that were kept.
+    /// The slots of refused rows, where they are kept.
     pub fn slots(&self) -> &[(Reason, Slot)] {
         self.slots.as_deref().unwrap_or_default()
     }
 
-    /// Whether the content of one more refusal would be kept. Ask before building it.
+    /// Whether the content of another refusal would be kept. Ask before building it.
     pub fn wants_content(&self) -> bool {
         self.records.len() < self.records_max
     }
 
-    /// The content of how many more refusals would be kept.
+    /// How many more refusals would have their content kept.
     pub fn room(&self) -> usize {
         self.records_max.saturating_sub(self.records.len())
     }
@@ -241,12 +241,12 @@ impl Refusals {
         self.counts[reason as usize] += rows;
     }
 
-    /// Counts one refused row; `content` is called only if it is to be kept.
+    /// Counts one refused row; `content` is called only if it is kept.
     pub fn refuse(&mut self, slot: Slot, reason: Reason, arrival_us: i64, content: impl FnOnce() -> (String, Refused)) {
         self.refuse_from(None, slot, reason, arrival_us, content);
     }
 
-    /// The same for what is known to have come by one of the inputs.
+    /// The same for a row that came by a known input.
     pub fn refuse_from(
         &mut self,
         input: Option<InputIndex>,
@@ -272,7 +272,7 @@ impl Refusals {
         }
     }
 
-    /// Counts an event that cannot be decoded, and keeps its payload, with `detail`, if content is to be kept.
+    /// Counts an event that cannot be decoded, and keeps its payload and `detail` if content is kept.
     pub fn refuse_event(&mut self, input: Option<InputIndex>, event: Event<'_>, detail: impl FnOnce() -> String) {
         let kept = self.records.len();
         self.refuse_from(input, event.slot, Reason::Decode, event.arrival_us, || {
@@ -283,7 +283,7 @@ impl Refusals {
         }
     }
 
-    /// Counts a refused row of `batch` and keeps it, with `detail`, if content is to be kept.
+    /// Counts a refused row of `batch` and keeps it with `detail` if content is kept.
     pub fn refuse_row(
         &mut self,
         input: Option<InputIndex>,
@@ -297,13 +297,14 @@ impl Refusals {
         });
     }
 
-    /// How many rows were refused for `reason` since the last [`Refusals::clear`].
+    /// The number of rows refused for `reason` since the last [`Refusals::clear`].
     pub fn counted(&self, reason: Reason) -> u64 {
         self.counts[reason as usize]
     }
 
-    /// Looks whether times of rows that came at `arrival_us` are most likely seconds that were taken for milliseconds,
-    /// and counts them for the `inputs` of the rows; without these, for the only input. Costs a look at the earliest.
+    /// Counts rows that arrived at `arrival_us` whose times are most likely seconds that were read as milliseconds.
+    /// `inputs` has the input of each row; without it there is only one input. If all times are plausible, this costs
+    /// one look at the earliest.
     pub fn note_times(&mut self, inputs: Option<&[InputIndex]>, times_us: &[i64], arrival_us: i64) {
         if !times_us.iter().min().is_some_and(|&earliest_us| Seconds::are(earliest_us, arrival_us)) {
             return;
@@ -314,8 +315,8 @@ impl Refusals {
         }
     }
 
-    /// Rows whose times are most likely seconds that were taken for milliseconds, by input. Inputs behind the last one
-    /// that has such rows are left out.
+    /// By input, rows whose times are most likely seconds that were read as milliseconds. Inputs behind the last one
+    /// with such rows are left out.
     pub fn seconds(&self) -> &[Seconds] {
         &self.seconds
     }
@@ -325,19 +326,19 @@ impl Refusals {
         &self.records
     }
 
-    /// Whether nothing was refused, and nothing else noted.
+    /// Whether nothing was refused or noted.
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0) && self.seconds.is_empty() && self.waits.rows == 0
     }
 
-    /// How far this has come, for [`Refusals::go_back_to`].
+    /// The current size, for [`Refusals::go_back_to`].
     pub(crate) fn mark(&self) -> Mark {
         let (records, slots) = (self.records.len(), self.slots().len());
         let (counts, seconds, waits, tallies) = (self.counts, self.seconds.clone(), self.waits, self.tallies.clone());
         Mark { counts, seconds, waits, records, slots, tallies }
     }
 
-    /// Forgets what was refused since a mark that was made after the last [`Refusals::clear`].
+    /// Forgets what was refused since a mark. The mark must be newer than the last [`Refusals::clear`].
     pub(crate) fn go_back_to(&mut self, mark: Mark) {
         (self.counts, self.seconds, self.tallies) = (mark.counts, mark.seconds, mark.tallies);
         self.waits = mark.waits;
@@ -347,17 +348,18 @@ impl Refusals {
         }
     }
 
-    /// What becomes of the rows of a few slots, where somebody asks. It stays behind [`Refusals::clear`].
+    /// Tallies of the slots that users ask about. [`Refusals::clear`] keeps them.
     pub fn tallies(&self) -> Option<&Tallies> {
         self.tallies.as_deref()
     }
 
-    /// The same, to be changed.
+    /// The tallies, to be changed.
     pub fn tallies_mut(&mut self) -> &mut Option<Box<Tallies>> {
         &mut self.tallies
     }
 
-    /// Rows reached an operator that so many follow, itself included; 0 for rows that have left the last one.
+    /// Counts rows that reached an operator; `left` is the number of operators from it to the end of the chain, 0 for
+    /// rows that have left the chain.
     #[inline]
     pub(crate) fn reached(&mut self, left: usize, batch: &Batch, now_us: i64) {
         if let Some(tallies) = &mut self.tallies {

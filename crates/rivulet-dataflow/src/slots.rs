@@ -1,10 +1,10 @@
 //! The table of queries of a group: a query is a row, its slot; its parameters are columns.
 //!
-//! A removed slot is *retired* first and becomes free only when the host says that no event of the old query can be
-//! under way any more ([`SlotTable::recycle`]); so an event never reaches a query that came later.
+//! A removed slot is first *retired*. It becomes free when the host says that no event of the old query can still be in
+//! flight ([`SlotTable::recycle`]), so an event never reaches a query that was created later.
 //!
-//! Queries that compute the same may share a slot: one stands in the row, the further ones in a table beside it, with
-//! their own values of the parameters that only say where results go ([`further`]).
+//! Queries that compute the same may share a slot. One of them stands in the row; the further queries stand in a second
+//! table, with their own values of those parameters that only name the outputs ([`further`]).
 
 mod further;
 
@@ -30,7 +30,7 @@ pub type Slot = u32;
 /// A query's number in the catalog, unique for as long as the catalog lives.
 pub type QueryId = u64;
 
-/// The query id of a slot that holds no query.
+/// The query id of an empty slot.
 const NOBODY: QueryId = QueryId::MAX;
 
 /// The queries of one group: for each slot the query's id and its parameter values.
@@ -42,15 +42,15 @@ pub struct SlotTable {
     retired: Vec<Slot>,
     free: Vec<Slot>,
     live: usize,
-    /// Of slots that several queries share, the further ones. Most groups have none.
+    /// The further queries of shared slots. Most groups have none.
     further: Option<Box<Further>>,
-    /// Told by the host while the table may be shared.
+    /// Leaps of the clock, as the host has reported them; behind a lock because the table may be shared.
     leaps: Mutex<Leaps>,
     leap_count: AtomicUsize,
 }
 
 impl SlotTable {
-    /// An empty table for queries with these parameters.
+    /// Makes an empty table for queries with these parameters.
     ///
     /// Parameter types are `Boolean`, `Int64`, `Float64`, `Utf8`, `Timestamp(Microsecond, None)` and
     /// `Interval(MonthDayNano)`.
@@ -72,7 +72,7 @@ impl SlotTable {
         }
     }
 
-    /// Brings `known` to the leaps of the clock by which rows arrive.
+    /// Adds to `known` the leaps that the host has reported since.
     #[inline]
     pub fn update_leaps(&self, known: &mut Leaps) {
         if self.leap_count.load(Ordering::Acquire) != known.count() {
@@ -80,7 +80,7 @@ impl SlotTable {
         }
     }
 
-    /// Takes the leaps of a clock that are new. To be called before any row is processed that arrived behind them.
+    /// Takes the new leaps of a clock. The host calls it before any row is processed that arrived after the leap.
     #[inline]
     pub fn take_leaps(&self, clock: &dyn Clock) {
         if self.leap_count.load(Ordering::Acquire) != clock.leap_count() {
@@ -123,8 +123,8 @@ impl SlotTable {
         slots
     }
 
-    /// Gives a query in a slot other values of its parameters, those of a row of `parameters`. Of several queries that
-    /// share the slot it may be any. Whether it was there.
+    /// Gives a query in a slot the parameter values of one row of `parameters`. The query may be any of those that
+    /// share the slot. Returns whether it was in the slot.
     pub fn set(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch, row: usize) -> bool {
         let values = parameters.slice(row, 1);
         if self.query(slot) != Some(query) {
@@ -136,7 +136,7 @@ impl SlotTable {
         true
     }
 
-    /// Retires slots: their queries, all of them, are gone, the numbers not yet free.
+    /// Retires slots: all their queries are removed, and their numbers are not free yet.
     ///
     /// # Panics
     /// If a slot is not in use.
@@ -151,7 +151,7 @@ impl SlotTable {
         self.retired.extend_from_slice(slots);
     }
 
-    /// Frees the retired slots for new queries. To be called when no event of theirs can be under way.
+    /// Frees the retired slots for new queries. The host calls it when none of their events can be in flight.
     pub fn recycle(&mut self) {
         self.free.append(&mut self.retired);
     }
@@ -161,17 +161,17 @@ impl SlotTable {
         self.live
     }
 
-    /// One more than the highest slot ever used.
+    /// The highest slot ever used, plus one.
     pub fn capacity(&self) -> usize {
         self.queries.len()
     }
 
-    /// The query in a slot, if there is one; of several that share it, the one that stands in the row.
+    /// The query in a slot, if there is one; of several that share the slot, the query in the table's row.
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         self.queries.get(slot as usize).copied().filter(|&query| query != NOBODY)
     }
 
-    /// Fetches what [`SlotTable::query`] reads.
+    /// Prefetches what [`SlotTable::query`] reads.
     #[inline]
     pub fn fetch_query(&self, slot: Slot) {
         self.queries.get(slot as usize).into_iter().for_each(fetch);
@@ -187,7 +187,8 @@ impl SlotTable {
         self.columns[parameter].gather(slots)
     }
 
-    /// Appends the value of one parameter of one slot as text (as it stands in topics) to `out`; nothing for null.
+    /// Appends the value of one parameter of one slot to `out`, as text in the form used in topics; appends nothing for
+    /// null.
     pub fn write_text(&self, parameter: usize, slot: Slot, out: &mut String) {
         self.columns[parameter].write_text(slot as usize, out);
     }
@@ -209,7 +210,7 @@ impl SlotTable {
     }
 }
 
-/// One parameter of all slots. Null is a bit beside the values, kept only once a null was written.
+/// One parameter of all slots. Nulls are a bitmap beside the values, allocated when the first null is written.
 #[derive(Debug)]
 struct Column {
     values: Values,

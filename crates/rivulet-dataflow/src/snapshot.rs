@@ -1,7 +1,7 @@
-//! Snapshots: what a dataflow holds at one moment of its streams, put together from its stages and divided among
-//! others.
+//! Snapshots: the state of a dataflow at one moment of its streams, joined from its stages and divided among new
+//! instances.
 //!
-//! A [`Snapshot`] knows nothing of how many instances a stage had: state is by operator and key group, so it can be
+//! A [`Snapshot`] does not depend on how many instances a stage had: state is by operator and key group. So it can be
 //! given to any number of instances ([`Snapshot::divide`]), and to another version of the dataflow
 //! ([`Snapshot::succeed`]).
 
@@ -15,63 +15,63 @@ pub use migration::HasEnded;
 use crate::stage::Stage;
 use crate::{Dataflow, NodeId, StateError, StateFrame, Work};
 
-/// A dataflow at a barrier.
+/// The state of a dataflow at a barrier.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// For each source of the dataflow its partitions that have not ended.
+    /// For each source of the dataflow, its partitions that have not ended.
     pub sources: Vec<Vec<PartitionState>>,
-    /// The places of sources that have yet to be opened for the first time. Only a snapshot that was made for another
-    /// version has any.
+    /// The indices of sources that are yet to be opened for the first time. Only a snapshot that was migrated to
+    /// another version has any.
     pub begins: BTreeSet<usize>,
-    /// For each sink of the dataflow what each of its instances says that it needs to make final what was written.
+    /// For each sink of the dataflow, what each of its instances needs to make its rows final.
     pub sinks: Vec<Vec<String>>,
-    /// The state of operators, by their nodes in the dataflow, in one or several frames each. A snapshot that was made
-    /// just now has none: a [`StateSink`] has taken it.
+    /// The state of operators by node, in one or several frames each. A new snapshot has none: a [`StateSink`] has
+    /// taken them.
     pub state: BTreeMap<NodeId, Vec<StateFrame>>,
     /// The watermark of each stage, by its first node.
     pub reached_us: BTreeMap<NodeId, i64>,
-    /// The stages that have come to their end, by their first nodes.
+    /// The stages that have ended, by their first nodes.
     pub ended: Vec<NodeId>,
 }
 
-/// Where a partition of a source stands.
+/// The position and time of a partition of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionState {
-    /// In words of its connector; `None` if what was read cannot be read again.
+    /// The position in the connector's own notation; `None` if the source cannot be read again.
     pub position: Option<String>,
     /// The time of its newest row, microseconds since the epoch.
     pub newest_us: Option<i64>,
 }
 
-/// Which part of the state of a dataflow a frame is.
+/// Names one part of the state of a dataflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatePart {
     /// The operator.
     pub node: NodeId,
     /// The instance of its stage.
     pub instance: usize,
-    /// Which range of key groups of what this instance holds.
+    /// The index of the range of key groups within the instance.
     pub part: usize,
 }
 
-/// Takes the state of a dataflow at a barrier, from all tasks at the same time. A task holds one part of it at a time.
+/// Takes the state of a dataflow at a barrier, from all tasks in parallel. A task holds one part of it at a time.
 pub trait StateSink: Send + Sync {
-    /// State of an operator with more rows than this comes in several parts.
+    /// State of an operator with more rows than this is given in several parts.
     fn rows_max(&self) -> usize;
 
-    /// Takes a part; none comes twice.
+    /// Takes a part. Each part is given once.
     ///
     /// # Errors
-    /// It cannot be kept, and there is no snapshot.
+    /// The part cannot be stored, and there is no snapshot.
     fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError>;
 }
 
-/// State that stays in memory, key group by key group: for tests and simulations, which have little of it.
+/// Collects state in memory, key group by key group: for tests and simulations, which have little of it.
 #[derive(Debug, Default)]
 pub struct CollectedState(Mutex<BTreeMap<NodeId, Vec<StateFrame>>>);
 
 impl CollectedState {
-    /// All that was taken, for [`Snapshot::state`].
+    /// Takes everything collected, for [`Snapshot::state`].
     pub fn take_all(&self) -> BTreeMap<NodeId, Vec<StateFrame>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -88,22 +88,22 @@ impl StateSink for CollectedState {
     }
 }
 
-/// What one instance of a stage holds at a barrier, but for the state of its operators.
+/// The snapshot of one instance of a stage, without the state of its operators.
 #[derive(Debug, Default)]
 pub struct StageSnapshot {
-    /// Where its partitions stand, if it reads a source.
+    /// The positions of its partitions, if it reads a source.
     pub partitions: Option<Vec<PartitionState>>,
-    /// What its sink needs to make final what was written, if it has one.
+    /// What its sink needs to make its rows final, if it has a sink.
     pub sink: Option<String>,
     /// Its watermark, microseconds since the epoch; `None` before the first.
     pub reached_us: Option<i64>,
-    /// It has come to its end before.
+    /// Whether it had ended before.
     pub has_ended: bool,
 }
 
 impl Snapshot {
-    /// What all instances hold, by stage and instance, put together, but for the state of operators. `None` if some
-    /// instances of a stage have come to their end and others have yet to.
+    /// Joins the snapshots of all instances, by stage and instance, without the state of operators. `None` if some
+    /// instances of a stage have ended and others have not.
     pub fn of(parts: BTreeMap<(usize, usize), StageSnapshot>, stages: &[Stage], dataflow: &Dataflow) -> Option<Self> {
         let count = |of: fn(&Stage, &Dataflow) -> Option<usize>| {
             stages.iter().filter_map(|stage| of(stage, dataflow)).max().map_or(0, |last| last + 1)
@@ -140,12 +140,13 @@ impl Snapshot {
         Some(snapshot)
     }
 
-    /// The state of an operator, divided among so many instances: each gets that of the keys whose rows come to it.
-    /// What brings rows may look at a part of the key only, and at another part than when the state was saved; so the
-    /// key groups are computed again.
+    /// Divides the state of an operator among instances: each gets the state of the keys whose rows it receives. The
+    /// edge to the operator may look at a part of the key only, and at another part than when the state was saved, so
+    /// the key groups are computed again.
     ///
     /// # Errors
-    /// Frames of different operators, keys of a type that cannot be one, or a key group that the dataflow has not.
+    /// Frames of different operators, keys of a type that cannot be a key, or a key group that the dataflow does not
+    /// have.
     pub fn divide(
         &self,
         dataflow: &Dataflow,

@@ -8,38 +8,37 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::Refusals;
 
-/// One partition of a source: a file, a range of a generator, a partition of a topic. It has a time of its own: how far
-/// it is, is told by its newest row, and that says nothing of other partitions.
+/// One partition of a source: a file, a range of a generator, a partition of a topic. Its newest row tells how far its
+/// time is; other partitions have times of their own.
 ///
-/// A source runs in a task like an operator, so it never blocks: what must wait for a device does so in a thread of its
-/// own and hands over through a bounded queue. Rows of one partition come in the order in which they stand there.
+/// A source runs in a task like an operator, so it never blocks. What must wait for a device does so in a thread of the
+/// source, which hands rows over through a bounded queue. The rows of a partition come in the order in which the
+/// partition holds them.
 pub trait Source: Send {
-    /// The next rows, about `rows_max` of them at most (a single event that gives several rows may exceed it). What
-    /// does not fit the declared columns is refused and leaves no row.
+    /// Returns the next rows, at most about `rows_max` (an event that gives several rows may exceed it). An event that
+    /// does not fit the declared columns is refused and gives no row.
     ///
     /// # Errors
-    /// The source is broken for good: a file that cannot be read, a broker that refuses. What may come back is waited
-    /// for.
+    /// The source has failed for good: a file cannot be read, a broker refuses. The source itself waits for what may
+    /// come back, such as a lost connection.
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError>;
 
-    /// Partitions that were found since this was last asked, as files that are new. They are read beside this one, as
-    /// it is.
+    /// Partitions found since the last call, for example new files. They are read beside this partition.
     fn found(&mut self) -> Vec<Box<dyn Source>> {
         Vec::new()
     }
 
-    /// Whether rows come as they happen, so that a time far ahead of their arrival is wrong. History that is read again
-    /// has any time.
+    /// Whether rows arrive as they happen, so that a time far ahead of the arrival is wrong. History may have any time.
     fn is_live(&self) -> bool {
         false
     }
 
-    /// It will not be asked until it is told otherwise (`false`), or goes on being asked. A source that holds up others
-    /// while it is full lets go of what it listens to; most have nothing to do.
+    /// Called when the source will not be polled until further notice (`true`), and when polling goes on (`false`). A
+    /// source whose full queue would hold up others stops listening; most sources have nothing to do.
     fn set_paused(&mut self, _is_paused: bool) {}
 
-    /// Where its next row stands, in words of its connector, which can open it there again. `None` where what was read
-    /// cannot be read again. Asked between two polls.
+    /// The position of the next row, in the connector's own notation; the connector can open the source there again.
+    /// `None` if the source cannot be read again. Called between two polls.
     fn position(&mut self) -> Option<String> {
         None
     }
@@ -48,12 +47,12 @@ pub trait Source: Send {
     /// Called by a host that has promised it when the source was opened, between two polls.
     fn confirm(&mut self) {}
 
-    /// How many of how many bytes, rows or whatever it counts in are done, where that is known.
+    /// How much is read and how much there is, in bytes, rows or another unit; `None` if that is unknown.
     fn progress(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// Whether it comes to an end by itself, and results are wanted then.
+    /// Whether the source ends by itself. Its query then emits all results at the end.
     fn is_bounded(&self) -> bool {
         self.progress().is_some()
     }
@@ -74,24 +73,24 @@ pub fn carried(declared: &Schema) -> Schema {
     Schema::new_with_metadata(fields.collect::<Vec<_>>(), declared.metadata().clone())
 }
 
-/// What a source has.
+/// The answer of a source to a poll.
 #[derive(Clone, Debug)]
 pub enum Polled {
-    /// Rows with the columns that were asked for. `arrival_us` is when they reached the engine, or were meant to by the
-    /// schedule of a generator, microseconds since the epoch.
+    /// Rows with the declared columns. `arrival_us` is when they reached the engine, or were due by the schedule of a
+    /// generator, in microseconds since the epoch.
     Rows {
         /// The columns.
         columns: RecordBatch,
-        /// One time for all of them.
+        /// The arrival time of all these rows.
         arrival_us: i64,
     },
-    /// Nothing now; it is worth asking again after this long. After no time at all, it was not silent: what it had was
-    /// refused.
+    /// No rows now; poll again after this time. With a time of zero the source was not silent: it refused all that
+    /// came.
     Nothing(Duration),
-    /// Nothing is expected of it, as of a partition that somebody else reads now, and nobody waits for its time. It is
-    /// worth asking again after this long.
+    /// No rows are expected, for example because another reader has the partition now, so no watermark waits for this
+    /// source. Poll again after this time.
     Aside(Duration),
-    /// Nothing will ever follow.
+    /// The source has ended.
     End,
 }
 

@@ -1,7 +1,7 @@
-//! Stages: operators that run together, how often they run, and what runs them.
+//! Stages: which operators run together, in how many instances, and what steps them.
 //!
-//! - [`cut`] says which operators are fused into one stage, in how many instances it runs, and who sends to whom;
-//! - [`Watermarks`]: the time of several inputs together;
+//! - [`cut`] says which operators are fused into one stage, in how many instances the stage runs, and where it sends;
+//! - [`Watermarks`]: the watermark of several inputs together;
 //! - [`StageHost`]: what steps one instance of a stage.
 
 mod watermarks;
@@ -14,35 +14,37 @@ pub use watermarks::Watermarks;
 
 use crate::{Dataflow, Edge, EdgeKind, NodeId, OperatorFactory, Work};
 
-/// Nodes that run in one task, one behind the other.
+/// Nodes that run in one task, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// The nodes, first to last.
     pub nodes: Vec<NodeId>,
-    /// How many tasks run it.
+    /// The number of instances.
     pub instances: usize,
-    /// Where its rows come from, unless it begins with a source.
+    /// The inputs of the stage; empty if it begins with a source.
     pub inputs: Vec<StageInput>,
 }
 
 /// A connection from one stage to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageInput {
-    /// The upstream stage, by place.
+    /// The index of the upstream stage.
     pub from: usize,
-    /// Which input of the first operator it is.
+    /// The input of the first operator that the rows are for.
     pub input: usize,
     /// How rows travel.
     pub kind: EdgeKind,
 }
 
-/// Cuts a dataflow into stages, each behind those that it reads. Of each source the number of partitions is known.
+/// Cuts a dataflow into stages; each comes after those that it reads. `partitions` has the number of partitions of each
+/// source.
 ///
-/// Cut is where rows change their partition, where several streams come together, and where one is read by several.
-/// What is connected point to point to a stage with another number of instances gets its rows in turn.
+/// A cut is made where rows change their partition, where several streams come together, and where several nodes read
+/// one. A stage that is connected point to point to a stage with another number of instances distributes its rows in
+/// turn.
 pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
-    // The stage that each node is in.
+    // The stage of each node.
     let mut places: Vec<usize> = Vec::with_capacity(dataflow.nodes().len());
     for (id, node) in dataflow.nodes().iter().enumerate() {
         let inputs: Vec<_> = dataflow.inputs_of(id).collect();
@@ -63,7 +65,7 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
             }
             _ => parallelism,
         };
-        // A stage refuses rows as one: its nodes read the same sources.
+        // A stage refuses rows as a unit: its nodes read the same sources.
         let mut refusing: Vec<usize> = Vec::new();
         let inputs = inputs
             .into_iter()
@@ -77,7 +79,7 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
                 let from = places[edge.from];
                 let kind = match &edge.kind {
                     kind @ EdgeKind::Refused { .. } => kind.clone(),
-                    // Of one instance each row goes to the one beside it, whatever its key.
+                    // Between single instances there is only one target, whatever the key.
                     _ if instances == 1 && stages[from].instances == 1 => EdgeKind::Forward,
                     EdgeKind::Forward if stages[from].instances != instances => EdgeKind::RoundRobin,
                     kind => kind.clone(),
@@ -95,7 +97,7 @@ fn is_of_refused(edge: &Edge) -> bool {
     matches!(edge.kind, EdgeKind::Refused { .. })
 }
 
-/// Of each sink of the dataflow, in how many instances it runs.
+/// The number of instances of each sink of the dataflow.
 pub fn sink_instances(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<usize> {
     let stages = cut(dataflow, partitions, parallelism);
     let mut instances: Vec<(usize, usize)> =
@@ -105,7 +107,7 @@ pub fn sink_instances(dataflow: &Dataflow, partitions: &[usize], parallelism: us
 }
 
 impl Stage {
-    /// The source that it begins with, by its place in the plan.
+    /// The index in the plan of the source that the stage begins with, if any.
     pub fn source(&self, dataflow: &Dataflow) -> Option<usize> {
         match dataflow.nodes()[self.nodes[0]].work {
             Work::Source(source) => Some(source),
@@ -113,7 +115,7 @@ impl Stage {
         }
     }
 
-    /// The sink that it ends with, by its place in the plan.
+    /// The index in the plan of the sink that the stage ends with, if any.
     pub fn sink(&self, dataflow: &Dataflow) -> Option<usize> {
         match self.nodes.last().map(|&node| &dataflow.nodes()[node].work) {
             Some(Work::Sink(sink)) => Some(*sink),
@@ -121,17 +123,17 @@ impl Stage {
         }
     }
 
-    /// The nodes of the operators in it.
+    /// The nodes of the stage that are operators.
     pub fn operator_nodes(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().copied().filter(|&node| dataflow.nodes()[node].work.factory().is_some())
     }
 
-    /// The operators in it.
+    /// The operators of the stage.
     pub fn operators<'d>(&'d self, dataflow: &'d Dataflow) -> impl Iterator<Item = &'d Arc<dyn OperatorFactory>> {
         self.nodes.iter().filter_map(|&node| dataflow.nodes()[node].work.factory())
     }
 
-    /// Who sends to `instance` by each input, one behind the other: the stage, and the instance of it.
+    /// The senders to `instance`, input by input: the input, and the instance of its upstream stage.
     fn senders(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (&StageInput, usize)> {
         self.inputs.iter().flat_map(move |input| {
             let senders = match input.kind {
@@ -142,18 +144,18 @@ impl Stage {
         })
     }
 
-    /// For each channel that leads to `instance`, the input of the first operator that its rows are for.
+    /// For each channel to `instance`, the input of the first operator that its rows are for.
     pub fn channels(&self, instance: usize, stages: &[Self]) -> Vec<usize> {
         self.senders(instance, stages).map(|(input, _)| input.input).collect()
     }
 
-    /// Who sends to `instance`: stage and instance.
+    /// The senders to `instance`: stage and instance.
     pub fn upstream(&self, instance: usize, stages: &[Self]) -> impl Iterator<Item = (usize, usize)> {
         self.senders(instance, stages).map(|(input, sender)| (input.from, sender))
     }
 
-    /// The channel by which instance `sender` sends to `instance` along the input at place `input_place`; `None` if it
-    /// does not.
+    /// The channel by which instance `sender` sends to `instance` along the input at index `input_place`; `None` if it
+    /// does not send there.
     pub fn channel(&self, input_place: usize, sender: usize, instance: usize, stages: &[Self]) -> Option<usize> {
         self.senders(instance, stages)
             .position(|(input, from)| std::ptr::eq(input, &raw const self.inputs[input_place]) && from == sender)
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(stages.iter().map(|stage| stage.nodes.clone()).collect::<Vec<_>>(), [vec![0, 1], vec![2, 3]]);
         assert_eq!(stages.iter().map(|stage| stage.instances).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(stages[1].inputs, [StageInput { from: 0, input: 0, kind: EdgeKind::Hash(vec![0]) }]);
-        // Each of the two sends to each of the two.
+        // Both instances send to both.
         assert_eq!(stages[1].channels(0, &stages), [0, 0]);
         assert_eq!(stages[1].upstream(1, &stages).collect::<Vec<_>>(), [(0, 0), (0, 1)]);
         assert_eq!(stages[1].channel(0, 1, 0, &stages), Some(1));
@@ -258,7 +260,7 @@ mod tests {
         let kinds: Vec<&EdgeKind> = stages[2].inputs.iter().map(|input| &input.kind).collect();
         assert_eq!((stages[2].instances, kinds), (2, vec![&EdgeKind::RoundRobin, &EdgeKind::Forward]));
         assert_eq!((stages[3].instances, stages[3].nodes.len()), (1, 2));
-        // Where all runs once nothing need be sent by key.
+        // With one instance nothing is sent by key.
         let serial = cut(&dataflow, &[1, 2], 1);
         assert!(serial.iter().flat_map(|stage| &stage.inputs).all(|input| input.kind == EdgeKind::Forward));
     }

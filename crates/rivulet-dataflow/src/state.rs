@@ -1,8 +1,8 @@
-//! State in the one form in which it is saved, moved, spilled and handed over: a versioned frame of Arrow rows.
+//! State in the one form in which it is saved, moved, spilled and migrated: a versioned frame of Arrow rows.
 //!
-//! A frame's first two columns are always `slot` (`UInt32`) and `key_group` (`UInt16`); what follows belongs to the
-//! operator. An operator writes the hash of the key there, and the chain that it is in makes the key group of it. Keys
-//! are stored as columns, never as hashes: hash seeds are not a storage format.
+//! The first two columns of a frame are always `slot` (`UInt32`) and `key_group` (`UInt16`); the others belong to the
+//! operator. An operator writes the hash of the key to `key_group`, and its chain turns the hash into the key group.
+//! Keys are stored as columns, never as hashes: hash seeds are not a storage format.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub enum StateSelection {
     All,
     /// The state of these slots (ascending), for moving, splitting and spilling small queries.
     Slots(Vec<Slot>),
-    /// The state of these key groups, for sharing out keys among instances.
+    /// The state of these key groups, for dividing keys among instances.
     KeyGroups(KeyGroups, Range<u16>),
 }
 
@@ -38,7 +38,7 @@ impl StateSelection {
         }
     }
 
-    /// Whether state of this key is selected, in a slot that is.
+    /// Whether state of this key is selected, if its slot is.
     pub fn selects_key(&self, key: KeyHash) -> bool {
         match self {
             Self::All | Self::Slots(_) => true,
@@ -52,14 +52,14 @@ impl StateSelection {
 pub struct StateFrame {
     /// The kind of operator that wrote it.
     pub operator: String,
-    /// The version of that operator's form of state.
+    /// The version of that operator's state format.
     pub version: u32,
     /// The rows: `slot`, `key_group`, then the operator's columns.
     pub rows: RecordBatch,
 }
 
-/// What the bytes of a frame begin with. A checksum follows, because Arrow's reader trusts what it reads.
-/// The digit at its end is the version of the form.
+/// The first bytes of an encoded frame; the last digit is the version of the encoding. A checksum follows, because
+/// Arrow's reader trusts its input.
 const MARK: &[u8; 8] = b"RVSTATE1";
 const FORM: u32 = 1;
 const HEADER_BYTES: usize = 16;
@@ -68,7 +68,7 @@ const OPERATOR: &str = "rivulet.operator";
 const VERSION: &str = "rivulet.state_version";
 
 impl StateFrame {
-    /// A frame of these rows.
+    /// Makes a frame of these rows.
     ///
     /// # Panics
     /// If the rows do not begin with the columns `slot` and `key_group`.
@@ -95,7 +95,7 @@ impl StateFrame {
         Ok(self)
     }
 
-    /// The same state with the key groups of these keys, a value for each row in each column.
+    /// The same state with the key groups of these keys. Each column has one value for each row.
     ///
     /// # Errors
     /// A column of a type that cannot be a key.
@@ -105,10 +105,10 @@ impl StateFrame {
         self.with_key_groups(hashes.into_iter().map(|hash| key_groups.of(KeyHash::of_hash(hash))))
     }
 
-    /// What an operator has exported, with key groups in place of the hashes of keys.
+    /// Turns the hashes of keys that an operator has exported into key groups.
     ///
     /// # Errors
-    /// None that is known: the columns stay what they are.
+    /// None is known: the columns keep their types.
     pub fn grouped(self, key_groups: KeyGroups) -> Result<Self, StateError> {
         let hashes = self.rows.column(1).clone();
         let hashes = hashes.as_primitive::<UInt16Type>().values().iter();
@@ -136,11 +136,11 @@ impl StateFrame {
         Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
     }
 
-    /// The state in so many parts, of which each has the rows whose key groups it is said to have, in their order. The
-    /// rows are looked at once, however many parts there are, and a part is made when it is asked for.
+    /// Divides the state into `parts`: each row goes to the part that has its key group, in order. Rows are looked at
+    /// once, however many parts there are, and a part is made when it is asked for.
     ///
     /// # Errors
-    /// A key group of no part: that of a frame from a disk may be any number.
+    /// A key group that no part has: a frame from a disk may have any number there.
     pub fn split(
         &self,
         parts: usize,
@@ -165,7 +165,8 @@ impl StateFrame {
         Ok(())
     }
 
-    /// The state of several instances of the same operator, or of several parts of one, as one frame; `None` of none.
+    /// The state of several instances, or of several parts of one instance, as one frame; `None` if there are no
+    /// frames.
     pub fn concat(frames: &[Self]) -> Result<Option<Self>, StateError> {
         let Some((first, others)) = frames.split_first() else { return Ok(None) };
         others.iter().try_for_each(|other| other.expect(&first.operator, first.version))?;
@@ -189,7 +190,7 @@ impl StateFrame {
         Ok(())
     }
 
-    /// The frame as bytes: a mark, a checksum (XXH3, 64 bits), and an Arrow IPC stream.
+    /// Encodes the frame: a mark, a checksum (XXH3, 64 bits), and an Arrow IPC stream.
     pub fn to_bytes(&self) -> Result<Vec<u8>, StateError> {
         let mut metadata = self.rows.schema_ref().metadata().clone();
         metadata.insert(OPERATOR.into(), self.operator.clone());
@@ -205,7 +206,7 @@ impl StateFrame {
         Ok(bytes)
     }
 
-    /// Reads what [`StateFrame::to_bytes`] wrote.
+    /// Decodes the output of [`StateFrame::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
         let digit = bytes.strip_prefix(&MARK[..MARK.len() - 1]).and_then(<[u8]>::first);
         if let Some(found) = digit.and_then(|digit| char::from(*digit).to_digit(10)).filter(|found| *found > FORM) {
@@ -244,7 +245,7 @@ fn check_leading_columns(schema: &Schema) -> Result<(), StateError> {
     }
 }
 
-/// State that cannot be exported or taken over.
+/// State that cannot be exported or imported.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The state belongs to another operator or another schema.
@@ -257,15 +258,15 @@ pub enum StateError {
     Version {
         /// The operator.
         operator: String,
-        /// The version found.
+        /// The version in the frame.
         found: u32,
-        /// The highest version known here.
+        /// The highest version that this program reads.
         known: u32,
     },
     /// The bytes are not a frame.
     #[error("corrupt state: {0}")]
     Corrupt(String),
-    /// The bytes could not be kept or read again where they are kept.
+    /// The bytes could not be stored or read back.
     #[error("{0}")]
     Storage(String),
     /// Arrow could not read or write the frame.

@@ -1,13 +1,13 @@
-//! State by key that is not encoded yet: which rows it has is said once, and then any part of them is encoded.
+//! State by key before it is encoded: its rows are listed once, and then any part of them can be encoded.
 
 use crate::{KeyGroups, KeyHash, StateError, StateFrame, StateSelection};
 
-/// The rows of an operator's state, each of a key.
+/// The rows of an operator's state, one for each key.
 pub trait StateByKey {
-    /// By row, the hash of its key ([`KeyHash::bits`]).
+    /// The hash of the key of each row ([`KeyHash::bits`]).
     fn hashes(&self) -> &[u16];
 
-    /// These rows, ascending, as a frame with the hashes in the column `key_group`.
+    /// Encodes these rows, ascending, as a frame with the hashes in the column `key_group`.
     ///
     /// # Errors
     /// State that cannot be exported.
@@ -28,7 +28,7 @@ pub trait StateByKey {
         self.frame(&selected.map(|(row, _)| row).collect::<Vec<_>>())
     }
 
-    /// All rows, a frame for each [part](parts) that has any, ascending; one is encoded at a time.
+    /// Encodes all rows, one frame for each [part](parts) that has rows, ascending. One part is encoded at a time.
     ///
     /// # Errors
     /// As [`StateByKey::frame`], or an error of `into`.
@@ -50,9 +50,9 @@ pub trait StateByKey {
     }
 }
 
-/// How many parts so many rows of state are cut into, each a range of key groups: one up to `rows_max` rows, then some,
-/// and where these are large too one for each key group. The steps are few, because state that is cut into another
-/// number of parts is written anew, all of it.
+/// Into how many parts state is cut, each a range of key groups: one part for up to `rows_max` rows, then some, and for
+/// very many rows one for each key group. There are few steps, because a change of the number of parts writes all state
+/// anew.
 pub(crate) fn parts(rows: usize, rows_max: usize, key_groups: KeyGroups) -> usize {
     const SOME: usize = 16;
     let all = usize::from(key_groups.count());

@@ -1,23 +1,23 @@
-//! Which operators take over the state of which others: what a new version of an application, which is a chain, or of a
-//! big query, which is a dataflow, does with the state of the one before.
+//! The mapping of state between two versions: for each operator of a new version of an application (a chain) or big
+//! query (a dataflow), the operator of the old version whose state it takes over.
 
 use crate::{NodeId, StateError, StateFrame};
 
-/// What of a dataflow goes on where something of the one before it was.
+/// For each source, operator and sink of a new dataflow, the one of the old dataflow that it continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowMap {
-    /// For each source the place, among those before, of the one whose positions it takes over; without, it begins.
+    /// For each source, the index of the old source whose positions it takes over; a source without one begins anew.
     pub sources: Vec<Option<usize>>,
-    /// For each node the one before whose state it takes over.
+    /// For each node, the old node whose state it takes over.
     pub operators: Vec<Option<NodeId>>,
-    /// For each sink the place, among those before, of the one that it goes on with.
+    /// For each sink, the index of the old sink that it continues.
     pub sinks: Vec<Option<usize>>,
 }
 
-/// For each operator of a chain the place, in the chain before it, of the one whose state it takes over.
+/// For each operator of a chain, the index of the operator in the old chain whose state it takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateMap {
-    /// How many operators the chain before has.
+    /// The number of operators in the old chain.
     before: usize,
     from: Vec<Option<usize>>,
 }
@@ -26,23 +26,23 @@ impl StateMap {
     /// A map from a chain of `before` operators.
     ///
     /// # Panics
-    /// If a place is not in that chain.
+    /// If an index is not in that chain.
     pub fn new(before: usize, from: Vec<Option<usize>>) -> Self {
         assert!(from.iter().flatten().all(|&place| place < before), "state comes from an operator that is there");
         Self { before, from }
     }
 
-    /// How many operators the chain before has.
+    /// The number of operators in the old chain.
     pub fn before(&self) -> usize {
         self.before
     }
 
-    /// How many operators the chain has.
+    /// The number of operators in the new chain.
     pub fn after(&self) -> usize {
         self.from.len()
     }
 
-    /// Frames of the chain before as those of the chain; what nobody takes over is not among them.
+    /// Turns frames of the old chain into frames of the new chain. Frames that no operator takes over are left out.
     ///
     /// # Errors
     /// Frames of another chain.
@@ -57,10 +57,10 @@ impl StateMap {
         Ok(self.from.iter().map(|from| from.and_then(|place| frames[place].clone())).collect())
     }
 
-    /// This map and behind it another one, as one.
+    /// Composes this map with a map from its new chain to a later one.
     ///
     /// # Panics
-    /// If the other one does not begin where this one ends.
+    /// If `next` does not begin where this map ends.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         assert_eq!(self.after(), next.before, "maps follow each other");

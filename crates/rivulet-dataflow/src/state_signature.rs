@@ -1,25 +1,25 @@
-//! What is known of the state of an operator without asking it: whether another version of the operator can take it
-//! over.
+//! What is known of the state of an operator without exporting it: enough to decide whether another version of the
+//! operator can take it over.
 //!
-//! What must hold: state is never given to an operator that would take it for something else.
+//! What must hold: state is never given to an operator that would misread it.
 
 use crate::{OperatorFactory, StateFrame, StateSelection};
 
-/// What an operator with state does, and the form of its state.
+/// What an operator with state does, and the format of its state.
 pub struct StateSignature {
-    /// The operator in the words of `EXPLAIN`.
+    /// The operator, in the words of `EXPLAIN`.
     pub kind: String,
-    /// What it does for all queries, in the language of its code.
+    /// What it does for all queries, as the code says it.
     pub step: Vec<String>,
-    /// The same, written in one way however the code says it.
+    /// The same in a normal form, which does not depend on how the code says it.
     pub meaning: Vec<String>,
-    /// Its state when it has none yet, which has the form of all that will come.
+    /// Its empty state, which has the format of all its states.
     pub empty: StateFrame,
 }
 
 impl StateSignature {
-    /// That of an operator which does what `step` and `meaning` say; none if it has no state. `nothing` selects no
-    /// state of a new one.
+    /// The signature of an operator that does what `step` and `meaning` say; `None` if it has no state. `nothing`
+    /// selects no state of a new instance.
     pub fn of(
         factory: &dyn OperatorFactory,
         step: Vec<String>,
@@ -38,13 +38,13 @@ impl StateSignature {
         }
     }
 
-    /// That its state is lost, and why: what tells it from the one that is most like it, if there is one.
+    /// Says that the state is lost, and why: how the operator differs from the most similar one, if there is one.
     pub fn lost(&self, difference: Option<String>) -> String {
         let why = difference.unwrap_or_else(|| "the new version has none like it there".into());
         format!("{}: {why}", self.text())
     }
 
-    /// Why the other one cannot take over; `None` if it can.
+    /// Why the other operator cannot take over this state; `None` if it can.
     pub fn difference(&self, other: &Self) -> Option<String> {
         if self.kind != other.kind || self.empty.operator != other.empty.operator {
             return Some(format!("in its place is {}", other.text()));

@@ -1,55 +1,55 @@
-//! What becomes of the events of a few slots: counted for those that somebody asks about, and for nothing else.
+//! Tallies: what became of the events of a few slots, counted only while a user asks.
 //!
-//! What must hold: where nothing is counted a batch costs one look at whether anything is; where something is, a row
-//! of another slot costs a look at one byte. How many slots are counted, and what is kept of each, is bounded.
+//! What must hold: where nothing is counted, a batch costs one check. Where something is counted, a row of another slot
+//! costs one byte read. The number of counted slots, and what is kept of each, is bounded.
 
 use crate::{Batch, InputIndex, Reason, Refusal, Refused, Slot};
 
-/// The most slots that are counted at once.
+/// The most slots that are counted at a time.
 pub const TALLIES_MAX: usize = 64;
 
-/// How much of the payload that was refused last is kept, in bytes.
+/// How many bytes of the last refused payload are kept.
 pub const REFUSED_BYTES_MAX: usize = 1_024;
 
-/// No tally.
+/// The slot has no tally.
 const NONE: u8 = u8::MAX;
 
 /// What became of the events of one slot.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Since when is counted, microseconds since the epoch.
+    /// When counting began, microseconds since the epoch.
     pub since_us: i64,
-    /// Whether the slot has had its query no longer than that.
+    /// Whether counting began with the query.
     pub is_from_start: bool,
     /// Whether it is since the query got other values.
     pub is_from_change: bool,
-    /// The events of each input; inputs behind the last one that had any are left out.
+    /// The events of each input; inputs behind the last one with events are left out.
     pub inputs: Vec<Came>,
-    /// Rows that reached each operator of the chain, by how many operators follow with it: the last operator is 1, and
-    /// what left it is 0. Operators before the first that had any are left out.
+    /// Rows that reached each operator of the chain, by the number of operators from it to the end: the last operator
+    /// is 1, and the output is 0. Operators before the first that had rows are left out.
     pub reached: Vec<Came>,
     /// Rows refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
-    /// The last refused row whose content was kept. Of a payload there is no more than [`REFUSED_BYTES_MAX`].
+    /// The last refused row whose content was kept; of a payload at most [`REFUSED_BYTES_MAX`].
     pub last_refusal: Option<Refusal>,
-    /// The last result, a batch of one row. Kept while somebody asks.
+    /// The last result, a batch of one row. Kept while a user asks.
     pub last_result: Option<Batch>,
-    /// Until when somebody asks.
+    /// Until when a user asks.
     until_us: i64,
-    /// Whether it goes on when nobody does.
+    /// Whether counting goes on when no user asks.
     is_endless: bool,
 }
 
-/// How many came, and the last of them.
+/// How many rows came, and the times of the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// How many.
+    /// The number of rows.
     pub rows: u64,
-    /// The event time of the last one; of an event that is not decoded yet its arrival.
+    /// The event time of the last row; of an event that is not decoded yet, its arrival.
     pub time_us: i64,
-    /// When the last one reached the engine.
+    /// When the last row reached the engine.
     pub arrival_us: i64,
-    /// When the last one came here, by the host's clock.
+    /// When the last row came here, by the host's clock.
     pub at_us: i64,
 }
 
@@ -59,12 +59,12 @@ impl Tally {
         Self { since_us: now_us, until_us, ..Self::default() }
     }
 
-    /// A tally of a slot whose query is new, without an end.
+    /// A tally of a new query's slot, without an end.
     pub fn from_start(now_us: i64) -> Self {
         Self { is_from_start: true, is_endless: true, ..Self::new(now_us, i64::MIN) }
     }
 
-    /// A tally that ends with this one, and of which nothing is counted yet.
+    /// An empty tally with the same end as this one.
     #[must_use]
     pub fn anew(&self, now_us: i64) -> Self {
         Self { is_endless: self.is_endless, ..Self::new(now_us, self.until_us) }
@@ -76,22 +76,22 @@ impl Tally {
         Self { is_from_change: true, ..self.anew(now_us) }
     }
 
-    /// The rows that reached an operator, by how many follow with it.
+    /// The rows that reached an operator; `left` is the number of operators from it to the end.
     pub fn reached(&self, left: usize) -> Came {
         self.reached.get(left).copied().unwrap_or_default()
     }
 
-    /// Somebody asks: it does not end before this.
+    /// Extends the tally: a user asks, so it does not end before `until_us`.
     pub fn extend(&mut self, until_us: i64) {
         self.until_us = self.until_us.max(until_us);
     }
 
-    /// It has an end from now on: with the last question, or if nobody asked, now.
+    /// Gives an endless tally an end: the last question, or now if no user asked.
     pub fn limit(&mut self) {
         self.is_endless = false;
     }
 
-    /// Adds what another instance has counted of the same slot.
+    /// Adds the counts of another instance for the same slot.
     pub fn merge(&mut self, other: Self) {
         for (mine, theirs) in [(&mut self.inputs, other.inputs), (&mut self.reached, other.reached)] {
             mine.resize(mine.len().max(theirs.len()), Came::default());
@@ -115,7 +115,7 @@ impl Tally {
 /// The tallies of a few slots.
 #[derive(Clone, Debug, Default)]
 pub struct Tallies {
-    /// By slot its place among the tallies; slots behind the highest one that has a tally are left out.
+    /// For each slot the index of its tally; slots behind the highest one with a tally are left out.
     places: Vec<u8>,
     tallies: Vec<(Slot, Tally)>,
 }
@@ -130,12 +130,12 @@ impl Tallies {
         }
     }
 
-    /// The same, to be read.
+    /// The tally of a slot, to be read.
     pub fn get(&self, slot: Slot) -> Option<&Tally> {
         self.tallies.iter().find(|(of, _)| *of == slot).map(|(_, tally)| tally)
     }
 
-    /// Gives a slot a tally. If there is one too many, the one ends that nobody has asked about for longest.
+    /// Gives a slot a tally. If there are too many, the one that nobody has asked about for longest ends.
     pub fn set(&mut self, slot: Slot, tally: Tally) {
         if let Some(known) = self.get_mut(slot) {
             *known = tally;
@@ -160,7 +160,7 @@ impl Tallies {
         }
     }
 
-    /// Ends the tallies that nobody asks about any more; whether any is left.
+    /// Ends the tallies that nobody asks about any more. Returns whether any is left.
     pub fn expire(&mut self, now_us: i64) -> bool {
         let goes_on = |tally: &Tally| tally.is_endless || tally.until_us > now_us;
         if !self.tallies.iter().all(|(_, tally)| goes_on(tally)) {
@@ -169,18 +169,18 @@ impl Tallies {
         !self.is_empty()
     }
 
-    /// Whether nothing is counted.
+    /// Whether no slot is counted.
     pub fn is_empty(&self) -> bool {
         self.tallies.is_empty()
     }
 
-    /// The same slots, of which nothing is counted yet: for an instance beside this one.
+    /// Empty tallies of the same slots, for another instance.
     pub fn fork(&self) -> Self {
         let fork = |(slot, tally): &(Slot, Tally)| (*slot, tally.anew(tally.since_us));
         Self { places: self.places.clone(), tallies: self.tallies.iter().map(fork).collect() }
     }
 
-    /// Adds what instances beside this one have counted.
+    /// Adds the counts of other instances.
     pub fn merge(&mut self, other: Self) {
         for (slot, tally) in other.tallies {
             if let Some(known) = self.get_mut(slot) {
@@ -189,7 +189,7 @@ impl Tallies {
         }
     }
 
-    /// An event came for a slot.
+    /// Counts an event of a slot.
     #[inline]
     pub fn event(&mut self, slot: Slot, input: InputIndex, arrival_us: i64, now_us: i64) {
         if let Some(tally) = self.get_mut(slot) {
@@ -201,7 +201,8 @@ impl Tallies {
         }
     }
 
-    /// Rows reached an operator that so many follow, itself included; 0 for rows that have left the last one.
+    /// Counts rows that reached an operator; `left` is the number of operators from it to the end, 0 for rows that have
+    /// left the chain.
     pub(crate) fn reached(&mut self, left: usize, batch: &Batch, now_us: i64) {
         for row in 0..batch.rows() {
             let Some(tally) = self.get_mut(batch.slots[row]) else { continue };
@@ -211,7 +212,7 @@ impl Tallies {
         if left > 0 {
             return;
         }
-        // A row of its own, so that it does not keep the others in memory; and only while somebody asks.
+        // The row is copied, so that it does not keep the rest of the batch in memory; and only while a user asks.
         for (slot, tally) in self.tallies.iter_mut().filter(|(_, tally)| tally.until_us > now_us) {
             if let Some(row) = batch.slots.iter().rposition(|of| of == slot) {
                 tally.last_result = batch.take(&[row as u32]).ok();
@@ -219,14 +220,14 @@ impl Tallies {
         }
     }
 
-    /// A row of a slot was refused.
+    /// Counts a refused row of a slot.
     pub(crate) fn refused(&mut self, slot: Slot, reason: Reason) {
         if let Some(tally) = self.get_mut(slot) {
             tally.refused[reason as usize] += 1;
         }
     }
 
-    /// The contents that were kept of refused rows, oldest first.
+    /// Takes the kept contents of refused rows, oldest first.
     pub(crate) fn take_records(&mut self, records: &mut Vec<Refusal>) {
         for (slot, tally) in &mut self.tallies {
             let Some(place) = records.iter().rposition(|record| record.slot == *slot) else { continue };

@@ -1,10 +1,10 @@
 //! How one dataflow runs as several instances side by side, over the same events.
 //!
-//! A chain that keeps nothing between rows may be given any of the rows. In one whose state is by key, the operators
-//! before the first with state may be given any rows too; that one says which key group each row belongs to
-//! ([`Chain::key_groups_of`]), and every instance then gets *all* rows, marked with which are its own
-//! ([`Chain::process_own`]): the others still move the clocks of their slots, so each instance closes windows and
-//! refuses late rows exactly as one instance alone would.
+//! An instance of a chain without state may be given any of the rows. In a chain with state by key, the operators
+//! before the first one with state may also be given any rows. The first operator with state says which key group each
+//! row belongs to ([`Chain::key_groups_of`]). Every instance then gets *all* rows, with marks for its own
+//! ([`Chain::process_own`]): the other rows still move the clocks of their slots, so each instance closes windows and
+//! refuses late rows exactly as a single instance would.
 
 use crate::{Batch, Context, Element, KeyGroup, KeyHash, Operator, OperatorError, Refusals, SlotTable};
 
@@ -14,40 +14,40 @@ use super::{Chain, Run};
 /// Whether a dataflow can run as several instances side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Nothing is kept between rows: each instance takes blocks of them in turn.
+    /// The chain has no state between rows: each instance takes blocks of rows in turn.
     Anywhere,
-    /// By the key of the operator at this place: those before it keep nothing between rows, and those behind it have
-    /// state by the same key, or none.
+    /// By the key of the operator at this index. The operators before it have no state between rows; those behind it
+    /// have state by the same key, or none.
     ByKey(usize),
-    /// It cannot, for this reason.
+    /// The chain cannot be cut, for this reason.
     Never(&'static str),
 }
 
-/// What rows run with: the clock, the queries, and where refused rows go.
+/// The context in which rows are processed: the clock, the queries, and the target of refused rows.
 pub struct Surroundings<'a> {
     /// The host's clock, read once for the batch: microseconds since the epoch.
     pub now_us: i64,
     /// The queries of the group and their parameters.
     pub slots: &'a SlotTable,
-    /// Where rows go that cannot be processed.
+    /// Where refused rows go.
     pub refusals: &'a mut Refusals,
 }
 
 impl Surroundings<'_> {
-    /// The same for a call within this one.
+    /// A second borrow, for a call within this one.
     pub fn again(&mut self) -> Surroundings<'_> {
         Surroundings { now_us: self.now_us, slots: self.slots, refusals: &mut *self.refusals }
     }
 
-    /// What an operator gets of them, which emits to `output`.
+    /// The context of one operator that emits to `output`.
     pub fn context<'a>(&'a mut self, output: &'a mut Vec<Batch>) -> Context<'a> {
         Context::new(self.now_us, self.slots, self.refusals, output)
     }
 }
 
 impl Chain {
-    /// Runs rows through the operators before `place`, which keep nothing between rows; `sink` receives what reaches
-    /// it.
+    /// Runs rows through the operators before `place`, which have no state between rows; `sink` receives what comes
+    /// out.
     ///
     /// # Errors
     /// As [`Chain::process`].
@@ -64,7 +64,7 @@ impl Chain {
         Run { with, sink, behind }.through(operators, outputs, 0, Element::Batch(batch))
     }
 
-    /// Of rows that reach the operator at `place`, those that it takes, and the key group of each.
+    /// The rows that the operator at `place` accepts of those given, and the key group of each.
     ///
     /// # Errors
     /// As [`Chain::process`].
@@ -80,8 +80,8 @@ impl Chain {
         Ok((batch, key_groups.collect()))
     }
 
-    /// Runs the rows `own` of a batch, ascending, through the operators from `place` on; the other rows are those of
-    /// other instances.
+    /// Runs the rows `own` of a batch, ascending, through the operators from `place` on. The other rows belong to other
+    /// instances.
     ///
     /// # Errors
     /// As [`Chain::process`].

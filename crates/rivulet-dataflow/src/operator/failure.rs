@@ -1,6 +1,6 @@
-//! What the failure of an operator costs. One of the engine's own operators never fails unless it has a defect, and
-//! that costs the element. An operator that runs code of users ([`Operator::runs_user_code`]) may fail for one query,
-//! and that costs the rows of this query: they are refused, and the others are processed.
+//! What the failure of an operator costs. The engine's own operators fail only because of a defect, and that costs the
+//! whole element. An operator that runs code of users ([`Operator::runs_user_code`]) may fail for one query. That costs
+//! only the rows of this query: they are refused, and the others are processed.
 
 use std::any::Any;
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::{Batch, Context, Reason, Slot};
 
 use super::{Operator, Run};
 
-/// How often rows are handed in again without those of the slots that failed; then each slot is handed in alone, which
-/// is linear in the rows however many slots fail.
+/// How often rows are processed again without those of the slots that failed. After that each slot is processed alone,
+/// which is linear in the rows however many slots fail.
 const ROUNDS_MAX: usize = 4;
 
 /// A failure of an operator itself, not of a row.
@@ -19,28 +19,28 @@ const ROUNDS_MAX: usize = 4;
 pub struct OperatorError {
     /// What went wrong, in words.
     pub message: String,
-    /// The slots it is about, in any order; empty if the operator does not know.
+    /// The slots that failed, in any order; empty if the operator does not know them.
     pub slots: Vec<Slot>,
-    /// Whose code has failed; the host sets it.
+    /// Whose code failed; the host sets it.
     pub fault: Fault,
 }
 
-/// Whose code has failed.
+/// Whose code failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The engine's: a defect.
+    /// The engine's own: a defect.
     Engine,
     /// The code of an application.
     UserCode,
 }
 
 impl OperatorError {
-    /// A failure that is not known to be about certain slots.
+    /// A failure that cannot be attributed to slots.
     pub fn new(message: impl Into<String>) -> Self {
         Self::about(Vec::new(), message)
     }
 
-    /// A failure about these slots: nothing was done for the others either, and it may be done without these.
+    /// A failure of these slots. No row of the call was processed, and the call may be repeated without these slots.
     pub fn about(slots: Vec<Slot>, message: impl Into<String>) -> Self {
         Self { message: message.into(), slots, fault: Fault::Engine }
     }
@@ -60,14 +60,13 @@ impl From<arrow::error::ArrowError> for OperatorError {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic")
 }
 
-/// Calls an operator. Of one that runs code of users a panic is an error too, and every error is a failure of that
-/// code.
+/// Calls an operator. If it runs code of users, a panic is an error too, and every error is a failure of that code.
 pub(super) fn call(
     operator: &mut dyn Operator,
     act: impl FnOnce(&mut dyn Operator) -> Result<(), OperatorError>,
@@ -85,11 +84,11 @@ fn guarded(act: impl FnOnce() -> Result<(), OperatorError>) -> Result<(), Operat
 }
 
 impl Run<'_> {
-    /// Has an operator that runs code of users process the rows at `rows` of a batch, which are ascending.
+    /// Makes an operator that runs code of users process the rows at `rows` of a batch, which are ascending.
     ///
-    /// If it fails, the rows of the slots that the error names are refused, and the others are handed in again. If the
-    /// error names none of them, the rows of each slot are handed in alone. So the failure of one query costs the
-    /// others no row.
+    /// If it fails, the rows of the slots that the error names are refused, and the others are processed again. If the
+    /// error names no slots, the rows of each slot are processed alone. So the failure of one query costs the others no
+    /// row.
     pub(super) fn user_code(
         &mut self,
         output: &mut Vec<Batch>,
@@ -116,7 +115,7 @@ impl Run<'_> {
             }
             rows = rest;
         }
-        // Stable: the rows of a slot stay in their order.
+        // A stable sort keeps the rows of a slot in order.
         rows.sort_by_key(|&row| slot(row));
         for of_slot in rows.chunk_by(|&one, &other| slot(one) == slot(other)) {
             if let Err(error) = self.attempt(output, of_slot, &mut process) {
@@ -125,7 +124,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hands rows in. If that fails, what was emitted and refused meanwhile counts as not done.
+    /// Processes rows. If that fails, what was emitted and refused meanwhile is taken back.
     fn attempt(
         &mut self,
         output: &mut Vec<Batch>,
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
     use crate::{Chain, Element, Refusals, SlotTable, Surroundings};
 
-    /// Code that fails for some values, in different ways.
+    /// An operator that fails for some values, in different ways.
     #[derive(Default)]
     struct Fails {
         is_engine: bool,
@@ -206,10 +205,10 @@ mod tests {
         Batch::new(rows.iter().map(|row| row.0).collect(), times.clone().into(), times.into(), columns)
     }
 
-    /// Rows by slot, each with a value or with why it was refused.
+    /// Rows by slot, each with its value or the reason of its refusal.
     type Rows<V> = Vec<(Slot, V)>;
 
-    /// What comes out, which rows were refused and why, and how many rows the operator has noted as late.
+    /// The rows that come out, the rows refused with their reasons, and how many rows the operator has counted as late.
     fn run(rows: &[(Slot, i64)]) -> (Rows<i64>, Rows<String>, u64) {
         let mut chain = Chain::new(vec![Box::new(Fails::default())]);
         let (mut refusals, mut out) = (Refusals::new(100), Vec::new());

@@ -1,4 +1,4 @@
-//! What an operator holds for a slot, in the words of people who ask why nothing comes of it.
+//! What an operator holds for a slot, for users who ask why a query gives no result.
 
 /// How many keys of a slot are looked at: its task stands still meanwhile.
 pub const HELD_KEYS_MAX: usize = 10_000;
@@ -8,15 +8,15 @@ pub const HELD_KEYS_MAX: usize = 10_000;
 pub struct Holding {
     /// The latest event time so far.
     pub newest_us: Option<i64>,
-    /// Up to where windows are closed.
+    /// The event time up to which windows are closed.
     pub watermark_us: Option<i64>,
     /// Begin and end of the open window that closes first.
     pub window: Option<(i64, i64)>,
-    /// How many keys have open windows.
+    /// The number of keys with open windows.
     pub open_keys: u64,
-    /// Of a window of rows, how many have come since the last one closed, and how many make it close.
+    /// Of a window of rows: how many rows have come since the last one closed, and how many rows close it.
     pub rows_of: Option<(u64, u64)>,
-    /// Of a join, how many rows wait on each side.
+    /// Of a join: how many rows wait on each side.
     pub sides: Option<[u64; 2]>,
     /// Whether there are more keys than [`HELD_KEYS_MAX`], so that all of this is of the oldest ones.
     pub has_more_keys: bool,
