@@ -1,8 +1,8 @@
-//! Queries that share a slot: what is computed for it once is a result of each of them.
+//! Queries that share a slot: one computation, whose results go to each of them.
 //!
-//! The first stands in the row of the slot. The further ones stand in a table of the same columns, from which nothing
-//! but their number and the topics of their results is ever read. Whoever lets queries share a slot vouches that
-//! everything else is the same.
+//! The first query stands in the row of the slot. The further queries stand in a table with the same columns, of which
+//! only the query's number and the parameters of its output topics are read. The caller guarantees that all other
+//! parameters are equal.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ use super::{NOBODY, QueryId, Slot, SlotTable};
 
 #[derive(Debug)]
 pub(super) struct Further {
-    /// A row for each of them, whatever slot it shares.
+    /// One row for each further query, whichever slot it shares.
     table: SlotTable,
-    /// By shared slot: the rows, in the order in which they came. No list is empty.
+    /// The rows of each shared slot, in the order in which the queries were added. No list is empty.
     rows: HashMap<Slot, Vec<Slot>>,
 }
 
@@ -24,7 +24,7 @@ impl Further {
         self.table.memory_bytes() + self.rows.capacity() * size_of::<(Slot, Vec<Slot>)>() + lists
     }
 
-    /// Forgets a row; nothing can be under way to it.
+    /// Frees a row at once: no event can be in flight to it.
     fn free(&mut self, row: Slot) {
         self.table.retire(&[row]);
         self.table.recycle();
@@ -32,10 +32,10 @@ impl Further {
 }
 
 impl SlotTable {
-    /// Lets further queries share a slot, one for each row of `parameters`.
+    /// Adds further queries to a slot, one for each row of `parameters`.
     ///
     /// # Panics
-    /// If the slot is not in use, or for what [`SlotTable::add`] does.
+    /// If the slot is not in use, or as [`SlotTable::add`] does.
     pub fn share(&mut self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
         assert!(self.query(slot).is_some(), "slot {slot} is in use when it is shared");
         let schema = self.schema.clone();
@@ -48,17 +48,17 @@ impl SlotTable {
         }
     }
 
-    /// The number of queries that share a slot with one before them.
+    /// The number of further queries, over all slots.
     pub fn further(&self) -> usize {
         self.further.as_ref().map_or(0, |further| further.table.live())
     }
 
-    /// How many queries are in a slot.
+    /// The number of queries in a slot.
     pub fn queries_in(&self, slot: Slot) -> usize {
         usize::from(self.query(slot).is_some()) + self.further_in(slot).len()
     }
 
-    /// How many further queries share the slots of these rows, each counted with each of its rows.
+    /// The number of further queries in the slots of these rows; each query counts once for each of its rows.
     pub fn further_of(&self, slots: &[Slot]) -> u64 {
         match self.further {
             None => 0,
@@ -70,7 +70,7 @@ impl SlotTable {
         self.further.as_ref().and_then(|further| further.rows.get(&slot)).map_or(&[], Vec::as_slice)
     }
 
-    /// Calls `each` for every query in a slot: its number, and the table and row where its parameters are.
+    /// Calls `each` for every query in a slot, with its number and the table and row of its parameters.
     #[inline]
     pub fn for_each_query(&self, slot: Slot, mut each: impl FnMut(QueryId, &Self, Slot)) {
         let Some(query) = self.query(slot) else { return };
@@ -82,7 +82,7 @@ impl SlotTable {
         }
     }
 
-    /// Where the parameters of one of the queries in a slot are, table and row; `None` if it is not in it.
+    /// The table and row with the parameters of one query in a slot; `None` if the query is not in the slot.
     pub fn find(&self, slot: Slot, query: QueryId) -> Option<(&Self, Slot)> {
         if self.query(slot)? == query {
             return Some((self, slot));
@@ -92,7 +92,7 @@ impl SlotTable {
         Some((table, row))
     }
 
-    /// Gives one of the further queries in a slot the values of the one row of `parameters`. Whether it was there.
+    /// Gives a further query in a slot the values of the one row of `parameters`. Returns whether it was in the slot.
     pub(super) fn set_further(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch) -> bool {
         let Some(further) = &mut self.further else { return false };
         let mut rows = further.rows.get(&slot).into_iter().flatten().copied();
@@ -103,7 +103,7 @@ impl SlotTable {
         true
     }
 
-    /// The further queries in a slot with their parameters, if there are any.
+    /// The further queries in a slot and their parameters; `None` if it has none.
     pub fn further_queries(&self, slot: Slot) -> Option<(Vec<QueryId>, RecordBatch)> {
         let table = &self.further.as_ref()?.table;
         let rows = self.further_in(slot);
@@ -111,8 +111,8 @@ impl SlotTable {
         (!rows.is_empty()).then(|| (queries, table.parameters(rows)))
     }
 
-    /// Takes a query out of a slot that others share; one of them takes the row if it was that one's. Whether it was
-    /// there, and not alone: otherwise nothing happens.
+    /// Removes a query from a slot that several share. If the query stood in the row of the slot, a further query takes
+    /// that row. Returns whether the query was in the slot and shared it; if not, nothing changes.
     pub fn leave(&mut self, slot: Slot, query: QueryId) -> bool {
         let Some(mut further) = self.further.take() else { return false };
         let left = self.leave_shared(&mut further, slot, query);
@@ -181,7 +181,7 @@ mod tests {
         table
     }
 
-    /// The queries of a slot with the text of their output.
+    /// The queries of a slot, each with the text of its output.
     fn outputs(table: &SlotTable, slot: Slot) -> Vec<(QueryId, String)> {
         let mut all = Vec::new();
         table.for_each_query(slot, |query, table, row| {

@@ -1,29 +1,27 @@
-//! A snapshot of one dataflow as that of another, for a new version of a big query that goes on where the one before
-//! was.
+//! Migration of a snapshot to another dataflow, for a new version of a big query that continues where the old one was.
 //!
-//! Sources, sinks and the state of operators go where the [`FlowMap`] says. A stage knows how far time was if it begins
-//! with a source that goes on, or if the first operator with state in it takes over from the first one of a stage
-//! before: operators without state pass the watermark on as it is. Where nothing is known the watermarks of the sources
-//! come by themselves.
+//! Sources, sinks and the state of operators go where the [`FlowMap`] says. A stage keeps a watermark in two cases: it
+//! begins with a source that continues, or its first operator with state takes over from the first such operator of an
+//! old stage. (Operators without state pass the watermark on unchanged.) Otherwise the watermarks of the sources arrive
+//! by themselves.
 //!
-//! What must hold: no stage is told a later time than its rows had come to, or rows that count would be late. None is
-//! told of an end that what it reads has not come to.
+//! What must hold: no stage gets a later watermark than its rows had reached, or rows that count would be late. No
+//! stage is marked as ended unless its inputs have ended.
 
 use super::Snapshot;
 use crate::stage::{Stage, cut};
 use crate::{Dataflow, FlowMap, NodeId, Work};
 
-/// State that nobody can go on with: what had written it has come to its end, and in the next version rows would come
-/// to it again.
+/// State that cannot be migrated: its stage has ended, but the new version would send it rows again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the part of it with '{0}' has come to the end of its input, and would get rows again")]
 pub struct HasEnded(pub String);
 
 impl Snapshot {
-    /// This snapshot, of `before`, as one of `after`.
+    /// Turns this snapshot of `before` into a snapshot of `after`.
     ///
     /// # Errors
-    /// An operator would go on that has come to its end.
+    /// An operator that has ended would continue.
     pub fn succeed(&self, before: &Dataflow, after: &Dataflow, map: &FlowMap) -> Result<Self, HasEnded> {
         let (old, new) = (stages_of(before), stages_of(after));
         let mut next = Self::default();
@@ -65,13 +63,13 @@ impl Snapshot {
     }
 }
 
-/// The stages of a dataflow. What is fused does not depend on how often it runs.
+/// The stages of a dataflow. Fusion does not depend on the number of instances.
 fn stages_of(dataflow: &Dataflow) -> Vec<Stage> {
     let sources = dataflow.nodes().iter().filter(|node| matches!(node.work, Work::Source(_))).count();
     cut(dataflow, &vec![1; sources], 1)
 }
 
-/// The stage before of which a stage knows what that knew of time.
+/// The old stage whose watermark a stage takes over.
 fn predecessor<'s>(
     stage: &Stage,
     after: &Dataflow,
@@ -119,7 +117,7 @@ mod tests {
         }
     }
 
-    /// So many sources, brought together in a window, of which the rows are filtered and written.
+    /// A dataflow of this many sources, joined in a window, whose rows are filtered and written.
     fn windowed(sources: usize, filters: bool) -> Dataflow {
         let columns = || Arc::new(Schema::empty());
         let mut dataflow = Dataflow::default();
@@ -160,7 +158,7 @@ mod tests {
         assert_eq!(next.sources, [at("b"), vec![], at("a")]);
         assert_eq!((next.begins.clone(), next.sinks.clone()), (BTreeSet::from([1]), snapshot.sinks.clone()));
         assert_eq!(next.reached_us, [(0, 20), (2, 10), (6, 10)].into());
-        // Of a window that begins nothing is known, nor of another sink.
+        // A window and a sink that begin anew take nothing over.
         let anew = FlowMap { operators: vec![None; after.nodes().len()], sinks: vec![None], ..map };
         let next = snapshot.succeed(&before, &after, &anew).unwrap();
         assert_eq!((next.reached_us, next.sinks), ([(0, 20), (2, 10)].into(), vec![Vec::<String>::new()]));

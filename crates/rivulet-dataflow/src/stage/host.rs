@@ -1,15 +1,16 @@
-//! What steps one instance of a stage: its operators, the watermarks and barriers of its channels, and its state.
+//! The host of one instance of a stage: it steps the operators, aligns watermarks and barriers of the channels, and
+//! saves and restores state.
 //!
-//! It is driven by calls alone. [`StageHost::give`] takes elements by channel, and each [`StageHost::step`] does one
-//! bounded piece of what they bring about and hands what leaves the stage to a callback. Between two steps the driver
-//! looks whether there is room for more and whether something else should have a turn. Time, queries and refused rows
-//! come with each call.
+//! The host is driven by calls alone. [`StageHost::give`] takes elements by channel. Each [`StageHost::step`] does one
+//! bounded piece of the work and hands the output to a callback. Between two steps the driver checks whether there is
+//! room for more output and whether another task should have its turn. Time, queries and refused rows come with each
+//! call.
 //!
 //! What must hold:
-//! - Operators get the rows of a channel in their order, and the watermark of all channels behind the rows that were
-//!   given before it.
-//! - What is not a batch leaves behind all that it has brought about. The end leaves last, and once.
-//! - At a barrier nothing is under way: all that was given before it is in the state or has left. The driver gives
+//! - Operators get the rows of a channel in order, and the watermark of all channels behind the rows that were given
+//!   before it.
+//! - An element other than a batch is passed on behind all output that it causes. The end is passed on last, and once.
+//! - At a barrier nothing is in flight: all that was given before it is in the state or has left. The driver gives
 //!   nothing behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
 
 use std::collections::VecDeque;
@@ -24,41 +25,41 @@ use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, Sta
 pub struct StageHost {
     chain: Chain,
     channels: Channels,
-    /// Rows and changes of the set of queries that were given, and the input that they are for.
+    /// Batches and control elements that were given and not processed, each with its input.
     pending: VecDeque<(usize, Element)>,
-    /// Small batches are put together until they have so many rows.
+    /// Small batches are joined up to this number of rows.
     batch_rows: usize,
-    /// The watermark of the state that it goes on from, before operators have been told.
+    /// The watermark of the restored state, until operators have been told.
     begins_at_us: Option<i64>,
-    /// The element, no batch, that operators work off.
+    /// The element, other than a batch, that operators are still processing.
     in_hand: Option<Element>,
-    /// It stands at this barrier.
+    /// The barrier at which the host waits.
     at_barrier: Option<u64>,
-    /// Something was given, or has left, since there was last nothing to do.
+    /// Whether elements were given or have left since the last step without work.
     has_work: bool,
-    /// What is open does not come out at the end, because the driver says so.
+    /// Whether open windows are dropped at the end, at the driver's request.
     discards_open: bool,
-    /// It had come to its end before: nothing is open.
+    /// Whether the restored state had ended: nothing is open.
     had_ended: bool,
-    /// Receivers were told that nothing comes for now, and nothing since.
+    /// Whether receivers were told that the stage is idle, and nothing has left since.
     is_idle: bool,
     has_ended: bool,
 }
 
-/// What is known of the channels that lead to a stage.
+/// The state of the channels that lead to a stage.
 #[derive(Debug)]
 struct Channels {
     /// For each channel the input of the first operator.
     inputs: Vec<usize>,
     watermarks: Watermarks,
-    /// The newest barrier that has come by each channel.
+    /// The newest barrier of each channel.
     barriers: Vec<u64>,
-    /// The newest barrier that was passed or given up.
+    /// The newest barrier that was passed or abandoned.
     passed: u64,
 }
 
 impl Channels {
-    /// The barrier that has come by all channels that are open, if it is a new one.
+    /// The barrier that has come by all open channels, if it is a new one.
     fn aligned(&self) -> Option<u64> {
         let open = (0..self.barriers.len()).filter(|&channel| !self.watermarks.is_ended(channel));
         open.map(|channel| self.barriers[channel]).min().filter(|&number| number > self.passed)
@@ -66,8 +67,8 @@ impl Channels {
 }
 
 impl StageHost {
-    /// A stage that begins. `inputs` has for each channel the input of the first operator that its rows are for. Small
-    /// batches that wait one behind the other are put together, up to `batch_rows`.
+    /// Makes a host without state. `inputs` has for each channel the input of the first operator that its rows are for.
+    /// Consecutive small batches are joined up to `batch_rows`.
     pub fn new(chain: Chain, inputs: Vec<usize>, batch_rows: usize) -> Self {
         let count = inputs.len();
         let channels = Channels { inputs, watermarks: Watermarks::new(count), barriers: vec![0; count], passed: 0 };
@@ -87,8 +88,8 @@ impl StageHost {
         }
     }
 
-    /// Goes on from a snapshot and the state of each operator, of which it has the own key groups; without any it
-    /// begins with none. Once, before the first step.
+    /// Continues from a snapshot and the state of each operator, restricted to the key groups of this instance. At most
+    /// once, before the first step.
     ///
     /// # Errors
     /// State of other operators.
@@ -106,7 +107,7 @@ impl StageHost {
         Ok(())
     }
 
-    /// Takes an element of a channel. The driver bounds how much it gives between steps.
+    /// Takes an element of a channel. The driver bounds how many it gives between steps.
     pub fn give(&mut self, channel: usize, element: Element) {
         let Channels { inputs, watermarks, barriers, .. } = &mut self.channels;
         match element {
@@ -129,7 +130,7 @@ impl StageHost {
         self.has_work && self.at_barrier.is_none()
     }
 
-    /// Rows that were given and no operator has seen, and at least one where the element in hand has more to give.
+    /// The number of rows that were given and not processed; at least one where the current element has more output.
     pub fn rows_waiting(&self) -> usize {
         let pending = self.pending.iter().map(|(_, element)| match element {
             Element::Batch(batch) => batch.rows(),
@@ -138,15 +139,15 @@ impl StageHost {
         pending.sum::<usize>().max(usize::from(self.chain.has_more()))
     }
 
-    /// Whether the element in hand has more to give, so that something else should have a turn before the next step.
+    /// Whether the current element has more output, so that other tasks should have a turn before the next step.
     pub fn has_more(&self) -> bool {
         self.chain.has_more()
     }
 
-    /// Does one piece of what there is to do; `out` gets what leaves the stage.
+    /// Does one piece of the work; `out` gets what leaves the stage.
     ///
     /// # Errors
-    /// An operator failed, which is a defect. What it has emitted has left all the same.
+    /// An operator failed, which is a defect. What it emitted before has left the stage.
     pub fn step(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
         let next = if self.chain.has_more() { None } else { self.next()? };
         if next.is_none() && !self.chain.has_more() {
@@ -176,12 +177,12 @@ impl StageHost {
         result
     }
 
-    /// What operators get next, and by which input.
+    /// The next element for the operators, and its input.
     fn next(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
         if self.has_ended || self.at_barrier.is_some() {
             return Ok(None);
         }
-        // Operators know how far time is before the first row comes, and so do those behind them.
+        // The operators, and the stages behind, get the restored watermark before the first row.
         if let Some(reached_us) = self.begins_at_us.take() {
             return Ok(Some((0, Element::Watermark(reached_us))));
         }
@@ -194,7 +195,8 @@ impl StageHost {
         } else if channels.watermarks.has_ended() {
             Some(Element::End)
         } else if channels.watermarks.is_idle() && !self.is_idle {
-            // Behind all that was sent, and before a barrier: nothing comes between that and the snapshot.
+            // Idleness is told behind all output and before a barrier: nothing may come between a barrier and the
+            // snapshot.
             Some(Element::Idle)
         } else {
             channels.aligned().map(Element::Barrier)
@@ -202,14 +204,13 @@ impl StageHost {
         Ok(element.map(|element| (0, element)))
     }
 
-    /// The next of what was given. Batches that came one behind the other by the same input are put together, so that a
-    /// batch is the larger the more there is to do.
+    /// The next element of those given. Consecutive batches of one input are joined, so batches grow with the load.
     fn next_pending(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
         let (input, first) = match self.pending.pop_front() {
             Some((input, Element::Batch(batch))) => (input, batch),
             other => return Ok(other),
         };
-        // Larger batches are worth no copy.
+        // For larger batches the copy costs more than it saves.
         let (rows_min, rows_max) = (self.batch_rows / 8, self.batch_rows);
         let mut rows = first.rows();
         if rows >= rows_min {
@@ -227,10 +228,10 @@ impl StageHost {
         Ok(Some((input, Element::Batch(Batch::concat(batches)?))))
     }
 
-    /// All has come of the element in hand.
+    /// Called when all output of the current element has left.
     fn complete(&mut self, out: &mut dyn FnMut(Element)) {
         match self.in_hand.take() {
-            // Operators may hold the rows, and receivers are to wait for them.
+            // Operators may hold the rows back, so receivers must wait for them.
             None => self.tell_awake(out),
             Some(Element::Barrier(number)) => self.at_barrier = Some(number),
             Some(element) => {
@@ -241,8 +242,7 @@ impl StageHost {
         }
     }
 
-    /// Says that something has come again, if the last that left was that nothing comes. The watermark is the one there
-    /// was.
+    /// Tells receivers that the stage is not idle any more, if they were told that it is. The watermark is unchanged.
     fn tell_awake(&mut self, out: &mut dyn FnMut(Element)) {
         if self.is_idle && !self.has_ended && !self.channels.watermarks.is_idle() {
             self.is_idle = false;
@@ -250,8 +250,8 @@ impl StageHost {
         }
     }
 
-    /// Lets operators do what is due by the time of the call. Nothing at a barrier: it would be in the state and come
-    /// again.
+    /// Lets operators do what is due by the time of the call. At a barrier it does nothing: the output would be in the
+    /// state and come again.
     ///
     /// # Errors
     /// As [`StageHost::step`].
@@ -264,30 +264,29 @@ impl StageHost {
             *is_idle = false;
             out(Element::Batch(batch));
         });
-        // Receivers wait for this stage since they got rows.
+        // Receivers have waited for this stage since they got rows from it.
         self.has_work |= !self.is_idle && self.channels.watermarks.is_idle();
         result
     }
 
-    /// When operators next have something to do, microseconds since the epoch; `None` if only elements bring about
-    /// anything.
+    /// When operators next have something to do, microseconds since the epoch; `None` if they wait for elements only.
     pub fn deadline_us(&self) -> Option<i64> {
         if self.has_ended || self.at_barrier.is_some() { None } else { self.chain.deadline_us() }
     }
 
-    /// The barrier that it stands at, behind all rows before it, if it stands at one.
+    /// The barrier at which the host waits, behind all rows before it; `None` if it does not wait.
     pub fn barrier(&self) -> Option<u64> {
         self.at_barrier
     }
 
-    /// What it holds: state goes to `into`, as [`Chain::export_parts`] says. Partitions and sink are known to the
-    /// driver.
+    /// Exports the state to `into`, as [`Chain::export_parts`] does, and returns the rest of the snapshot. The driver
+    /// adds partitions and sink.
     ///
     /// # Errors
     /// State that cannot be exported, or an error of `into`.
     ///
     /// # Panics
-    /// If it does not stand at a barrier: operators may hold rows that are in no state.
+    /// If the host does not wait at a barrier: operators may hold rows that are not part of any state.
     pub fn snapshot(
         &self,
         rows_max: usize,
@@ -298,7 +297,7 @@ impl StageHost {
         Ok(StageSnapshot { reached_us: self.reached_us(), ..StageSnapshot::default() })
     }
 
-    /// Sends the barrier on and goes on behind it.
+    /// Passes the barrier on and continues behind it.
     pub fn pass_barrier(&mut self, out: &mut dyn FnMut(Element)) {
         if let Some(number) = self.at_barrier {
             out(Element::Barrier(number));
@@ -306,7 +305,7 @@ impl StageHost {
         }
     }
 
-    /// Goes on as if there had been no barrier; receivers get none.
+    /// Continues as if there had been no barrier; receivers get none.
     pub fn give_up_barrier(&mut self) {
         if let Some(number) = self.at_barrier.take() {
             self.channels.passed = number;
@@ -314,28 +313,27 @@ impl StageHost {
         }
     }
 
-    /// Says whether it forgets what is open at the end, instead of emitting it. What was said last before the end
-    /// counts.
+    /// Sets whether open windows are dropped at the end instead of emitted. The last call before the end counts.
     pub fn discard_open(&mut self, discards: bool) {
         self.discards_open = discards;
     }
 
-    /// Whether no channel that is open has had anything for long.
+    /// Whether all open channels are idle.
     pub fn is_idle(&self) -> bool {
         self.channels.watermarks.is_idle()
     }
 
-    /// Whether the end has left.
+    /// Whether the end has left the stage.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// The highest watermark that it has reached, microseconds since the epoch; `None` before the first.
+    /// The highest watermark so far, microseconds since the epoch; `None` before the first.
     pub fn reached_us(&self) -> Option<i64> {
         self.channels.watermarks.reached_us()
     }
 
-    /// State held by its operators, in bytes.
+    /// State held by the operators, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.chain.memory_bytes()
     }
@@ -351,7 +349,7 @@ mod tests {
     use super::*;
     use crate::{Context, Operator, Refusals, SlotTable};
 
-    /// A stage that only passes rows on, and what leaves it in words.
+    /// A stage that only passes rows on, and its output as text.
     struct Stage(StageHost);
 
     impl Stage {

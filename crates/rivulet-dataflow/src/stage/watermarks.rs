@@ -1,36 +1,36 @@
-//! The watermark of several streams together: the lowest of those that do not stand aside.
+//! The watermark of several streams together: the lowest of those that are not idle.
 
-/// What is known of the time of each of several channels.
+/// The watermarks of several channels.
 #[derive(Debug)]
 pub struct Watermarks {
     channels: Vec<Channel>,
-    /// The highest minimum there was.
+    /// The highest common watermark so far.
     reached_us: Option<i64>,
     open: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Channel {
-    /// Its watermark; `i64::MIN` before the first.
+    /// The watermark; `i64::MIN` before the first.
     At(i64),
-    /// It is silent and holds nobody up. Behind it its watermark.
+    /// The channel is idle, and nothing waits for it. The watermark that it had.
     Idle(i64),
-    /// Nothing will follow.
+    /// The channel has ended.
     Ended,
 }
 
 impl Watermarks {
-    /// Of so many channels, all open, all before their first watermark.
+    /// Makes the watermarks of this many channels, all open and before their first watermark.
     pub fn new(channels: usize) -> Self {
         Self { channels: vec![Channel::At(i64::MIN); channels], reached_us: None, open: channels }
     }
 
-    /// Time has come so far already, whatever the channels say.
+    /// Sets the common watermark that is already reached, whatever the channels say.
     pub fn begin_at(&mut self, reached_us: Option<i64>) {
         self.reached_us = reached_us;
     }
 
-    /// A channel has this watermark now; one that was lower before is not believed. It is not idle any more.
+    /// Sets the watermark of a channel, which is not idle any more. A lower watermark than before is ignored.
     pub fn advance(&mut self, channel: usize, watermark_us: i64) {
         self.channels[channel] = match self.channels[channel] {
             Channel::At(before) | Channel::Idle(before) => Channel::At(before.max(watermark_us)),
@@ -38,21 +38,21 @@ impl Watermarks {
         };
     }
 
-    /// A channel is silent. Whether it was not before.
+    /// Marks a channel as idle. Returns whether it was not idle before.
     pub fn idle(&mut self, channel: usize) -> bool {
         let Channel::At(watermark_us) = self.channels[channel] else { return false };
         self.channels[channel] = Channel::Idle(watermark_us);
         true
     }
 
-    /// A channel that may have been silent is not any more.
+    /// Marks a channel as not idle.
     pub fn wake(&mut self, channel: usize) {
         if let Channel::Idle(watermark_us) = self.channels[channel] {
             self.channels[channel] = Channel::At(watermark_us);
         }
     }
 
-    /// Nothing will follow by a channel.
+    /// Marks a channel as ended.
     pub fn end(&mut self, channel: usize) {
         if self.channels[channel] != Channel::Ended {
             self.channels[channel] = Channel::Ended;
@@ -60,29 +60,29 @@ impl Watermarks {
         }
     }
 
-    /// Whether nothing will follow by a channel.
+    /// Whether a channel has ended.
     pub fn is_ended(&self, channel: usize) -> bool {
         self.channels[channel] == Channel::Ended
     }
 
-    /// Whether nothing will follow at all.
+    /// Whether all channels have ended.
     pub fn has_ended(&self) -> bool {
         self.open == 0
     }
 
-    /// Whether no channel but silent ones is open.
+    /// Whether all open channels are idle.
     pub fn is_idle(&self) -> bool {
         self.open > 0 && !self.channels.iter().any(|channel| matches!(channel, Channel::At(_)))
     }
 
-    /// The watermark of all together, if it is higher than when this was last asked.
+    /// The common watermark, if it has risen since the last call.
     pub fn advanced(&mut self) -> Option<i64> {
         let of = |wanted: fn(&Channel) -> Option<i64>| self.channels.iter().filter_map(wanted);
         let waited_for = of(|channel| match channel {
             Channel::At(watermark_us) => Some(*watermark_us),
             Channel::Idle(_) | Channel::Ended => None,
         });
-        // Where all are silent, nobody holds up the one that is furthest.
+        // If all channels are idle, the furthest one counts: nothing holds it up.
         let furthest = || {
             of(|channel| match channel {
                 Channel::Idle(watermark_us) => Some(*watermark_us),
@@ -98,7 +98,7 @@ impl Watermarks {
         self.reached_us
     }
 
-    /// The highest watermark that was reached.
+    /// The highest common watermark so far.
     pub fn reached_us(&self) -> Option<i64> {
         self.reached_us
     }
