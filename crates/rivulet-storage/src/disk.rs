@@ -1,8 +1,9 @@
-//! What the log asks of a disk, and the disk of this machine.
+//! The file operations that the log needs, and their implementation for this machine.
 //!
-//! What must hold, for every implementation: bytes of a file survive the loss of power once [`DiskFile::sync`] has
-//! answered, and that a file is there, is not any more, or has its name, once [`Disk::sync_folder`] has. Of all else
-//! any part may be lost. Whoever writes relies on nothing more, which a disk that loses whatever it may lose can show.
+//! What must hold for every implementation: bytes of a file survive a loss of power once [`DiskFile::sync`] has
+//! returned. The existence, deletion and name of a file survive it once [`Disk::sync_folder`] has returned. Anything
+//! else may be lost, in any part. Code that writes relies on nothing more; a simulated disk that loses everything it
+//! may lose tests that.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,44 +13,43 @@ use std::path::{Path, PathBuf};
 
 /// Files in folders.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a folder, and those that it is in, where they are not there. That survives the loss of power when this
-    /// returns.
+    /// Makes a folder and its missing parents. They survive a loss of power when this returns.
     ///
     /// # Errors
-    /// What the system says; so it is with all that follow.
+    /// The error of the system, as in all methods below.
     fn make_folder(&self, folder: &Path) -> io::Result<()>;
 
     /// The files and folders in a folder, and their sizes in bytes.
     fn list(&self, folder: &Path) -> io::Result<Vec<(PathBuf, u64)>>;
 
-    /// All of a file.
+    /// The content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Begins a file for writing; one of that name is emptied.
+    /// Creates a file for writing, or empties the file of that name.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file that is there, for writing.
+    /// Opens an existing file for writing.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes final which files are in a folder.
+    /// Makes the names of the files in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
-/// A file that is open for writing.
+/// A file opened for writing.
 pub trait DiskFile: Send {
-    /// Writes all of `bytes`, the first at the place `at`.
+    /// Writes all of `bytes` at the offset `at`.
     ///
     /// # Errors
-    /// What the system says; any part may have been written then. So it is with all that follow.
+    /// The error of the system, as in all methods below; any part may have been written.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Cuts the file, or fills it with zeros, to so many bytes.
+    /// Truncates the file to this many bytes, or extends it with zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Makes final what was written, and how long the file is.
+    /// Makes the content and the length of the file durable.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -62,11 +62,12 @@ impl Disk for RealDisk {
         let is_there = |folder: &&Path| folder.exists();
         let missing: Vec<&Path> = folder.ancestors().take_while(|outer| !is_there(outer)).collect();
         fs::create_dir_all(folder)?;
-        // Innermost last; the folder itself may have been made by a process that did not come to this.
+        // Parents are synced from the outermost on. The parent of the folder itself always is: an earlier process may
+        // have made the folder and stopped before its name was durable.
         let made = if missing.is_empty() { &[folder][..] } else { &missing };
         made.iter().rev().filter_map(|made| made.parent()).try_for_each(|outer| {
             match self.sync_folder(if outer == Path::new("") { Path::new(".") } else { outer }) {
-                // A folder of somebody else's, which may be searched and not read.
+                // A folder of another user that may be searched but not read.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 done => done,
             }
@@ -113,7 +114,7 @@ impl DiskFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Of the metadata only the length matters, which this includes.
+        // `sync_data` includes the length, the only metadata that matters.
         self.sync_data()
     }
 }

@@ -1,4 +1,4 @@
-//! Who writes, usually a thread: all that has gathered in one frame, and one wait for the disk.
+//! The writer of the log, usually a thread: it writes all pending records in one frame and waits for the disk once.
 
 use std::io;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use super::Shared;
 use super::frame::Frame;
 use super::segment::{self, Open, Segment};
 
-/// The pause after the disk has refused, before it is tried again.
+/// The pause before another attempt after the disk has refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often a log that is being closed tries to write what is left.
+/// How often a log that is being closed tries to write the pending records.
 const LAST_TRIES: u32 = 5;
 
-/// The memory of a frame that is kept between bursts.
+/// How much memory of a frame is kept between bursts.
 const FRAME_BYTES_KEPT: usize = 1 << 20;
 
-/// Who writes what has gathered.
+/// Writes the pending records.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// The segment that is written to; `None` before the first, and after one that cannot be trusted.
+    /// The segment being written; `None` before the first, and after one that cannot be trusted.
     open: Option<Open>,
-    /// What is being written; empty if nothing is.
+    /// The frame being written; empty if there is none.
     frame: Frame,
 }
 
 impl Writer {
-    /// Goes on with the segment that is `open`.
+    /// A writer that continues the segment `open`.
     pub(super) fn new(shared: Arc<Shared>, open: Option<Open>) -> Self {
         Self { shared, open, frame: Frame::default() }
     }
@@ -37,7 +37,7 @@ impl Writer {
         &self.shared
     }
 
-    /// Writes until the log is closed and nothing is left.
+    /// Writes until the log is closed and nothing is pending.
     pub(super) fn run(mut self) {
         loop {
             {
@@ -62,9 +62,9 @@ impl Writer {
         }
     }
 
-    /// Tries once to write what has gathered; whether nothing is left.
+    /// Tries once to write the pending records; returns whether none are left.
     pub(super) fn commit_once(&mut self) -> bool {
-        // What could not be written before comes first.
+        // A frame that could not be written before goes first.
         if !self.frame.is_empty() && !self.write() {
             return false;
         }
@@ -72,7 +72,7 @@ impl Writer {
         self.frame.is_empty() || self.write()
     }
 
-    /// Writes the frame, however often that has to be tried; false if the log is closed before that has worked.
+    /// Tries to write the frame until it works; false if the log is closed first.
     fn write_until_done(&mut self) -> bool {
         let mut tries_left = LAST_TRIES;
         while !self.write() {
@@ -87,14 +87,14 @@ impl Writer {
         true
     }
 
-    /// Tries to write the frame, and says so to everybody if that has worked.
+    /// Tries to write the frame. If that works, notifies all waiters.
     fn write(&mut self) -> bool {
         let begun = Instant::now();
         if let Err(error) = self.write_frame() {
             self.note(&error);
             return false;
         }
-        // Before anybody is told: who knows that it is on disk finds the segments as they stay.
+        // Before the notification: a waiter must find the segments in their final form.
         let next = self.frame.next();
         self.go_on_behind_full(next);
         let shared = &self.shared;
@@ -102,7 +102,7 @@ impl Writer {
         if shared.problem.lock().take().is_some() {
             tracing::info!("the log can be written again");
         }
-        // Nobody who saw a frame under way may think it was never there.
+        // `durable` rises before the frame is cleared, so no observer misses records that were in flight.
         shared.durable.fetch_max(next - 1, Ordering::AcqRel);
         self.frame.clear(FRAME_BYTES_KEPT);
         drop(shared.gathering.lock());
@@ -111,7 +111,7 @@ impl Writer {
         true
     }
 
-    /// Says once what is wrong, as long as it is the same.
+    /// Reports a problem once, as long as it stays the same.
     fn note(&self, error: &io::Error) {
         self.shared.counters.failures.fetch_add(1, Ordering::Relaxed);
         let folder = self.shared.folder.display();
@@ -138,14 +138,14 @@ impl Writer {
         let bytes = self.frame.seal(open.salt);
         if let Err(error) = open.write(bytes) {
             if open.cut().is_err() {
-                // What is left of the frame stays behind, in a segment that nothing is appended to.
+                // The rest of the frame stays in a segment that gets no more frames.
                 self.open = None;
             }
             return Err(error);
         }
         if let Err(error) = open.sync(bytes.len()) {
-            // Nobody knows what of it is on disk, and asking again may be answered with yes although it is not: it is
-            // written once more, elsewhere.
+            // After a failed sync it is unknown which bytes are on disk, and a second sync may succeed although they
+            // are not. So the frame is written once more, in another segment.
             self.open = None;
             return Err(error);
         }
@@ -157,8 +157,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins the next segment, if the open one is full: only what stands before another one can be forgotten, and a
-    /// log at its limit gets nothing more that would begin one. If that fails, the next frame tries.
+    /// Begins the next segment if the open one is full: only segments that have a successor can be forgotten, and a log
+    /// at its limit gets no records that would begin one. If it fails, the next frame tries again.
     fn go_on_behind_full(&mut self, first: u64) {
         if self.is_open_full()
             && let Err(error) = self.begin_segment(first)
@@ -174,9 +174,9 @@ impl Writer {
     fn begin_segment(&mut self, first: u64) -> io::Result<()> {
         let Shared { disk, folder, segments, disk_bytes, .. } = &*self.shared;
         let open = Open::create(&**disk, folder, first, self.shared.salt_of(first))?;
-        // One that begins there too has nothing that counted, and goes before this one has anything: nobody could tell
-        // later which of the two counts. Nor may anybody who reads look for it from then on, whatever becomes of this
-        // one.
+        // A segment that begins at the same position has no live record. It is removed before this one has any, because
+        // later nobody could tell which of the two counts. It leaves the list too, so that no reader looks for it,
+        // whatever becomes of the new one.
         let mut listed = segments.lock();
         if let Some(same) = listed.back().filter(|last| last.first == first) {
             if same.path != open.path

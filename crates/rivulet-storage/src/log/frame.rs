@@ -1,66 +1,67 @@
-//! Frames and records as bytes: what one commit writes is one frame, whole or not there.
+//! The encoding of frames and records. One commit writes one frame, which is complete or absent.
 //!
 //! ```text
 //! frame   magic 4 | body bytes 4 | first position 8 | records 4 | check of these 4 | check of the body 8 | body
 //! record  arrival 8 | packet id 2 | kind 1 | client bytes 2 | topic bytes 2 | payload bytes 4 | client | topic | payload
 //! ```
 //!
-//! Numbers are little-endian, checks are XXH3, and begin with the salt of the segment: what a client has sent may look
-//! like a frame, but no client knows that. What must hold: any bytes whatever can be read here; what is given out is
-//! what was written.
+//! Numbers are little-endian. Checks are XXH3, seeded with the salt of the segment: the payload of a client may look
+//! like a frame, but no client knows the salt.
+//!
+//! What must hold: any bytes may be read here, and only records that were written come out.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How a frame begins.
+/// The first bytes of a frame.
 const MAGIC: [u8; 4] = *b"RvF1";
 
-/// The bytes in front of a frame's body.
+/// The size of a frame's header.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// The bytes of a record without its texts.
+/// The size of a record without its texts.
 const RECORD_BYTES: usize = 19;
 
-/// No position is as high: no machine lives so long. What says otherwise is damaged, and counting on from there would
+/// No log reaches this position in the life of a machine. A higher one is damage, and counting on from it would
 /// overflow.
 pub(super) const POSITION_END: u64 = u64::MAX / 2;
 
-/// The one kind of record there is: a message.
+/// The only kind of record: a message.
 const MESSAGE: u8 = 0;
 
 /// A message in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'b> {
-    /// Where it stands: 1, 2, 3, ...
+    /// Its position: 1, 2, 3, ...
     pub position: u64,
     /// When it reached the engine, microseconds since the Unix epoch.
     pub arrival_us: i64,
     /// The name of the client that sent it; empty if that does not matter.
     pub client: &'b [u8],
-    /// The number under which the client waits for an acknowledgement; 0 if it does not.
+    /// The packet identifier under which the client waits for an acknowledgement; 0 if it does not wait.
     pub packet_id: u16,
-    /// Where it was sent to.
+    /// Its topic.
     pub topic: &'b [u8],
-    /// Its content.
+    /// Its payload.
     pub payload: &'b [u8],
 }
 
 impl Record<'_> {
-    /// What it takes in the log, in bytes.
+    /// The size of the record in the log, in bytes.
     pub fn logged_bytes(&self) -> usize {
         RECORD_BYTES + self.client.len() + self.topic.len() + self.payload.len()
     }
 
-    /// Whether its parts have lengths that can be written.
+    /// Whether the lengths of its parts can be encoded.
     pub(super) fn is_writable(&self) -> bool {
         let short = usize::from(u16::MAX);
         self.client.len() <= short && self.topic.len() <= short && self.logged_bytes() <= (u32::MAX / 2) as usize
     }
 }
 
-/// A frame that is being filled.
+/// A frame to which records are appended.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
-    /// Empty, or the room for a header and the records behind it.
+    /// Empty, or the header and the records behind it.
     bytes: Vec<u8>,
     first: u64,
     records: u32,
@@ -85,12 +86,12 @@ impl Frame {
         self.first + u64::from(self.records)
     }
 
-    /// Whether one more record of so many bytes can stand in the frame.
+    /// Whether the frame has room for one more record of this size.
     pub(super) fn has_room(&self, record_bytes: usize, bytes_max: usize) -> bool {
         self.is_empty() || self.bytes.len() + record_bytes <= bytes_max
     }
 
-    /// Appends a record: the first may have any position, the others follow one another.
+    /// Appends a record. The first may have any position; the positions of the others are consecutive.
     pub(super) fn push(&mut self, record: &Record<'_>) {
         if self.is_empty() {
             self.first = record.position;
@@ -110,7 +111,7 @@ impl Frame {
         self.records += 1;
     }
 
-    /// Writes the header for a segment with this salt, and returns all of the frame.
+    /// Writes the header for a segment with this salt, and returns the bytes of the frame.
     pub(super) fn seal(&mut self, salt: u64) -> &[u8] {
         let body = &self.bytes[HEADER_BYTES..];
         let (body_bytes, body_check) = (body.len() as u32, xxh3_64_with_seed(body, salt));
@@ -126,7 +127,7 @@ impl Frame {
         &self.bytes
     }
 
-    /// Forgets the records, and memory beyond `bytes_kept`.
+    /// Removes the records, and frees memory beyond `bytes_kept`.
     pub(super) fn clear(&mut self, bytes_kept: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(bytes_kept);
@@ -134,7 +135,7 @@ impl Frame {
     }
 }
 
-/// A whole frame among bytes.
+/// A complete frame found among bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found<'b> {
     /// The position of its first record.
@@ -143,10 +144,10 @@ pub(super) struct Found<'b> {
     body: &'b [u8],
 }
 
-/// What stands somewhere among bytes.
+/// What is found at a place among bytes.
 enum At<'b> {
     Frame(Found<'b>),
-    /// No frame, or not one that was written in full.
+    /// No frame, or one that was not written in full.
     Nothing,
 }
 
@@ -178,7 +179,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// The record that the bytes begin with, and what is behind it; `None` if they begin with none.
+/// Decodes the record at the begin of the bytes; returns it and the bytes behind it, or `None` if there is no record.
 pub(super) fn decode_record(bytes: &[u8], position: u64) -> Option<(Record<'_>, &[u8])> {
     let mut rest = bytes;
     let arrival_us = i64::from_le_bytes(take(&mut rest)?);
@@ -193,7 +194,7 @@ pub(super) fn decode_record(bytes: &[u8], position: u64) -> Option<(Record<'_>, 
     (kind == MESSAGE).then_some((Record { position, arrival_us, client, packet_id, topic, payload }, rest))
 }
 
-/// The frame of a segment with this salt that the bytes begin with, if no position in it is lower than `lowest`.
+/// The frame at the begin of the bytes, of a segment with this salt, if none of its positions is lower than `lowest`.
 fn frame_at(bytes: &[u8], salt: u64, lowest: u64) -> At<'_> {
     let found = || {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
@@ -213,11 +214,11 @@ fn frame_at(bytes: &[u8], salt: u64, lowest: u64) -> At<'_> {
     found().map_or(At::Nothing, At::Frame)
 }
 
-/// Bytes as frames and what lies between them.
+/// Divides bytes into frames and what lies between them.
 pub(super) struct Frames<'b> {
     bytes: &'b [u8],
     salt: u64,
-    /// Positions grow: none is lower from here on.
+    /// The lowest position that the next frame may have: positions grow.
     lowest: u64,
     at: usize,
 }
@@ -225,24 +226,24 @@ pub(super) struct Frames<'b> {
 /// A part of the bytes.
 #[derive(Debug)]
 pub(super) enum Part<'b> {
-    /// A whole frame.
+    /// A complete frame.
     Frame(Found<'b>),
-    /// Bytes that are none, up to the next frame or the end.
+    /// Bytes that are no frame, up to the next frame or the end.
     Garbage {
-        /// How many.
+        /// Their number.
         bytes: usize,
-        /// Whether nothing follows.
+        /// Whether no frame follows.
         is_last: bool,
     },
 }
 
 impl<'b> Frames<'b> {
-    /// Of a segment with this salt.
+    /// The parts of a segment with this salt.
     pub(super) fn new(bytes: &'b [u8], salt: u64) -> Self {
         Self { bytes, salt, lowest: 1, at: 0 }
     }
 
-    /// How many bytes were looked at.
+    /// How many bytes have been read.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -261,7 +262,7 @@ impl<'b> Iterator for Frames<'b> {
             self.lowest = frame.next();
             return Some(Part::Frame(frame));
         }
-        // A header has a check of its own, so looking for the next frame does not read the bytes many times.
+        // A header has a check of its own, so the search for the next frame does not read the bytes many times.
         let begins = rest.windows(MAGIC.len()).enumerate().skip(1).filter(|(_, window)| *window == MAGIC);
         let next =
             begins.map(|(at, _)| at).find(|&at| matches!(frame_at(&rest[at..], self.salt, self.lowest), At::Frame(_)));
@@ -334,7 +335,7 @@ mod tests {
     fn positions_only_grow() {
         let mut bytes = [frame(8, &[b"x"]), frame(7, &[b"y"]), frame(9, &[b"z"])].concat();
         assert_eq!(positions(&bytes), [8, 9]);
-        // A payload that is an old frame, in a frame that is damaged.
+        // A payload that is an old frame, inside a damaged frame.
         let old = frame(2, &[b"old"]);
         bytes = [frame(5, &[b"x"]), frame(6, &[&old]), frame(7, &[b"y"])].concat();
         let payload = bytes.windows(old.len()).position(|window| window == old).expect("it is there");
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_a_client_takes_for_a_frame_is_none() {
-        // In a frame that is damaged, with a position that may be.
+        // Inside a damaged frame, with a position that is possible.
         for salt in [0, SALT + 1] {
             let forged = salted(salt, 6, &[b"forged"]);
             let mut bytes = [frame(5, &[b"x", &forged]), frame(7, &[b"y"])].concat();

@@ -1,15 +1,15 @@
-//! The log of events that cannot be asked for again: what was received is on disk before its sender is told so.
+//! The log of events that no source can repeat: an event is on disk before its sender is told so.
 //!
-//! Whoever receives appends records ([`Log::append`]), which takes as long as copying them; a thread of the log's own
-//! writes all that has gathered in one frame and waits for the disk once for all of it ([`commit`]). So the busier the
-//! machine, the fewer waits a record costs. Files are [`segment`]s, which are deleted when no checkpoint needs them
-//! ([`Log::forget_before`]). A log [`stepped`](Log::stepped) has no thread, and writes when it is told to.
+//! A receiver appends records ([`Log::append`]), which takes as long as copying them. A thread of the log writes all
+//! pending records in one frame and waits for the disk once for all of them ([`commit`]). So the busier the machine,
+//! the fewer waits a record costs. The files are [`segment`]s, which are deleted when no checkpoint needs them
+//! ([`Log::forget_before`]). A [`stepped`](Log::stepped) log has no thread and writes when it is told to.
 //!
 //! What must hold:
-//! - positions are 1, 2, 3, ... and never used again;
-//! - a record at or below [`Log::durable`] is read back after any crash, unless the disk itself loses it, which is said
-//!   then;
-//! - memory and disk are bounded: what finds no room is refused, and the caller keeps it.
+//! - Positions are 1, 2, 3, ... and never used again.
+//! - A record at or below [`Log::durable`] is read back after any crash, unless the disk itself loses it, which is then
+//!   reported.
+//! - Memory and disk are bounded: a record that finds no room is refused, and the caller keeps it.
 
 mod commit;
 mod frame;
@@ -40,24 +40,24 @@ pub use stats::{LogStats, SYNC_BOUNDS_US};
 /// The position of the first record of a log.
 const FIRST: u64 = 1;
 
-/// So much beyond its limit a log takes of what may exceed it: more than results that are on their way can be.
+/// How far beyond its limit a log grows for records that may exceed it: more than the size of all results in flight.
 const EXCESS_BYTES_MAX: u64 = 256 << 20;
 
 /// The bounds of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSettings {
-    /// The most bytes on disk; beyond that nothing is taken until something is forgotten.
+    /// The most bytes on disk. Beyond that nothing is accepted until old records are forgotten.
     pub bytes_max: u64,
-    /// How large a segment becomes, give or take a frame.
+    /// The size of a segment, up to one frame more or less.
     pub segment_bytes: u64,
-    /// The most bytes that gather in memory while the disk is busy, or full.
+    /// The most bytes pending in memory while the disk is busy or full.
     pub gathered_bytes_max: usize,
-    /// The least time between two waits for the disk: while much comes, so long is gathered.
+    /// The shortest time between two waits for the disk. Under load, records are gathered for this long.
     pub commit_interval: Duration,
 }
 
 impl Default for LogSettings {
-    /// 8 GiB on disk in segments of 16 MiB, 16 MiB in memory, a millisecond.
+    /// 8 GiB on disk in segments of 16 MiB, 16 MiB in memory, one millisecond.
     fn default() -> Self {
         Self {
             bytes_max: 8 << 30,
@@ -68,64 +68,64 @@ impl Default for LogSettings {
     }
 }
 
-/// What became of a record that was offered.
+/// The answer to an offered record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Appended {
-    /// It is in the log, and will be on disk.
+    /// The record is in the log at this position, and will be on disk.
     At(u64),
-    /// The caller did not want it there after all.
+    /// The caller declined the position.
     NotTaken,
-    /// There is no room, in memory or on disk.
+    /// There is no room in memory or on disk.
     Full,
 }
 
-/// What was found when a log was opened.
+/// The findings when a log is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The lowest position that can be read.
     pub first: u64,
     /// The position of the next record.
     pub next: u64,
-    /// Bytes that were being written when the process ended, and were cut off.
+    /// Bytes at the end that the process had not written in full; they were cut off.
     pub torn_bytes: u64,
     /// What is wrong with the files, in words.
     pub problems: Vec<String>,
 }
 
-/// What was read back.
+/// The result of reading a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// How many records.
+    /// The number of records.
     pub records: u64,
-    /// The position behind the last one, or where reading was to end or had to, because no more is on disk.
+    /// The position behind the last record read, or the end of the range, or the end of the durable records.
     pub next: u64,
-    /// Positions that should have been there and could not be read.
+    /// Positions that should exist and could not be read.
     pub lost: u64,
 }
 
-/// A log in a folder. Dropped, it writes what has gathered.
+/// A log in a folder. When it is dropped, it writes the pending records.
 pub struct Log {
     shared: Arc<Shared>,
     writing: Writing,
 }
 
-/// Who writes.
+/// What writes the pending records.
 enum Writing {
     /// A thread, until the log is closed.
     Thread(Mutex<Option<JoinHandle<()>>>),
-    /// Whoever calls [`Log::commit`], or would wait for a thread.
+    /// The caller of [`Log::commit`], or of a method that would wait for the thread.
     Stepped(Box<Mutex<Writer>>),
 }
 
-/// The files of a log at one moment, for who copies them while the log goes on.
+/// The files of a log at one moment, to be copied while the log goes on.
 pub struct HeldLog {
     shared: Arc<Shared>,
     files: Vec<(PathBuf, u64)>,
 }
 
 impl HeldLog {
-    /// The files, oldest first, and how many bytes of each were there.
+    /// The files, oldest first, each with its size at that moment.
     pub fn files(&self) -> &[(PathBuf, u64)] {
         &self.files
     }
@@ -137,41 +137,41 @@ impl Drop for HeldLog {
     }
 }
 
-/// What the handle and the thread share.
+/// State shared by the handle and the thread.
 struct Shared {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     settings: LogSettings,
-    /// What the salts of segments are made of.
+    /// The seed of the salts of segments.
     seed: u64,
     gathering: Mutex<Gathering>,
     /// Wakes the thread.
     gathered: Condvar,
-    /// Wakes who waits for a position to be durable.
+    /// Wakes threads that wait for a position to be durable.
     committed: Condvar,
-    /// The same for those who do not wait in a thread of their own.
+    /// The same for asynchronous tasks.
     notify: Notify,
-    /// The position of the next record. Stored when the record before it is in the frame, and read without a lock:
-    /// whoever asks may hold one that [`Log::append`] waits for.
+    /// The position of the next record. It is stored once the record before it is in the frame, and read without a
+    /// lock, because the reader may hold a lock that [`Log::append`] waits for.
     next: AtomicU64,
     /// The highest position on disk.
     durable: AtomicU64,
-    /// Oldest first; the last may be the one that is written to.
+    /// Oldest first; the last may be the one being written.
     segments: Mutex<VecDeque<Segment>>,
     disk_bytes: AtomicU64,
-    /// How many want that no file is deleted. Changed with `segments` locked, so that nobody deletes what was just
-    /// counted.
+    /// The number of [`HeldLog`]s; no file is deleted while there are any. It changes only with `segments` locked, so
+    /// that no file is deleted that was just held.
     holds: AtomicUsize,
     is_closing: AtomicBool,
-    /// Whether the last record that was offered went beyond the limit.
+    /// Whether the last record offered would have exceeded the limit.
     is_at_limit: AtomicBool,
     counters: Counters,
-    /// Why nothing can be written at present.
+    /// Why nothing can be written at present, if so.
     problem: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// What the checks begin with in the segment with this first position.
+    /// The seed of the checksums in the segment with this first position.
     fn salt_of(&self, first: u64) -> u64 {
         xxh3_64_with_seed(&first.to_le_bytes(), self.seed)
     }
@@ -184,7 +184,8 @@ struct Gathering {
 }
 
 impl Log {
-    /// Opens the log in `folder`, which is made if need be. Bytes at its end that were not written in full are cut off.
+    /// Opens the log in `folder`, and makes the folder if it does not exist. A record at the end that was not written
+    /// in full is cut off.
     ///
     /// # Errors
     /// The folder cannot be used, or a file in it is of a later version.
@@ -200,19 +201,19 @@ impl Log {
         Ok((Self { shared, writing: Writing::Thread(Mutex::new(Some(thread))) }, found))
     }
 
-    /// The same on any disk and without a thread: what has gathered is written by [`Log::commit`], and by whoever would
-    /// wait for it. The same calls write the same bytes.
+    /// Opens a log on any disk and without a thread: pending records are written by [`Log::commit`], and by calls that
+    /// would wait for them. The same calls write the same bytes.
     ///
     /// # Errors
-    /// As [`Log::open`] has.
+    /// As [`Log::open`].
     pub fn stepped(disk: Arc<dyn Disk>, folder: &Path, settings: LogSettings) -> Result<(Self, Found), StorageError> {
         let (writer, found) = Self::recover(disk, folder, settings, 0)?;
         let shared = writer.shared().clone();
         Ok((Self { shared, writing: Writing::Stepped(Box::new(Mutex::new(writer))) }, found))
     }
 
-    /// Of a log [by hand](Log::stepped), tries once to write what has gathered; whether nothing is left then. Of
-    /// another one, whether nothing is.
+    /// For a [stepped](Log::stepped) log: tries once to write the pending records. Returns whether none are left; for
+    /// other logs, whether there are none.
     pub fn commit(&self) -> bool {
         match &self.writing {
             Writing::Stepped(writer) => writer.lock().commit_once(),
@@ -220,7 +221,7 @@ impl Log {
         }
     }
 
-    /// Looks at what is there, and cuts off what is of no use.
+    /// Inspects the existing segments and cuts off what is unusable.
     fn recover(
         disk: Arc<dyn Disk>,
         folder: &Path,
@@ -234,7 +235,7 @@ impl Log {
         let mut found = Found { next: FIRST, ..Found::default() };
         let missing = segment::missing_newest(&*disk, folder, &segments);
         let mut open = None;
-        // The last segment is looked through; the others are when they are read.
+        // The last segment is checked now, the others when they are read.
         while let Some(last) = segments.pop() {
             let path = &last.path;
             let bytes = disk.read(path).map_err(|error| failed("cannot read the log in", error))?;
@@ -246,7 +247,7 @@ impl Log {
             // A file may have been copied over another; positions are never used again.
             found.next = contents.next.unwrap_or(1).max(last.first).max(1);
             if !segment::is_begun(&last, &bytes) {
-                // It was being begun.
+                // The process had only begun to make this segment.
                 disk.remove(path).map_err(|error| failed("cannot tidy up the log in", error))?;
                 continue;
             }
@@ -259,7 +260,7 @@ impl Log {
         if let Some((first, problem)) = missing {
             found.next = found.next.max(first);
             found.problems.push(problem);
-            // It is said once.
+            // The problem is reported once.
             segment::note_newest(&*disk, folder, segments.last().map_or(0, |last| last.first));
         }
         found.first = segments.first().map_or(found.next, |segment| segment.first);
@@ -289,10 +290,10 @@ impl Log {
         Ok((Writer::new(shared, open), found))
     }
 
-    /// Offers a record; its position in `record` does not count. If there is room, `take` is told the position that it
-    /// would get: if it says yes the record is in the log. Nothing is appended meanwhile, so whoever hands records on
-    /// from `take` does so in the order of the log. One that `may_exceed` the limit is for what has to be out of the
-    /// way before anything can be forgotten.
+    /// Offers a record; the position in `record` is ignored. If there is room, `take` gets the position that the record
+    /// would have. If `take` returns true, the record is in the log. Nothing is appended meanwhile, so if `take` hands
+    /// the record on, records are handed on in the order of the log. A record that `may_exceed` the limit is one that
+    /// must be written before anything can be forgotten.
     pub fn append(&self, record: &Record<'_>, may_exceed: bool, take: impl FnOnce(u64) -> bool) -> Appended {
         let shared = &*self.shared;
         let bytes = record.logged_bytes();
@@ -326,21 +327,20 @@ impl Log {
         Appended::At(position)
     }
 
-    /// The position that the next record gets. All before it have been handed on when this returns.
+    /// The position of the next record. All records before it have been handed on when this returns.
     pub fn next(&self) -> u64 {
         self.shared.next.load(Ordering::Acquire)
     }
 
-    /// From now on positions are higher than `position`: some that high are known elsewhere, although the log does not
-    /// have them.
+    /// Makes all new positions higher than `position`, which is known elsewhere although the log does not have it.
     pub fn pass(&self, position: u64) {
         if matches!(self.writing, Writing::Stepped(_)) && !self.commit() {
-            // Nobody else would write what is in the way.
+            // A stepped log has no thread that would write the pending records.
             return;
         }
         let mut gathering = self.shared.gathering.lock();
         if gathering.next <= position {
-            // Positions in a frame follow one another.
+            // Positions within a frame are consecutive, so the pending frame must be written first.
             while !gathering.frame.is_empty() && !self.shared.is_closing.load(Ordering::Acquire) {
                 self.shared.committed.wait(&mut gathering);
             }
@@ -350,17 +350,17 @@ impl Log {
         }
     }
 
-    /// The highest position that is on disk, with all before it.
+    /// The highest position on disk; all positions before it are on disk too.
     pub fn durable(&self) -> u64 {
         self.shared.durable.load(Ordering::Acquire)
     }
 
-    /// Told each time [`Log::durable`] has grown.
+    /// Notified each time [`Log::durable`] has grown.
     pub fn committed(&self) -> &Notify {
         &self.shared.notify
     }
 
-    /// Waits until all up to `position` is on disk; returns whether it is.
+    /// Waits until all records up to `position` are on disk; returns whether they are.
     pub fn wait_durable(&self, position: u64, limit: Duration) -> bool {
         if let Writing::Stepped(_) = &self.writing {
             return self.durable() >= position || (self.commit() && self.durable() >= position);
@@ -375,19 +375,19 @@ impl Log {
         true
     }
 
-    /// Reads the records from the position `from` up to, and not including, `until`, in order, while `take` says yes.
-    /// Those that are not durable yet are not read.
+    /// Reads the records from position `from` up to `until` (exclusive), in order, while `take` returns true. Records
+    /// that are not durable yet are not read.
     ///
     /// # Errors
-    /// A file cannot be read. What is damaged is passed over, and counted.
+    /// A file cannot be read. Damaged parts are skipped and counted.
     pub fn read(&self, from: u64, until: u64, take: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Read, StorageError> {
         let until = until.min(self.durable() + 1);
         let segments: Vec<Segment> = self.shared.segments.lock().iter().cloned().collect();
         read_segments(&*self.shared.disk, &segments, from, until, take)
     }
 
-    /// Reads the end of the log, oldest first: the records that came in the last `window_us` of it, of the segments
-    /// that have the last `records_max`.
+    /// Reads the end of the log, oldest first: the records of its last `window_us`, from the segments that hold the
+    /// last `records_max`.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -422,13 +422,13 @@ impl Log {
         Ok(())
     }
 
-    /// Whether it takes nothing more until something is forgotten, as the last record that was offered has shown.
+    /// Whether the log accepts nothing until old records are forgotten, as the last offer has shown.
     pub fn is_full(&self) -> bool {
         self.shared.is_at_limit.load(Ordering::Relaxed)
             || self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max
     }
 
-    /// Bytes that gather in memory, because they are not being written yet.
+    /// Bytes in memory that are not being written yet.
     pub fn gathered_bytes(&self) -> usize {
         self.shared.gathering.lock().frame.len()
     }
@@ -438,13 +438,13 @@ impl Log {
         self.shared.disk_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the disk has refused what was to be written last.
+    /// Whether the disk refused the last write.
     pub fn is_broken(&self) -> bool {
         self.shared.problem.lock().is_some()
     }
 
-    /// The files with all that is durable, each with its bytes up to now. They stay as they are up to there, as long as
-    /// this is held.
+    /// The files with all durable records, each with its length now. As long as the answer is held, they do not change
+    /// up to that length.
     pub fn hold(&self) -> HeldLog {
         let segments = self.shared.segments.lock();
         self.shared.holds.fetch_add(1, Ordering::AcqRel);
@@ -452,8 +452,8 @@ impl Log {
         HeldLog { shared: self.shared.clone(), files }
     }
 
-    /// Deletes segments in which all positions are lower than `position`, unless somebody holds them or the disk
-    /// refuses: then the next call does. Returns whether they are gone.
+    /// Deletes the segments whose positions are all lower than `position`. Segments that are held, or that the disk
+    /// does not delete, are left to the next call. Returns whether all are deleted.
     pub fn forget_before(&self, position: u64) -> bool {
         let mut segments = self.shared.segments.lock();
         if self.shared.holds.load(Ordering::Acquire) > 0 {
@@ -475,7 +475,7 @@ impl Log {
         true
     }
 
-    /// What has happened, and why nothing can be written at present, if so.
+    /// The counts of the log, and why nothing can be written at present, if so.
     pub fn stats(&self) -> LogStats {
         let (next, gathered_bytes) = (self.next(), self.shared.gathering.lock().frame.len() as u64);
         let segments = self.shared.segments.lock();
@@ -499,7 +499,7 @@ impl Log {
         })
     }
 
-    /// Writes what has gathered, and ends. A second call does nothing. Returns how many records could not be written.
+    /// Writes the pending records and ends. A second call does nothing. Returns how many records could not be written.
     pub fn close(&self) -> u64 {
         self.shared.is_closing.store(true, Ordering::Release);
         {
@@ -537,7 +537,7 @@ fn read_segments(
     until: u64,
     take: &mut dyn FnMut(Record<'_>) -> bool,
 ) -> Result<Read, StorageError> {
-    // Below the first segment nothing was lost: it was not needed any more.
+    // Positions below the first segment are not lost: they were forgotten.
     let next = from.max(segments.first().map_or(FIRST, |segment| segment.first));
     let mut read = Read { next, ..Read::default() };
     for (index, segment) in segments.iter().enumerate() {
@@ -556,8 +556,8 @@ fn read_segments(
             }
             other => other?,
         };
-        // What stands here from where the next segment begins was given up for it: its frame could not be made final,
-        // and was written there anew, maybe with more.
+        // The records here from the first position of the next segment on were abandoned: their frame could not be made
+        // durable, and was written to that segment again, maybe with more records.
         let end = segments.get(index + 1).map_or(u64::MAX, |next| next.first);
         for part in body.frames() {
             let Part::Frame(frame) = part else { continue };
@@ -581,17 +581,16 @@ fn read_segments(
             }
         }
     }
-    // All before `until` should be there.
+    // All records before `until` should have been found.
     read.lost += until.saturating_sub(read.next);
     read.next = read.next.max(until);
     Ok(read)
 }
 
-/// Reads the log in a folder that no process has open, from its beginning up to, and not including, `until`, and
-/// changes nothing.
+/// Reads a log that no process has open, from its beginning up to `until` (exclusive), and changes nothing.
 ///
 /// # Errors
-/// The folder or a file cannot be read. What is damaged is passed over, and counted.
+/// The folder or a file cannot be read. Damaged parts are skipped and counted.
 pub fn read_closed(folder: &Path, until: u64, take: &mut dyn FnMut(Record<'_>)) -> Result<Read, StorageError> {
     let segments = segment::list(&RealDisk, folder)?;
     read_segments(&RealDisk, &segments, 0, until, &mut |record| {
@@ -600,10 +599,10 @@ pub fn read_closed(folder: &Path, until: u64, take: &mut dyn FnMut(Record<'_>)) 
     })
 }
 
-/// What there is of a log that no process has open.
+/// The result of [`inspect`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspected {
-    /// What an opening would find.
+    /// What opening the log would find.
     pub found: Found,
     /// The number of files.
     pub segments: u64,
@@ -611,13 +610,13 @@ pub struct Inspected {
     pub bytes: u64,
     /// How many records can be read.
     pub records: u64,
-    /// Positions between others that nothing can be read of, each first and last.
+    /// Gaps: first and last position of each run of positions that cannot be read, though later ones can.
     pub gaps: Vec<(u64, u64)>,
-    /// What looks like a loss and is none, in words.
+    /// Findings that look like a loss and are none, in words.
     pub notices: Vec<String>,
 }
 
-/// Looks through the log in a folder that no process has open, and changes nothing.
+/// Inspects the log in a folder that no process has open, and changes nothing.
 ///
 /// # Errors
 /// The folder or a file cannot be read.

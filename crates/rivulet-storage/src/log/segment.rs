@@ -1,15 +1,15 @@
-//! The files of a log: each begins with a header, and has frames behind it.
+//! The files of a log. Each begins with a header, followed by frames.
 //!
 //! ```text
 //! header      magic 8 | version 4 | check of the rest 4 | first position 8 | salt 8
 //! version 1   magic 8 | version 4 | nothing 4 | first position 8
 //! ```
 //!
-//! Beside them stands a note of the newest one, `newest`: its first position 8 | check 8. Where files of the end are
-//! missing, nothing else says so.
+//! The file `newest` beside them notes the newest segment: its first position 8 | check 8. Nothing else shows that
+//! files at the end are missing.
 //!
-//! The checks of a segment's frames begin with its salt, a number that nobody else knows; in version 1 it is 0. It
-//! stands in the name of the file too, so a damaged header costs no frame.
+//! The checks of a segment's frames are seeded with its salt, a number that is not known elsewhere; in version 1 it is
+//! 0. The salt is part of the file name too, so a damaged header costs no frame.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::frame::{Frames, POSITION_END, Part};
 use crate::{Disk, DiskFile, StorageError};
 
-/// How a segment begins.
+/// The first bytes of a segment.
 const MAGIC: [u8; 8] = *b"RivLog\0\0";
 
-/// The format that is written.
+/// The format version that is written.
 const VERSION: u32 = 2;
 
-/// What stands in front of the frames.
+/// The size of the header.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// The same in version 1, which has no salt.
+/// The size of the header in version 1, which has no salt.
 const HEADER_BYTES_1: usize = 24;
 
 const EXTENSION: &str = "log";
@@ -36,10 +36,11 @@ const EXTENSION: &str = "log";
 /// The note of the newest segment.
 const NEWEST: &str = "newest";
 
-/// What its check begins with.
+/// The seed of its check.
 const NEWEST_SEED: u64 = u64::from_le_bytes(*b"RivNewst");
 
-/// Notes that there is a segment with this first position. What cannot be noted is not missed later.
+/// Notes that the segment with this first position exists. If the note cannot be written, a later loss of the segment
+/// is not noticed.
 pub(super) fn note_newest(disk: &dyn Disk, folder: &Path, first: u64) {
     let first = first.to_le_bytes();
     let check = xxh3_64_with_seed(&first, NEWEST_SEED).to_le_bytes();
@@ -50,14 +51,14 @@ pub(super) fn note_newest(disk: &dyn Disk, folder: &Path, first: u64) {
     }
 }
 
-/// The first position of the newest segment that there was, if the note of it can be read.
+/// The first position of the newest segment, as noted; `None` if the note cannot be read.
 fn newest(disk: &dyn Disk, folder: &Path) -> Option<u64> {
     let note = disk.read(&folder.join(NEWEST)).ok()?;
     let (first, check) = note.split_first_chunk::<8>()?;
     (check == xxh3_64_with_seed(first, NEWEST_SEED).to_le_bytes()).then(|| u64::from_le_bytes(*first))
 }
 
-/// The first position of the newest segment, and what is to be said of it, if it is not among those that are there.
+/// If the noted newest segment is not in the folder: its first position, and the message about it.
 pub(super) fn missing_newest(disk: &dyn Disk, folder: &Path, segments: &[Segment]) -> Option<(u64, String)> {
     let first = newest(disk, folder)?;
     let is_there = segments.last().is_some_and(|last| last.first >= first);
@@ -78,7 +79,7 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
 }
 
-/// The segments of a folder, oldest first. Other files are passed over.
+/// The segments in a folder, oldest first. Other files are ignored.
 pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<Segment>, StorageError> {
     let failed = |error| StorageError::from_io(format!("cannot list the log in {}", folder.display()), "", error);
     let mut segments = Vec::new();
@@ -93,7 +94,7 @@ pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<Segment>, Stora
     Ok(segments)
 }
 
-/// First position and salt.
+/// The first position and the salt in the name of a segment.
 fn read_name(stem: &str) -> Option<(u64, Option<u64>)> {
     match stem.split_once('-') {
         Some((first, salt)) => Some((first.parse().ok()?, Some(u64::from_str_radix(salt, 16).ok()?))),
@@ -101,18 +102,18 @@ fn read_name(stem: &str) -> Option<(u64, Option<u64>)> {
     }
 }
 
-/// What of a segment can be used.
+/// The usable content of a segment.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// The position behind its last record; `None` without any.
+    /// The position behind its last record; `None` if it has no records.
     pub(super) next: Option<u64>,
     /// Where its last frame ends.
     pub(super) end: usize,
-    /// Records in it.
+    /// The number of records.
     pub(super) records: u64,
-    /// What is damaged in the middle of it, in bytes.
+    /// Damaged bytes between intact frames.
     pub(super) damaged_bytes: usize,
-    /// What the checks of its frames begin with.
+    /// The seed of the checks of its frames.
     pub(super) salt: u64,
 }
 
@@ -138,26 +139,25 @@ fn header_check(version: u32, rest: &[u8]) -> u32 {
     xxh3_64_with_seed(rest, u64::from(version)) as u32
 }
 
-/// Whether a header was written in this version, which may be a later one: what stands in it up to the salt stays where
-/// it is.
+/// Whether a header was written in this version, which may be a later one: the fields up to the salt keep their places.
 fn has_check_of(version: u32, bytes: &[u8]) -> bool {
     bytes.get(16..HEADER_BYTES).is_some_and(|rest| header_check(version, rest).to_le_bytes() == bytes[12..16])
 }
 
-/// What stands behind a header that is as it was written in this version.
+/// The body behind an intact header of this version.
 fn whole(bytes: &[u8]) -> Option<Body<'_>> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let salt = u64::from_le_bytes([24, 25, 26, 27, 28, 29, 30, 31].map(|at| header[at]));
-    // With its check it is whole, whatever stands in front of that.
+    // The header is intact if its check fits, whatever the bytes in front of the check are.
     let is_whole = header_check(VERSION, &header[16..]).to_le_bytes() == header[12..16];
     is_whole.then_some(Body { bytes: rest, salt })
 }
 
-/// The frames of a segment; none if it was never begun. Frames have checks of their own, so a damaged header costs none
-/// of them.
+/// The frames of a segment; none if the process had only begun to make it. Frames have checks of their own, so a
+/// damaged header costs no frame.
 ///
 /// # Errors
-/// It is of a later version, or no segment.
+/// The segment is of a later version, or the file is not a segment.
 pub(super) fn body<'b>(segment: &Segment, bytes: &'b [u8]) -> Result<Body<'b>, StorageError> {
     if let Some(body) = whole(bytes) {
         return Ok(body);
@@ -172,7 +172,7 @@ pub(super) fn body<'b>(segment: &Segment, bytes: &'b [u8]) -> Result<Body<'b>, S
     };
     match (is_ours, segment.salt) {
         (true, None) if version == 1 => Ok(Body { bytes: bytes.get(HEADER_BYTES_1..).unwrap_or_default(), salt: 0 }),
-        // Its header is damaged, and nothing is missing if it has frames.
+        // The header is damaged; if frames follow, nothing is lost.
         (_, salt) if damaged(bytes, salt).has_frames() => Ok(damaged(bytes, salt)),
         (true, salt) if version > VERSION && (salt.is_none() || has_check_of(version, bytes)) => {
             Err(StorageError::Version { what: what(), found: version, known: VERSION })
@@ -182,13 +182,13 @@ pub(super) fn body<'b>(segment: &Segment, bytes: &'b [u8]) -> Result<Body<'b>, S
     }
 }
 
-/// A segment whose header says nothing.
+/// The body of a segment with an unreadable header.
 fn damaged(bytes: &[u8], salt: Option<u64>) -> Body<'_> {
     Body { bytes, salt: salt.unwrap_or(0) }
 }
 
-/// Whether the header of a segment was ever on disk, as far as its bytes tell: it is synced before the first frame, so
-/// a file that has neither was being begun.
+/// Whether the header of a segment was ever on disk, as far as its bytes tell. It is synced before the first frame, so
+/// a file with neither is one that the process had only begun to make.
 pub(super) fn is_begun(segment: &Segment, bytes: &[u8]) -> bool {
     let header_bytes = if segment.salt.is_some() { HEADER_BYTES } else { HEADER_BYTES_1 };
     if bytes.len() < header_bytes {
@@ -198,7 +198,7 @@ pub(super) fn is_begun(segment: &Segment, bytes: &[u8]) -> bool {
     is_written || whole(bytes).is_some() || damaged(bytes, segment.salt).has_frames()
 }
 
-/// Looks through a segment.
+/// Checks all frames of a segment.
 pub(super) fn look_through(segment: &Segment, bytes: &[u8]) -> Result<Contents, StorageError> {
     let body = body(segment, bytes)?;
     let begin = bytes.len() - body.bytes.len();
@@ -218,19 +218,19 @@ pub(super) fn look_through(segment: &Segment, bytes: &[u8]) -> Result<Contents, 
     Ok(contents)
 }
 
-/// The segment that is written to.
+/// The segment that is being written.
 pub(super) struct Open {
     file: Box<dyn DiskFile>,
     pub(super) path: PathBuf,
     pub(super) first: u64,
     pub(super) salt: u64,
-    /// Where the last whole frame ends.
+    /// The end of the last intact frame.
     pub(super) bytes: u64,
 }
 
 impl Open {
-    /// Begins a segment for positions from `first` on. One of that name has no record that counts, and is written anew.
-    /// Its name is not final before the folder is synced.
+    /// Makes a segment for positions from `first` on. An existing file of that name has no live record and is
+    /// overwritten. The name is durable when the folder is synced.
     pub(super) fn create(disk: &dyn Disk, folder: &Path, first: u64, salt: u64) -> io::Result<Self> {
         let path = folder.join(format!("{first:020}-{salt:016x}.{EXTENSION}"));
         let file = disk.create(&path)?;
@@ -242,13 +242,14 @@ impl Open {
         let check = header_check(VERSION, &header[16..]);
         header[12..16].copy_from_slice(&check.to_le_bytes());
         file.write_at(&header, 0)?;
-        // Else frames could be there without it, and the name be lost although what is in the file is not.
+        // Without this sync, frames could be on disk without the header, and the name be lost although the content is
+        // not.
         file.sync()?;
         Ok(Self { file, path, first, salt, bytes: HEADER_BYTES as u64 })
     }
 
-    /// Goes on with a segment that ends at `end`; what stands behind that is cut off, and what stands before it is made
-    /// final: a process that was killed may have written it and not synced, and whoever reads it takes it for durable.
+    /// Continues a segment that ends at `end`. The bytes behind `end` are cut off. The bytes before it are synced: a
+    /// process that was killed may have written them without a sync, and readers take them for durable.
     pub(super) fn resume(disk: &dyn Disk, segment: &Segment, salt: u64, end: u64) -> io::Result<Self> {
         let file = disk.open(&segment.path)?;
         if end < segment.bytes {
@@ -259,19 +260,19 @@ impl Open {
         Ok(Self { file, path: segment.path.clone(), first: segment.first, salt, bytes: end })
     }
 
-    /// Writes a frame behind the last one, not yet for good.
+    /// Writes a frame behind the last one, without a sync.
     pub(super) fn write(&self, frame: &[u8]) -> io::Result<()> {
         self.file.write_at(frame, self.bytes)
     }
 
-    /// Makes what was written final: `frame_bytes` more.
+    /// Makes the written frame of `frame_bytes` durable.
     pub(super) fn sync(&mut self, frame_bytes: usize) -> io::Result<()> {
         self.file.sync()?;
         self.bytes += frame_bytes as u64;
         Ok(())
     }
 
-    /// Cuts off what was not written in full.
+    /// Cuts off a frame that was not written in full.
     pub(super) fn cut(&self) -> io::Result<()> {
         self.file.set_len(self.bytes)
     }

@@ -1,13 +1,12 @@
-//! What a log counts.
+//! The counters of a log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bounds of the classes in which commits are counted by how long they took, microseconds; one more class is above
-/// all.
+/// Upper bounds of the classes of commit times, in microseconds; one more class is above all of them.
 pub const SYNC_BOUNDS_US: [u64; 10] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000];
 
-/// What a log has done since it was opened, and how it stands.
+/// Counters of a log since it was opened, and its present state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// The lowest position on disk.
@@ -16,7 +15,7 @@ pub struct LogStats {
     pub next: u64,
     /// The highest position that is on disk.
     pub durable: u64,
-    /// The number of files.
+    /// The highest durable position.
     pub segments: u64,
     /// Their size, in bytes.
     pub disk_bytes: u64,
@@ -24,18 +23,18 @@ pub struct LogStats {
     pub gathered_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// How often the disk was waited for.
+    /// The number of commits: how often the disk was waited for.
     pub commits: u64,
-    /// Of those, how many took at most so long as [`SYNC_BOUNDS_US`] says at the same place, and more than it says
-    /// before; last, the others.
+    /// The number of commits in each class: at most the bound at the same index of [`SYNC_BOUNDS_US`] and above the one
+    /// before it; last, the commits above all bounds.
     pub commits_by_time: [u64; SYNC_BOUNDS_US.len() + 1],
-    /// How long they took together, microseconds.
+    /// The total time of commits, microseconds.
     pub commits_us: u64,
-    /// How often the disk has refused.
+    /// How often the disk refused a write.
     pub failures: u64,
-    /// How often a record found no room.
+    /// How often there was no room for a record.
     pub refused: u64,
-    /// Why nothing can be written, or taken, at present.
+    /// Why nothing can be written or accepted at present, if so.
     pub problem: Option<String>,
 }
 
@@ -57,7 +56,7 @@ impl Counters {
         self.by_time[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Fills in what is counted here.
+    /// Adds these counters to `known`.
     pub(super) fn stats(&self, known: LogStats) -> LogStats {
         let commits_by_time = std::array::from_fn(|class| self.by_time[class].load(Ordering::Relaxed));
         LogStats {

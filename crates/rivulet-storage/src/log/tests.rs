@@ -29,7 +29,7 @@ fn read_all(log: &Log, from: u64) -> (Vec<(u64, Vec<u8>)>, Read) {
     (all, read.unwrap())
 }
 
-/// The segments.
+/// The files of the segments.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
@@ -71,7 +71,7 @@ fn a_segment_that_was_being_begun_is_passed_over() {
         assert_eq!(append(&log, b"one"), Appended::At(1));
         log.close();
         drop(log);
-        // The name came to the disk, of the header a part, and zeros where a frame was to be.
+        // The name reached the disk, and a part of the header, with zeros in place of a frame.
         let name = folder.path().join(format!("{:020}-{:016x}.log", 2, 9));
         let mut bytes = fs::read(&files(folder.path())[0]).unwrap();
         bytes[left..].fill(0);
@@ -214,7 +214,7 @@ fn bounds_hold_and_room_comes_back() {
     assert!(log.wait_durable(taken + 1, Duration::from_secs(20)) && log.is_full());
     log.forget_before(taken + 1);
     assert_eq!(append(&log, &[0; 100]), Appended::At(taken + 2));
-    // What is larger than all the room there is.
+    // A record larger than the whole limit.
     assert_eq!(append(&log, &[0; 4_000]), Appended::Full);
 }
 
@@ -238,7 +238,7 @@ fn the_end_of_the_log_is_what_came_last() {
     );
 }
 
-/// A segment with one frame for each of the payloads, as the process leaves it that could not make the last one final.
+/// A segment with one frame for each payload, as a process leaves it that could not make the last frame durable.
 fn write_segment(folder: &Path, first: u64, payloads: &[&[u8]]) {
     let mut open = segment::Open::create(&RealDisk, folder, first, first + 7).unwrap();
     for (position, payload) in (first..).zip(payloads) {
@@ -262,7 +262,7 @@ fn what_was_given_up_for_the_next_segment_is_not_read() {
     assert_eq!((all.into_iter().map(|(_, payload)| payload).collect::<Vec<_>>(), read.lost), (expected.to_vec(), 0));
 }
 
-/// A disk that can be told not to make final which files are in a folder.
+/// A disk that refuses to sync folders on demand.
 #[derive(Debug, Default)]
 struct RefusingDisk(AtomicBool);
 
@@ -303,7 +303,7 @@ impl Disk for RefusingDisk {
 fn a_segment_that_went_is_named_to_nobody() {
     let folder = TempDir::new().unwrap();
     write_segment(folder.path(), 1, &[b"one"]);
-    // Begun by a process before and still without a frame; with such segments the next frame begins one in its place.
+    // A segment begun by an earlier process, without a frame: the next frame begins a segment in its place.
     write_segment(folder.path(), 2, &[]);
     let disk = Arc::new(RefusingDisk::default());
     let small = LogSettings { segment_bytes: 0, ..settings() };
@@ -321,7 +321,7 @@ fn a_segment_that_went_is_named_to_nobody() {
     assert_eq!(Log::stepped(disk, folder.path(), small).unwrap().1.next, 3);
 }
 
-/// What version 1 has written: frames with checks that anybody can make, behind a header without any.
+/// A segment of version 1: its checks have no secret seed, and its header has no check.
 fn write_version_1(folder: &Path, first: u64, payloads: &[&[u8]]) -> PathBuf {
     use xxhash_rust::xxh3::xxh3_64;
     let mut bytes = b"RivLog\0\0".to_vec();
@@ -364,8 +364,8 @@ fn what_version_1_has_written_is_read_and_gone_on_with() {
     assert!(files(folder.path()).len() > 3);
 }
 
-/// The files were written by a server of version 1, in November 2026. Whoever changes the form adds a folder, and
-/// leaves this one.
+/// The files were written by a server of version 1, in November 2026. A change of the format adds a folder and leaves
+/// this one unchanged.
 #[test]
 fn the_files_of_a_server_of_version_1_are_read() {
     let folder = TempDir::new().unwrap();
@@ -396,7 +396,7 @@ fn a_damaged_header_costs_nothing() {
             }
             let file = files(folder.path()).remove(0);
             let mut bytes = fs::read(&file).unwrap();
-            // In version 1 it has no check, and the number of another version may be one.
+            // A header of version 1 has no check, and a flipped version number may be a valid one.
             if version == 1 && (at >= 24 || (8..12).contains(&at)) {
                 continue;
             }
@@ -423,14 +423,14 @@ fn a_later_version_is_refused_and_not_taken_for_damage() {
 #[test]
 fn what_a_client_makes_look_like_a_frame_is_none() {
     let folder = TempDir::new().unwrap();
-    // In a payload, and with a position that could be the next but one.
+    // A forged frame inside a payload, with a position that could be the next but one.
     let forged = fs::read(write_version_1(folder.path(), 9, &[b"forged"])).unwrap()[24..].to_vec();
     fs::remove_file(files(folder.path()).remove(0)).unwrap();
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
     assert_eq!((append(&log, b"one"), log.wait_durable(1, Duration::from_secs(20))), (Appended::At(1), true));
     assert_eq!((append(&log, &forged), log.wait_durable(2, Duration::from_secs(20))), (Appended::At(2), true));
     drop(log);
-    // The frame around it is torn.
+    // The frame that contains the payload is torn.
     let file = files(folder.path()).remove(0);
     let mut bytes = fs::read(&file).unwrap();
     let at = bytes.windows(forged.len()).position(|window| window == forged).unwrap();
@@ -445,13 +445,13 @@ fn a_lost_end_is_counted_and_reading_ends() {
     let folder = TempDir::new().unwrap();
     write_segment(folder.path(), 1, &[b"one", b"two"]);
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
-    // A checkpoint had more.
+    // A checkpoint knows higher positions.
     log.pass(7);
     assert_eq!(read_all(&log, 2).1, Read { records: 1, next: 8, lost: 5 });
     assert_eq!(read_all(&log, 8).1, Read { records: 0, next: 8, lost: 0 });
 }
 
-/// A real full disk, where a file system may be mounted.
+/// On a disk that is really full, where a file system may be mounted.
 #[test]
 fn a_full_disk_is_waited_for() {
     let folder = TempDir::new().unwrap();
@@ -470,7 +470,7 @@ fn a_full_disk_is_waited_for() {
     let (log, _) = Log::open(&log_folder, small).unwrap();
     let mut taken = Vec::new();
     let begun = Instant::now();
-    // Until the disk is full, and then the memory.
+    // Appends until the disk is full, and then the memory.
     while log.stats().problem.is_none() || log.next() as usize == taken.len() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", log.stats());
         let payload = vec![taken.len() as u8; 1_000];
@@ -483,7 +483,7 @@ fn a_full_disk_is_waited_for() {
     let stats = log.stats();
     assert!(stats.problem.as_ref().is_some_and(|problem| problem.contains("no room")), "{stats:?}");
     assert!(stats.durable < taken.len() as u64 && stats.failures > 0);
-    // What a crash would leave now is what is said to be durable.
+    // A crash now would leave exactly the records reported as durable.
     let copy = TempDir::new().unwrap();
     for file in files(&log_folder) {
         fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
@@ -502,13 +502,13 @@ fn a_full_disk_is_waited_for() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Records of these sizes.
+    /// Append records of these sizes.
     Append(Vec<usize>),
-    /// Until all is durable.
+    /// Wait until all records are durable.
     Wait,
-    /// Forget everything below this part of all positions.
+    /// Forget all positions below this fraction of them.
     Forget(f64),
-    /// The process ends now; the last file is cut at this part of what a crash may take, or a byte of any file is
+    /// The process ends now. The last file is cut at this fraction of what a crash may take, or a bit of any file is
     /// flipped.
     Crash { cut: f64, flip: Option<(f64, f64)> },
 }
@@ -523,7 +523,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The files as a crash leaves them.
+/// Copies the files as a crash leaves them.
 fn crash(log: Log, from: &Path, cut: f64, flip: Option<(f64, f64)>) -> TempDir {
     let durable = log.durable();
     let copy = TempDir::new().unwrap();
@@ -534,7 +534,7 @@ fn crash(log: Log, from: &Path, cut: f64, flip: Option<(f64, f64)>) -> TempDir {
     let all = files(copy.path());
     if let Some(last) = all.last() {
         let bytes = fs::read(last).unwrap();
-        // What is durable is on disk; of what lies behind it any part may be.
+        // Durable records are on disk; any part of the others may be.
         let mut end = 0;
         let segment = segment::list(&RealDisk, copy.path()).unwrap().pop().expect("it has the name of one");
         if let Ok(body) = segment::body(&segment, &bytes) {
@@ -568,10 +568,10 @@ proptest! {
     fn through_crashes_it_is_a_list(steps in prop::collection::vec(step(), 1..25)) {
         let mut folder = TempDir::new().unwrap();
         let mut log = Log::open(folder.path(), settings()).unwrap().0;
-        // What was appended, by position; and up to where it has to be there.
+        // The records appended, by position, and the position up to which they must survive.
         let mut model: std::collections::BTreeMap<u64, Vec<u8>> = Default::default();
         let mut forgotten = 1;
-        // Damage stays, but where the same bit is hit again, which brings back what could not be read.
+        // Damage stays, unless the same bit is flipped again, which restores the record.
         let mut is_damaged = false;
         let mut unread = model.clone();
         for step in steps {
@@ -601,7 +601,7 @@ proptest! {
                         prop_assert!(found.next > durable && found.problems.is_empty() && read.lost == 0);
                         prop_assert_eq!(all.len(), model.range(log.stats().first..found.next).count());
                     }
-                    // Who has seen higher positions says so.
+                    // A checkpoint that knows higher positions reports them.
                     log.pass(durable);
                     let next = log.next();
                     prop_assert!(next > durable);
