@@ -1,8 +1,8 @@
-//! What can go wrong with what is stored.
+//! Errors of storage.
 
 use std::io;
 
-/// Something that could not be stored or read back.
+/// Why something could not be stored or read back.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// There is no room.
@@ -10,44 +10,44 @@ pub enum StorageError {
     Full {
         /// What could not be written.
         what: String,
-        /// Where there is no room.
+        /// The folder or bucket that is full.
         place: String,
     },
-    /// The system or the object store refuses.
+    /// The system or the object store refused.
     #[error("{what}: {source}")]
     Io {
         /// What was tried.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// An object store cannot be reached, or does not do what was asked.
+    /// An object store could not be reached, or did not do what was asked.
     #[error("{what}: {detail}\nhint: {hint}")]
     Remote {
         /// What was tried.
         what: String,
-        /// What it answered, or why it did not.
+        /// Its answer, or why there is none.
         detail: String,
         /// What to do about it.
         hint: String,
     },
-    /// The bytes are not what was written.
+    /// The bytes are not those that were written.
     #[error("{what} is damaged: {detail}")]
     Damaged {
         /// What was read.
         what: String,
-        /// How it shows.
+        /// What is wrong with it.
         detail: String,
     },
-    /// Somebody else writes the same line of epochs.
+    /// Another process writes the same line of epochs.
     #[error(
         "{what} was written by another process meanwhile\nhint: give every server a data folder or prefix of its own"
     )]
     Taken {
-        /// What was there already.
+        /// The object that existed already.
         what: String,
     },
-    /// It was written by a later version.
+    /// The data was written by a later version.
     #[error(
         "{what} has format {found}, and this program knows formats up to {known}\nhint: use the version of the program that wrote it, or a later one"
     )]
@@ -56,7 +56,7 @@ pub enum StorageError {
         what: String,
         /// The format found.
         found: u32,
-        /// The highest format known here.
+        /// The highest format that this program reads.
         known: u32,
     },
 }
@@ -66,7 +66,7 @@ impl StorageError {
         Self::Damaged { what: what.to_owned(), detail: detail.into() }
     }
 
-    /// What `source` means for `what`, which lies in `place`.
+    /// The error for a system error at `what`, which is in `place`.
     pub(crate) fn from_io(what: impl Into<String>, place: &str, source: io::Error) -> Self {
         let what = what.into();
         match source.kind() {
@@ -77,12 +77,12 @@ impl StorageError {
         }
     }
 
-    /// Whether what was read is damaged, cut or gone; anything else may be over at the next attempt.
+    /// Whether the data is damaged, truncated or missing. Any other error may be gone at the next attempt.
     pub(crate) fn is_damage(&self) -> bool {
         use io::ErrorKind::{InvalidData, InvalidInput, NotFound, Other, UnexpectedEof};
         match self {
             Self::Damaged { .. } => true,
-            // An object store has no kind for a range behind the end.
+            // An object store has no error kind of its own for a range behind the end.
             Self::Io { source, .. } => {
                 matches!(source.kind(), InvalidData | InvalidInput | NotFound | Other | UnexpectedEof)
             }

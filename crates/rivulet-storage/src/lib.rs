@@ -1,8 +1,8 @@
-//! What outlives the process: checkpoints, and the log of events that cannot be asked for again.
+//! What outlives the process: checkpoints, and the log of events that no source can repeat.
 //!
-//! [`Store`] is where bytes lie: a folder, or an object store. [`Epochs`] is a line of checkpoints in it, each complete
-//! or not there at all. [`log`] has events in the order in which they came, on a [`Disk`]. Nothing is known here of
-//! what the bytes say.
+//! A [`Store`] holds objects, in a folder or an object store. [`Epochs`] is a line of checkpoints in it, each complete
+//! or absent. The [`log`] holds events in the order in which they came, on a [`Disk`]. This crate does not know what
+//! the bytes mean.
 
 mod disk;
 mod epochs;

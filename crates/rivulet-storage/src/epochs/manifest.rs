@@ -1,6 +1,6 @@
-//! The manifest of an epoch: which packs it needs, and which of their pieces count.
+//! The manifest of an epoch: which packs it needs, and which of their pieces are live.
 //!
-//! One line of JSON, and a line with its checksum (XXH3, 64 bits, in hexadecimal digits).
+//! It is one line of JSON and a line with its checksum (XXH3, 64 bits, in hexadecimal digits).
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ const FORMAT: u32 = 1;
 
 const ENDING: &str = "manifest";
 
-/// An epoch, as it is written.
+/// The content of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) epoch: u64,
@@ -21,14 +21,14 @@ pub(super) struct Manifest {
     pub(super) packs: Vec<Used>,
 }
 
-/// A pack that is needed.
+/// A pack that the epoch needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Used {
     /// The epoch that wrote it.
     pub(super) epoch: u64,
-    /// Which of its pieces count, a bit each, the first the lowest of the first byte.
+    /// Which of its pieces are live: one bit each, starting at the lowest bit of the first byte.
     pub(super) live: Vec<u8>,
-    /// The checksum of its index; manifests of the first programs have none.
+    /// The checksum of its index; manifests of the first versions have none.
     #[serde(default)]
     pub(super) index_checksum: Option<u64>,
 }
@@ -64,7 +64,7 @@ impl Manifest {
         bytes.into()
     }
 
-    /// Reads what [`Manifest::to_bytes`] wrote under `name`.
+    /// Decodes the output of [`Manifest::to_bytes`], read from the object `name`.
     pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, StorageError> {
         let damaged = |detail: &str| StorageError::damaged(name, detail);
         let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;

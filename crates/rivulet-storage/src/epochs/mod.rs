@@ -1,14 +1,13 @@
-//! A line of epochs: checkpoints that follow each other, of which the newest whole one counts.
+//! A line of epochs: successive checkpoints, of which the newest intact one is in force.
 //!
-//! An epoch is one *pack*, an object with all pieces that were written then, and one *manifest*, which names the packs
-//! that are needed and which of their pieces still count. The manifest is written last: with it the epoch is there,
-//! without it nothing has changed. Pieces that did not change stay where they are, so an epoch costs what is new. A
-//! pack that holds little that counts is emptied into the next one; what no retained manifest names is deleted.
+//! An epoch is one *pack*, an object with all pieces written for it, and one *manifest*, which names the packs it needs
+//! and which of their pieces are still live. The manifest is written last: with it the epoch exists, without it nothing
+//! has changed. Pieces that did not change stay where they are, so an epoch costs only what is new. The live pieces of
+//! a pack that holds few of them are moved to the next pack. A pack that no retained manifest names is deleted.
 //!
-//! What must hold: whatever happens at whatever step, the newest epoch that was committed can be restored, and if its
-//! bytes are damaged, the one before. Where pieces of different names have nothing to do with each other
-//! ([`Epochs::open_apart`]), only those names go back of which something is damaged, and the next epoch has them as
-//! they were found.
+//! What must hold: whatever fails at whatever step, the newest committed epoch can be restored, and if its bytes are
+//! damaged, the one before. In a line whose names are independent of each other ([`Epochs::open_apart`]) only the
+//! damaged names fall back, and the next epoch contains them as they were restored.
 
 mod manifest;
 mod pack;
@@ -23,38 +22,38 @@ use crate::{StorageError, Store};
 use manifest::Manifest;
 use pack::{Entry, Pack};
 
-/// A pack of which less than this share counts is emptied into the next.
+/// A pack whose live share of bytes is below this is emptied into the next one.
 const LIVE_SHARE_MIN: f64 = 0.3;
 
-/// So many bytes are taken over from old packs by one epoch at most, beyond what it writes itself.
+/// The most bytes that one epoch moves from old packs, beyond the bytes it writes itself.
 const TAKEN_OVER_BYTES_MAX: u64 = 64 << 20;
 
-/// How a line of epochs is kept.
+/// Settings of a line of epochs.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochSettings {
-    /// How many epochs are kept, at least one: those before the newest are for the case that it is damaged.
+    /// How many epochs are kept, at least one. The older ones serve if the newest is damaged.
     pub retained: usize,
 }
 
-/// What a checkpoint consists of.
+/// The content of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Epoch {
-    /// What belongs to the whole of it, such as the positions of sources.
+    /// What belongs to the whole epoch, such as the positions of sources.
     pub note: serde_json::Value,
-    /// What has changed since the epoch before.
+    /// What has changed since the previous epoch.
     pub pieces: Vec<Piece>,
-    /// The names of pieces that are not needed any more.
+    /// The names whose pieces are not needed any more.
     pub dropped: Vec<String>,
 }
 
-/// Something that is restored by its name.
+/// A named part of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     name: String,
-    /// Whether it is applied behind what was written under this name before, rather than in its place.
+    /// Whether the piece is applied after the earlier pieces of its name, instead of replacing them.
     is_delta: bool,
     bytes: Bytes,
-    /// XXH3, 64 bits, of that.
+    /// XXH3, 64 bits, of the bytes.
     checksum: u64,
 }
 
@@ -64,49 +63,49 @@ impl Piece {
         &self.name
     }
 
-    /// The checksum of what it says.
+    /// The checksum of its bytes.
     pub fn checksum(&self) -> u64 {
         self.checksum
     }
 
-    /// What stands in the place of what was written under this name before.
+    /// A piece that replaces all earlier pieces of its name.
     pub fn whole(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let (name, bytes) = (name.into(), bytes.into());
         Self { name, is_delta: false, checksum: xxh3_64(&bytes), bytes }
     }
 
-    /// What applies behind what was written under this name before.
+    /// A piece that is applied after the earlier pieces of its name.
     pub fn delta(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         Self { is_delta: true, ..Self::whole(name, bytes) }
     }
 }
 
-/// What an epoch came to.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its number.
+    /// The number of the epoch.
     pub epoch: u64,
-    /// Bytes that were written, those that were taken over from older packs included.
+    /// Bytes written, including those moved from older packs.
     pub written_bytes: u64,
-    /// Bytes of all that a restart would read.
+    /// Bytes that a restart would read.
     pub live_bytes: u64,
 }
 
-/// What was found of a line of epochs.
+/// A restored epoch.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The epoch's number.
     pub epoch: u64,
     /// Its note.
     pub note: serde_json::Value,
-    /// Its pieces: name by name, those of one name in the order in which they apply.
+    /// Its pieces by name; the pieces of one name in the order in which they apply.
     pub pieces: BTreeMap<String, Vec<Bytes>>,
-    /// The names among them whose pieces come from an epoch before, with what that says beside its pieces. The next
-    /// epoch has these pieces again, unless something whole is written under their name.
+    /// The names whose pieces come from an older epoch, with the note of that epoch. The next epoch contains these
+    /// pieces again, unless a whole piece is written under the name.
     pub older: BTreeMap<String, serde_json::Value>,
 }
 
-/// The pieces of a name as they were in an older epoch.
+/// The pieces of a name, from an older epoch.
 #[derive(Clone, Debug)]
 struct Older {
     note: serde_json::Value,
@@ -119,38 +118,37 @@ pub struct Epochs {
     store: Arc<Store>,
     line: String,
     settings: EpochSettings,
-    /// Whether names have nothing to do with each other.
+    /// Whether the names are independent of each other.
     is_apart: bool,
-    /// What stands in the place of pieces of the newest epoch that are damaged, until there is another.
+    /// Replacements for damaged pieces of the newest epoch, until there is another epoch.
     older: BTreeMap<String, Older>,
     /// The number of the next epoch.
     next: u64,
     /// The epochs that are kept, oldest first.
     retained: VecDeque<Manifest>,
-    /// The packs of the newest of them, by the number of the epoch that wrote them.
+    /// The packs that the newest retained epoch needs, by the number of the epoch that wrote them.
     packs: BTreeMap<u64, Pack>,
-    /// Why newer epochs than the newest of these could not be used.
+    /// Why newer epochs than the newest retained one could not be used.
     problems: Vec<String>,
-    /// What another process has written of this line since it was opened: then this one writes nothing more.
+    /// What another process has written of this line since it was opened. After that this process writes nothing more.
     taken: Option<String>,
 }
 
 impl Epochs {
-    /// Looks for the newest epoch of a line that is whole, down to its last byte. Nothing is changed yet.
+    /// Finds the newest epoch of a line whose bytes are all intact. Changes nothing.
     ///
     /// # Errors
-    /// The store cannot be read. Damage is no error as long as an older epoch is whole, or there was none: see
+    /// The store cannot be read. Damage is not an error as long as an older epoch is intact, or there was none: see
     /// [`Epochs::problems`].
     pub fn open(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
         Self::find(store, line, settings, false)
     }
 
-    /// The same for a line in which each name stands for itself: of the newest epoch only the names are given up of
-    /// which a piece is damaged. Those are as in the newest older epoch that has them whole, or gone where there is
-    /// none.
+    /// The same for a line whose names are independent of each other. Only names with a damaged piece fall back to the
+    /// newest older epoch in which all their pieces are intact; a name without such an epoch is dropped.
     ///
     /// # Errors
-    /// As [`Epochs::open`] has.
+    /// As [`Epochs::open`].
     pub fn open_apart(store: Arc<Store>, line: &str, settings: EpochSettings) -> Result<Self, StorageError> {
         Self::find(store, line, settings, true)
     }
@@ -171,11 +169,11 @@ impl Epochs {
         let mut numbers: BTreeSet<u64> = BTreeSet::new();
         for (name, _) in epochs.store.list(line)? {
             let number = manifest::number_of(line, &name);
-            // A pack without a manifest leaves its number free, but nothing is lost by not using it.
+            // A pack without a manifest would leave its number free; the number is skipped all the same.
             epochs.next = epochs.next.max(number.or(pack::number_of(line, &name)).map_or(0, |number| number + 1));
             numbers.extend(number);
         }
-        // The names that are damaged in the newest epoch and not found in an older one yet.
+        // The names that are damaged in the newest epoch and not found intact in an older one yet.
         let mut wanted = BTreeSet::new();
         for &number in numbers.iter().rev().take(epochs.settings.retained.max(1)) {
             let is_newest = epochs.retained.is_empty();
@@ -189,11 +187,13 @@ impl Epochs {
                     }
                     epochs.retained.push_front(manifest);
                 }
-                // What cannot be read now is not damaged: to begin with an older one would lose what is between.
+                // An epoch that cannot be read now is not damaged: to fall back to an older one would lose the changes
+                // in between.
                 Err(error @ (StorageError::Version { .. } | StorageError::Remote { .. })) => return Err(error),
-                // One that is older than a whole one is not needed.
+                // An epoch older than an intact one is not needed.
                 Err(_) if !is_newest => {}
-                // What cannot be read now is not damaged: to begin with an older one would lose what is between.
+                // An epoch that cannot be read now is not damaged: to fall back to an older one would lose the changes
+                // in between.
                 Err(error) if !error.is_damage() => return Err(error),
                 Err(error) => epochs.problems.push(format!("epoch {number} cannot be used: {error}")),
             }
@@ -204,8 +204,8 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// The manifest of an epoch and its packs; with `checks` every byte that counts is read. Where each name stands for
-    /// itself, damaged pieces are no error and are to be looked for.
+    /// The manifest of an epoch and its packs; with `checks` every live byte is read. In a line of independent names,
+    /// damaged pieces are not an error: the caller looks for them.
     fn load(&self, number: u64, checks: bool) -> Result<(Manifest, BTreeMap<u64, Pack>), StorageError> {
         let name = manifest::name(&self.line, number);
         let manifest = Manifest::from_bytes(&name, &self.store.get(&name)?)?;
@@ -227,7 +227,7 @@ impl Epochs {
         Ok((manifest, packs))
     }
 
-    /// Takes the names out of the packs of an epoch of which pieces were found damaged; returns them, and it is said.
+    /// Removes the names with damaged pieces from the packs of an epoch, reports them as problems and returns them.
     fn give_up_damaged(&mut self, number: u64, packs: &mut BTreeMap<u64, Pack>) -> BTreeSet<String> {
         let found: BTreeMap<String, String> = packs.values_mut().flat_map(Pack::take_damage).collect();
         let names: BTreeSet<&str> = found.keys().map(String::as_str).collect();
@@ -238,7 +238,7 @@ impl Epochs {
         found.into_keys().collect()
     }
 
-    /// Takes over what an older epoch has whole of the names that are wanted.
+    /// Takes over the wanted names that are intact in an older epoch.
     fn find_older(
         &mut self,
         manifest: &Manifest,
@@ -251,7 +251,7 @@ impl Epochs {
                 pack.read_named(&self.store, &name, |entry, bytes| read.push((entry.clone(), bytes)))
             });
             match found {
-                // An application that came later has nothing to go back to.
+                // The name does not exist in the older epoch: it has nothing to fall back to.
                 Ok(()) if read.is_empty() => drop(wanted.insert(name)),
                 Ok(()) => {
                     read.sort_by_key(|(entry, _)| entry.written);
@@ -274,14 +274,14 @@ impl Epochs {
         Ok(names.filter_map(|name| Some(name.rsplit_once('/')?.0.to_owned())).collect())
     }
 
-    /// The line with an epoch that is there by this object, if it is one of those by which epochs are: without it
-    /// nothing else of an epoch counts.
+    /// The line of an epoch, if this object makes the epoch exist (its manifest); other objects of an epoch do not
+    /// count without it.
     pub fn line_of(object: &str) -> Option<&str> {
         let line = object.rsplit_once('/')?.0;
         manifest::number_of(line, object).map(|_| line)
     }
 
-    /// Bytes of all that a restart would read.
+    /// Bytes that a restart would read.
     pub fn live_bytes(&self) -> u64 {
         self.packs.values().map(Pack::live_bytes).sum()
     }
@@ -296,12 +296,12 @@ impl Epochs {
         self.next
     }
 
-    /// What the newest epoch says beside its pieces.
+    /// The note of the newest epoch.
     pub fn note(&self) -> Option<&serde_json::Value> {
         self.retained.back().map(|manifest| &manifest.note)
     }
 
-    /// The epochs that are kept, oldest first, each with what it says beside its pieces.
+    /// The retained epochs, oldest first, each with its note.
     pub fn kept(&self) -> impl Iterator<Item = (u64, &serde_json::Value)> {
         self.retained.iter().map(|manifest| (manifest.epoch, &manifest.note))
     }
@@ -311,7 +311,7 @@ impl Epochs {
         &self.problems
     }
 
-    /// What the newest epoch says; `None` if there was none.
+    /// The newest epoch; `None` if there is none.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -333,12 +333,12 @@ impl Epochs {
         Ok(Some(Restored { epoch: manifest.epoch, note: manifest.note.clone(), pieces, older }))
     }
 
-    /// Goes back to an epoch that is kept, or to before all of them: those behind it are deleted, and it is the newest.
-    /// Numbers are not given out again. False, with nothing changed, if that epoch is not there.
+    /// Goes back to a retained epoch, or with `None` to before all of them: later epochs are deleted, and their numbers
+    /// are not used again. Returns false, with nothing changed, if that epoch does not exist.
     ///
     /// # Errors
-    /// The epoch is damaged, or the store does not do what it is asked for; some of those behind it may be deleted
-    /// then. Nothing is while somebody holds the store.
+    /// The epoch is damaged, or the store fails; some of the later epochs may be deleted then. Nothing is deleted while
+    /// the store is held.
     pub fn go_back(&mut self, to: Option<u64>) -> Result<bool, StorageError> {
         if to.is_some_and(|to| self.retained.iter().all(|manifest| manifest.epoch != to)) {
             return Ok(false);
@@ -348,7 +348,7 @@ impl Epochs {
             Some(to) => self.load(to, true)?.1,
             None => BTreeMap::new(),
         };
-        // The newest first: whatever is left after a crash is a line.
+        // The newest goes first, so a crash always leaves a valid line.
         while let Some(newest) = self.newest().filter(|&newest| to.is_none_or(|to| newest > to)) {
             self.store.delete(&manifest::name(&self.line, newest))?;
             self.retained.pop_back();
@@ -358,17 +358,17 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Makes an epoch. When this returns, it is the one that a restart finds, also after the loss of power.
+    /// Writes an epoch. When this returns, a restart finds it, even after a loss of power.
     ///
     /// # Errors
-    /// Whatever the store says. The epoch before is in force then, and the same pieces may be offered again.
+    /// The error of the store. The previous epoch stays in force, and the same pieces may be offered again.
     pub fn commit(&mut self, epoch: Epoch) -> Result<Committed, StorageError> {
         let Epoch { note, pieces, dropped } = epoch;
         if let Some(what) = &self.taken {
             return Err(StorageError::Taken { what: what.clone() });
         }
         let number = self.next;
-        // Whatever becomes of this epoch, its number is used up: half of it may be there.
+        // The number is used up whatever happens: parts of the epoch may be in the store.
         self.next += 1;
         let mut packs = self.packs.clone();
         let replaced: BTreeSet<&str> = pieces
@@ -390,7 +390,7 @@ impl Epochs {
             }
         }
         packs.retain(|_, pack| pack.live_bytes() > 0);
-        // The packs do not have these any more, and the epoch that does goes by and by.
+        // The packs no longer have these pieces, and the epoch that has them will be deleted in time.
         let older = self.older.iter().filter(|(name, _)| !replaced.contains(name.as_str()));
         taken_over.extend(older.flat_map(|(_, older)| older.pieces.iter().cloned()));
         let mut written_bytes = 0;
@@ -415,8 +415,8 @@ impl Epochs {
         Ok(Committed { epoch: number, written_bytes, live_bytes: self.live_bytes() })
     }
 
-    /// Whoever has met another process on its line keeps off it: its next number may be one that the other has passed,
-    /// and what it would tidy up is what the other needs.
+    /// A process that has met another one on its line stops writing: its next number may be one that the other has
+    /// passed, and it might delete what the other needs.
     fn note_taken(&mut self, error: StorageError) -> StorageError {
         if let StorageError::Taken { what } = &error {
             self.taken = Some(what.clone());
@@ -424,14 +424,14 @@ impl Epochs {
         error
     }
 
-    /// What [`Piece`]s the newest epoch has, by name with their checksums. Of a name with several the last one counts.
+    /// The checksums of the [`Piece`]s of the newest epoch by name. Of several pieces of a name the last one counts.
     pub fn checksums(&self) -> BTreeMap<&str, u64> {
         let mut live: Vec<&Entry> = self.packs.values().flat_map(Pack::live).collect();
         live.sort_by_key(|entry| entry.written);
         live.into_iter().map(|entry| (entry.name.as_str(), entry.checksum)).collect()
     }
 
-    /// Deletes what no epoch that is kept needs. What cannot be deleted now is tried again the next time.
+    /// Deletes objects that no retained epoch needs. What cannot be deleted now is tried again the next time.
     fn clean(&mut self) {
         while self.retained.len() > self.settings.retained.max(1) {
             self.retained.pop_front();
@@ -439,7 +439,7 @@ impl Epochs {
         let manifests: BTreeSet<u64> = self.retained.iter().map(|manifest| manifest.epoch).collect();
         let packs: BTreeSet<u64> =
             self.retained.iter().flat_map(|manifest| manifest.packs.iter().map(|used| used.epoch)).collect();
-        // Who reads all of the store, for a backup, wants what it has seen; the next epoch tidies up behind it.
+        // A backup that reads the whole store needs every object it has listed; the next epoch cleans up.
         if self.store.is_held() {
             return;
         }
@@ -455,7 +455,7 @@ impl Epochs {
             self.taken = Some(format!("{}/{later}", self.store.place()));
             return;
         }
-        // Manifests first: one that is there has its packs.
+        // Manifests go first: a manifest that exists always has its packs.
         let old = |number: Option<u64>, kept: &BTreeSet<u64>| number.is_some_and(|number| !kept.contains(&number));
         let (of_manifests, of_packs): (Vec<_>, Vec<_>) = listed
             .into_iter()
@@ -472,7 +472,7 @@ impl Epochs {
         }
     }
 
-    /// Whether something may be deleted now that does not wait: who reads all of the store wants what it has seen.
+    /// Whether objects may be deleted now that cannot be deleted later: a backup needs every object it has listed.
     fn check_deletable(&self) -> Result<(), StorageError> {
         if !self.store.is_held() {
             return Ok(());
@@ -481,10 +481,10 @@ impl Epochs {
         Err(StorageError::Io { what: format!("cannot delete {}/{}", self.store.place(), self.line), source })
     }
 
-    /// Deletes the whole line: what it belonged to is not there any more.
+    /// Deletes the whole line, whose application or query no longer exists.
     ///
     /// # Errors
-    /// Something could not be deleted, or must not be now.
+    /// Something could not be deleted, or must not be deleted now.
     pub fn delete(self) -> Result<(), StorageError> {
         let mut names: Vec<String> = self.store.list(&self.line)?.into_iter().map(|(name, _)| name).collect();
         if !names.is_empty() {

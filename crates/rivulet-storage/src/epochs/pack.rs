@@ -3,8 +3,8 @@
 //! ```text
 //! mark (8 bytes) | pieces, end to end | index (JSON) | length of the index (8) | checksum of the index (8)
 //! ```
-//! Numbers are little-endian. The index has the name, the epoch, the place and the checksum (XXH3, 64 bits) of every
-//! piece.
+//!
+//! Numbers are little-endian. For every piece the index has its name, epoch, offset and checksum (XXH3, 64 bits).
 
 use std::collections::BTreeSet;
 
@@ -20,17 +20,17 @@ const MARK: &[u8; 8] = b"RVPACK01";
 const ENDING: &str = "pack";
 const TRAILER_BYTES: u64 = 16;
 
-/// Pieces with at most so much between them are read at once,
+/// Pieces with at most this many bytes between them are read in one request,
 const READ_GAP_BYTES_MAX: u64 = 256 << 10;
 
-/// but not more than this, unless it is one piece.
+/// which reads at most this many bytes, unless it is for a single piece.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
-/// What the index says of a piece.
+/// The index entry of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) name: String,
-    /// The epoch for which it was first written: later ones of the same name apply behind it.
+    /// The epoch that first wrote the piece. Later pieces of the same name apply after it.
     pub(super) written: u64,
     offset: u64,
     bytes: u64,
@@ -38,22 +38,22 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// A piece of this epoch that is not written yet.
+    /// An entry for a piece of this epoch, before it is written.
     pub(super) fn new(piece: &Piece, written: u64) -> Self {
         Self { name: piece.name.clone(), written, offset: 0, bytes: 0, checksum: piece.checksum }
     }
 }
 
-/// A pack whose index is known, with the pieces that count.
+/// A pack with its index and its live pieces.
 #[derive(Clone, Debug)]
 pub(super) struct Pack {
     object: String,
     bytes: u64,
-    /// The checksum of its index, by which its manifest knows it.
+    /// The checksum of its index, by which its manifest identifies it.
     index_checksum: u64,
     entries: Vec<Entry>,
     live: Vec<bool>,
-    /// The names of pieces that were found damaged, and how it shows.
+    /// The names of damaged pieces, and what is wrong with each.
     damage: Vec<(String, String)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn number_of(line: &str, name: &str) -> Option<u64> {
     number_with_ending(line, name, ENDING)
 }
 
-/// The number in a name as it is written here: twelve digits. No other name is one of ours.
+/// The number in a name, which is always written with twelve digits; `None` for other names.
 pub(super) fn number_with_ending(line: &str, name: &str, ending: &str) -> Option<u64> {
     let digits = name.strip_prefix(line)?.strip_prefix('/')?.strip_suffix(ending)?.strip_suffix('.')?;
     let is_ours = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -119,10 +119,10 @@ impl Pack {
         Ok(Self { live, object, bytes, index_checksum: checksum, entries, damage: Vec::new() })
     }
 
-    /// Has only those pieces count that a manifest says.
+    /// Marks only the pieces as live that a manifest lists.
     pub(super) fn keep(&mut self, used: &Used) -> Result<(), StorageError> {
         let live = &used.live;
-        // Whole in itself, but under the name of another: somebody has copied files.
+        // The pack is intact but belongs to another name: files were copied.
         if used.index_checksum.is_some_and(|expected| expected != self.index_checksum) {
             return Err(StorageError::damaged(&self.object, "it is another pack than its manifest says"));
         }
@@ -134,7 +134,7 @@ impl Pack {
         Ok(())
     }
 
-    /// What a manifest says of it.
+    /// The manifest's entry for this pack.
     pub(super) fn used(&self, epoch: u64) -> Used {
         let mut live = vec![0; self.entries.len().div_ceil(8)];
         let counting = self.live.iter().enumerate().filter(|(_, is_live)| **is_live);
@@ -142,7 +142,7 @@ impl Pack {
         Used { epoch, live, index_checksum: Some(self.index_checksum) }
     }
 
-    /// Has the pieces of these names not count any more.
+    /// Marks the pieces of these names as not live.
     pub(super) fn forget(&mut self, names: &BTreeSet<&str>) {
         let of_names = self.entries.iter().map(|entry| names.contains(entry.name.as_str()));
         self.live.iter_mut().zip(of_names).for_each(|(is_live, goes)| *is_live &= !goes);
@@ -152,13 +152,13 @@ impl Pack {
         self.live.fill(false);
     }
 
-    /// The pieces that count.
+    /// The live pieces.
     pub(super) fn live(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().zip(&self.live).filter(|(_, is_live)| **is_live).map(|(entry, _)| entry)
     }
 
-    /// Reads the pieces that count, in the order in which they lie. What lies close together is read at once: each
-    /// reading of an object store takes as long as that of some hundred kilobytes.
+    /// Reads the live pieces in the order of their offsets. Neighbouring pieces are read in one request: a request to
+    /// an object store takes as long as the transfer of some hundred kilobytes.
     pub(super) fn read_live(&self, store: &Store, mut take: impl FnMut(&Entry, Bytes)) -> Result<(), StorageError> {
         let mut left: Vec<&Entry> = self.live().collect();
         left.sort_by_key(|entry| entry.offset);
@@ -179,7 +179,7 @@ impl Pack {
                 let begin = (entry.offset - first.offset) as usize;
                 let piece =
                     bytes.get(begin..begin + entry.bytes as usize).filter(|piece| xxh3_64(piece) == entry.checksum);
-                // A copy would be as good, but whoever restores has use for all of what was read.
+                // The pieces share the buffer: a restore uses all of it.
                 take(entry, bytes.slice_ref(piece.ok_or_else(|| self.damaged(entry))?));
             }
             left = behind;
@@ -187,7 +187,7 @@ impl Pack {
         Ok(())
     }
 
-    /// Reads the pieces of one name that count.
+    /// Reads the live pieces of one name.
     pub(super) fn read_named(
         &self,
         store: &Store,
@@ -200,7 +200,7 @@ impl Pack {
         })
     }
 
-    /// Reads every piece that counts by itself, and remembers those that are damaged.
+    /// Reads every live piece by itself, and records the damaged ones.
     pub(super) fn find_damage(&mut self, store: &Store) -> Result<(), StorageError> {
         let mut damage = Vec::new();
         for entry in self.live() {
@@ -214,7 +214,7 @@ impl Pack {
         Ok(())
     }
 
-    /// The names of which [`Pack::find_damage`] has found damaged pieces, and how it shows.
+    /// Takes the names of the damaged pieces that [`Pack::find_damage`] recorded, and what is wrong with each.
     pub(super) fn take_damage(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.damage)
     }
@@ -227,7 +227,7 @@ impl Pack {
         }
     }
 
-    /// Where a piece ends, which is in the pack.
+    /// The end of a piece; an error if it lies outside the pack.
     fn end_of(&self, entry: &Entry) -> Result<u64, StorageError> {
         let end = entry.offset.checked_add(entry.bytes).filter(|&end| end <= self.bytes);
         end.ok_or_else(|| self.damaged(entry))
@@ -237,12 +237,12 @@ impl Pack {
         StorageError::damaged(&self.object, format!("the checksum of '{}' is wrong", entry.name))
     }
 
-    /// Its size.
+    /// The size of the pack.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The size of the pieces that count. An empty piece counts as well.
+    /// The size of the live pieces. An empty piece is live as well.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live().map(|entry| entry.bytes.max(1)).sum()
     }

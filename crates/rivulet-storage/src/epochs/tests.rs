@@ -1,5 +1,5 @@
-//! Epochs against a model, in a folder and in a bucket, with objects that are cut, changed or missing between any two
-//! of them.
+//! Epochs against a model, in a folder and in a bucket, with objects that are truncated, changed or missing between any
+//! two epochs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::store::test_settings;
 
 const LINE: &str = "applications";
 
-/// What a line says, by name.
+/// The content of a line, by name.
 type Content = BTreeMap<String, Vec<Vec<u8>>>;
 
-/// Where a line lies.
+/// The store of a line.
 enum Home {
     Folder(TempDir),
     Bucket(Box<S3Server>),
@@ -89,14 +89,14 @@ fn epoch(number: u64, pieces: &[(&str, bool, &[u8])], dropped: &[&str]) -> Epoch
     }
 }
 
-/// One thing that happens.
+/// A step of a test.
 #[derive(Clone, Debug)]
 enum Step {
     Commit(Vec<(u8, bool, u16)>, Vec<u8>),
     Reopen,
-    /// The file at this place from the newest end loses its last bytes, or has one of them changed.
+    /// The object at this index from the newest on loses its last bytes, or has one byte changed.
     Damage(u8, bool, prop::sample::Index),
-    /// A pack without a manifest, as a process leaves it that was killed.
+    /// A pack without a manifest, as a killed process leaves it.
     Orphan,
 }
 
@@ -114,8 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After a restart the newest epoch that is whole is there, word for word, and a damaged one is never taken for
-    /// whole.
+    /// After a restart the newest intact epoch is restored exactly, and a damaged epoch is never taken for intact.
     #[test]
     fn the_newest_whole_epoch_counts(
         steps in prop::collection::vec(step(), 1..40),
@@ -150,7 +149,7 @@ proptest! {
                     let number = epochs.next;
                     let pieces: Vec<(&str, bool, &[u8])> =
                         bytes.iter().map(|(name, is_delta, bytes)| (names[*name], *is_delta, bytes.as_slice())).collect();
-                    // What it says may have been damaged meanwhile, and then taking it over fails.
+                    // A live piece may have been damaged meanwhile; then moving it to a new pack fails.
                     match epochs.commit(epoch(number, &pieces, &dropped)) {
                         Ok(committed) => {
                             prop_assert_eq!(committed.epoch, number);
@@ -205,7 +204,7 @@ fn what_did_not_change_is_not_written_again_and_what_is_old_goes() {
             let committed = epochs.commit(epoch(number, &[("small", false, b"more")], &[])).unwrap();
             assert!(committed.written_bytes < 1_000, "{committed:?}");
         }
-        // Two manifests, the pack with what is large, and those of the two last epochs.
+        // Two manifests, the pack with the large piece, and the packs of the two last epochs.
         assert_eq!(home.names().len(), 5, "{:?}", home.names());
         epochs.commit(epoch(20, &[], &["large"])).unwrap();
         epochs.commit(epoch(21, &[], &[])).unwrap();
@@ -226,7 +225,7 @@ fn a_damaged_epoch_gives_way_to_the_one_before_and_says_so() {
         assert_eq!(content(&epochs), Some((1, Content::from([("a".into(), vec![b"first".to_vec()])]))));
         let [problem] = epochs.problems() else { panic!("{:?}", epochs.problems()) };
         assert!(problem.starts_with("epoch 2 cannot be used:") && problem.contains("checksum of 'a'"), "{problem}");
-        // The next one does not meet what is left of it.
+        // The next epoch does not collide with the remains of the failed one.
         assert_eq!(epochs.commit(epoch(3, &[("a", true, b"third")], &[])).unwrap().epoch, 3);
         let expected = vec![b"first".to_vec(), b"third".to_vec()];
         assert_eq!(content(&home.open(3)), Some((3, Content::from([("a".into(), expected)]))));
@@ -244,7 +243,7 @@ fn of_two_that_write_one_line_one_stops_and_harms_nothing() {
             assert!(matches!(error, StorageError::Taken { .. }), "{error}");
         }
         assert_eq!(content(&home.open(3)), Some((1, one_of(b"one"))));
-        // It has slept while another one has gone far ahead, and tidied up behind itself.
+        // A process that pauses while another one advances far and deletes old objects.
         let mut sleeper = home.open(1);
         for number in 2..9 {
             one.commit(epoch(number, &[("a", false, b"one")], &[])).unwrap();
@@ -294,7 +293,7 @@ fn a_bucket_that_fails_costs_one_epoch_and_never_what_was_committed() {
     let Home::Bucket(server) = &home else { panic!("a bucket") };
     let mut epochs = home.open(2);
     epochs.commit(epoch(1, &[("a", false, b"first")], &[])).unwrap();
-    // The pack comes to be, the manifest does not: as for a process that is killed between the two.
+    // The pack is written and the manifest is not, as if the process were killed between the two.
     for fault in [Fault::NoPutOf(".manifest"), Fault::Denied, Fault::Full] {
         server.set_fault(Some(fault.clone()));
         let error = epochs.commit(epoch(2, &[("a", false, b"lost")], &[])).unwrap_err();
@@ -303,17 +302,17 @@ fn a_bucket_that_fails_costs_one_epoch_and_never_what_was_committed() {
         assert_eq!(content(&home.open(2)), Some((1, Content::from([("a".into(), vec![b"first".to_vec()])]))));
     }
     let number = epochs.next();
-    // Written, and nobody is told: whoever was not told asks.
+    // The object is written but the answer is lost: the writer asks.
     server.set_fault(Some(Fault::LostAnswers(1)));
     epochs.commit(epoch(number, &[("a", false, b"second")], &[])).unwrap();
     server.set_fault(None);
     epochs.commit(epoch(number + 1, &[], &[])).unwrap();
-    // From another machine, and what failed has left nothing behind.
+    // Read from another machine: the failed commits have left nothing.
     let expected = Content::from([("a".into(), vec![b"second".to_vec()])]);
     assert_eq!(content(&home.open(2)), Some((number + 1, expected)));
     let first = format!("{LINE}/{number:012}.manifest");
     assert!(home.names().iter().all(|name| *name >= first), "{:?}", home.names());
-    // What cannot be read is not taken for damaged.
+    // An object that cannot be read is not taken for damaged.
     for fault in [Fault::Denied, Fault::Busy(1_000)] {
         server.set_fault(Some(fault));
         let error = Epochs::open(home.store(), LINE, EpochSettings { retained: 2 }).unwrap_err();
@@ -389,8 +388,7 @@ fn what_a_killed_process_did_not_write_in_full_is_removed() {
     assert_eq!(Epochs::lines(&store, "queries").unwrap(), BTreeSet::from(["queries/7".to_owned()]));
 }
 
-/// What [`Epochs::open_apart`] finds: the epoch, what each name says, and the names that are older with the epoch that
-/// they are of.
+/// What [`Epochs::open_apart`] finds: the epoch, the content, and the names that come from an older epoch.
 fn apart(home: &Home) -> Option<(Epochs, u64, Content, BTreeMap<String, u64>)> {
     let epochs = Epochs::open_apart(home.store(), LINE, EpochSettings { retained: 3 }).unwrap();
     let restored = epochs.restore().unwrap()?;
@@ -402,8 +400,8 @@ fn apart(home: &Home) -> Option<(Epochs, u64, Content, BTreeMap<String, u64>)> {
 
 #[test]
 fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
-    // Each piece says its name and its epoch, so that it is found in the bytes of its pack; and is so long that none is
-    // taken over into another.
+    // Each piece contains its name and its epoch, so that it can be found in the bytes of its pack. It is so long that
+    // no piece is moved to another pack.
     let text = |name: &str, number: u64| format!("<{name} of {number}>").repeat(50).into_bytes();
     let mut model: BTreeMap<u64, Content> = BTreeMap::new();
     let home = Home::folder();
@@ -447,7 +445,7 @@ fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
             match hit.filter(|(name, number)| model[&3][*name].contains(&text(name, *number))) {
                 Some((name, number)) => {
                     assert_eq!(found, 3, "{object} at {place}: {:?}", opened.problems());
-                    // The newest epoch before that piece, of those that have the name.
+                    // The newest epoch before that piece which has the name.
                     let before = (1..number).rev().find(|before| model[before].contains_key(name));
                     assert_eq!(older.get(name).copied(), before, "{object} at {place}");
                     for other in ["a", "b", "c"] {
@@ -460,13 +458,13 @@ fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
                     }
                     assert!(opened.problems().iter().any(|problem| problem.contains(&format!("'{name}'"))));
                 }
-                // Manifest, index, or what does not count any more.
+                // The damage hit the manifest, the index or a piece that is not live.
                 None => assert_eq!((&content, older.len()), (&model[&found], 0), "{object} at {place}"),
             }
             home.change(&object, |bytes| bytes[place] ^= 0x20);
         }
     }
-    // What is written next stands for itself again.
+    // The next epoch replaces the older pieces.
     home.change(&format!("{LINE}/000000000001.pack"), |bytes| {
         let place = bytes.windows(4).position(|window| window == b"<a o").unwrap();
         bytes[place] ^= 1;
@@ -480,7 +478,7 @@ fn where_names_stand_for_themselves_damage_costs_only_the_name_that_it_hits() {
 
 #[test]
 fn what_came_back_from_an_older_epoch_is_written_again() {
-    // What is written next, and what there is of "a" then; before that it has come back as one whole piece and two
+    // The pieces written next, and the content of "a" after that; before it, "a" came back as one whole piece and two
     // deltas.
     type Texts<'a> = &'a [&'a str];
     type Next<'a> = (&'a [(&'a str, bool, &'a [u8])], Texts<'a>, Option<Texts<'a>>);
@@ -506,7 +504,7 @@ fn what_came_back_from_an_older_epoch_is_written_again() {
         let (mut epochs, found, _, older) = apart(&home).unwrap();
         assert_eq!((found, older.get("a")), (4, Some(&3)));
         epochs.commit(epoch(5, pieces, dropped)).unwrap();
-        // Also when no epoch is kept any more in which it was before.
+        // This also holds when no retained epoch has the name intact any more.
         for number in 6..=9 {
             let (mut epochs, found, content, older) = apart(&home).unwrap();
             assert_eq!((found, content.get("a"), older.len()), (number - 1, expected.as_ref(), 0));

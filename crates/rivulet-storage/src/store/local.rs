@@ -1,6 +1,6 @@
-//! Objects in a folder of this machine: what the object store of folders leaves to do.
+//! Objects in a folder of this machine: the parts that the object store of folders does not do.
 //!
-//! What must hold: an object that was put is on disk, and so is its name, when [`Folder::sync`] returns.
+//! What must hold: when [`Folder::sync`] returns, the object and its name are on disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Forces an object to disk: the file, its name in its folder, and the names of folders that came with it.
+    /// Forces an object to disk: the file, its name in its folder, and the names of new folders.
     pub(super) fn sync(&self, name: &str) -> io::Result<()> {
         let file = self.path.join(name);
         let mut outer = file.ancestors().skip(1).take_while(|outer| outer.starts_with(&self.path));
@@ -24,15 +24,15 @@ impl Folder {
         outer.try_for_each(|outer| self.disk.sync_folder(outer))
     }
 
-    /// Removes what is left of objects that were not written in full.
+    /// Removes the remains of objects that were not written in full.
     pub(super) fn remove_unfinished(&self) -> io::Result<()> {
-        /// Of names: a folder, a line, an object.
+        /// The depth of names: a folder, a line, an object.
         const DEPTH: usize = 3;
         remove_unfinished(&self.path, DEPTH)
     }
 }
 
-/// Objects are written under their names with a number behind a `#`, and then renamed.
+/// The crate writes an object under its name with `#` and a number appended, and then renames it.
 fn remove_unfinished(folder: &Path, depth: usize) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let (path, is_folder) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir())))?;
@@ -50,7 +50,7 @@ fn remove_unfinished(folder: &Path, depth: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// What the system said, if it was the system.
+/// The error of the system in an error of the crate, if there is one.
 pub(super) fn io_error(error: object_store::Error) -> io::Error {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     let mut kind = io::ErrorKind::Other;

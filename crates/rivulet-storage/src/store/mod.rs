@@ -1,8 +1,8 @@
-//! Where bytes lie: a folder of this machine ([`local`]), or a bucket of an object store ([`s3`]); and whose they are
-//! ([`owner`]).
+//! Objects by name in a folder of this machine ([`local`]) or a bucket of an object store ([`s3`]), and the server they
+//! belong to ([`owner`]).
 //!
-//! What must hold: what [`Store::put`] has answered survives the loss of power, and an object is there whole or not at
-//! all.
+//! What must hold: when [`Store::put`] has returned, the object survives a loss of power. An object exists as a whole
+//! or not at all.
 
 mod local;
 mod owner;
@@ -32,12 +32,12 @@ pub(crate) use s3::test_settings;
 use s3::{Bucket, Failure, explained};
 pub use s3::{BucketName, Credentials, S3Settings};
 
-/// Which place is meant.
+/// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A folder of this machine.
     Folder(PathBuf),
-    /// A bucket of an object store, or what begins with a prefix in it.
+    /// A bucket of an object store, or the objects in it whose names begin with a prefix.
     S3(S3Settings),
 }
 
@@ -50,19 +50,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// Objects by name. Its calls wait for the disk or the network, so they are for threads of their own, and never for a
-/// task of an asynchronous runtime.
+/// Objects by name. Calls wait for the disk or the network, so they belong on threads of their own, never in a task of
+/// an asynchronous runtime.
 #[derive(Debug)]
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     home: Home,
     place: String,
     runtime: Waiting,
-    /// How many want that nothing is deleted.
+    /// The number of [`Hold`]s; nothing is deleted while there are any.
     holds: AtomicUsize,
 }
 
-/// What the objects of a store are, beside objects.
+/// The kind of store.
 #[derive(Debug)]
 enum Home {
     Memory,
@@ -70,18 +70,18 @@ enum Home {
     Bucket(Bucket),
 }
 
-/// The most requests to an object store, or calls of the system, that run at once.
+/// The most requests to an object store, or system calls, in progress at a time.
 const WAITING_THREADS_MAX: usize = 8;
 
 /// The most objects in a list.
 const LISTED_MAX: usize = 10_000_000;
 
-/// Lets a thread wait for what an object store does.
+/// Runs asynchronous calls of an object store and waits for them.
 #[derive(Debug)]
 struct Waiting(Option<Runtime>);
 
 impl Waiting {
-    /// The library panics at credentials that fit into no request; whoever asks gets an error.
+    /// The crate panics if credentials do not fit into a request; the caller gets an error instead.
     fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let runtime = self.0.as_ref().expect("it is taken only when it is dropped");
         catch_unwind(AssertUnwindSafe(|| runtime.block_on(future))).unwrap_or_else(|_| {
@@ -91,7 +91,7 @@ impl Waiting {
     }
 }
 
-/// May be dropped by a task of an asynchronous runtime, in which nobody may wait for the end of this one.
+/// May be dropped by a task of an asynchronous runtime, where waiting for the end of this runtime would panic.
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
@@ -100,7 +100,7 @@ impl Drop for Waiting {
     }
 }
 
-/// As long as this is there, nothing is deleted that is in the store.
+/// While this exists, nothing in the store is deleted.
 #[derive(Debug)]
 pub struct Hold(Arc<Store>);
 
@@ -111,10 +111,10 @@ impl Drop for Hold {
 }
 
 impl Store {
-    /// Opens a place. A folder is made if need be; of an object store nothing is asked yet.
+    /// Opens a store. A missing folder is made; an object store gets no request yet.
     ///
     /// # Errors
-    /// The folder cannot be made or opened, or what was set for the object store makes no sense.
+    /// The folder cannot be made or opened, or the settings of the object store are invalid.
     pub fn open(place: &Place) -> Result<Self, StorageError> {
         match place {
             Place::Folder(folder) => Self::folder(folder),
@@ -125,7 +125,7 @@ impl Store {
         }
     }
 
-    /// A folder, which is made if need be.
+    /// Opens a folder, and makes it if it does not exist.
     ///
     /// # Errors
     /// The folder cannot be made or opened.
@@ -138,19 +138,19 @@ impl Store {
         Self::new(place, Arc::new(objects), Home::Folder(Folder { disk: Arc::new(RealDisk), path }))
     }
 
-    /// Memory, for tests and runs that leave nothing behind.
+    /// A store in memory, for tests and runs that leave nothing behind.
     ///
     /// # Errors
-    /// None that memory could cause, but the same type as [`Store::folder`].
+    /// None in practice; the type is that of [`Store::folder`].
     pub fn in_memory() -> Result<Self, StorageError> {
         Self::new("(memory)".into(), Arc::new(InMemory::new()), Home::Memory)
     }
 
-    /// An object store that `place` names to people. If its objects are files in a folder of a disk, they are forced to
-    /// disk there.
+    /// A store over an object store, which messages call `place`. If its objects are files in a folder of a disk, they
+    /// are forced to disk there.
     ///
     /// # Errors
-    /// The system gives no thread of control.
+    /// The system gives no thread.
     pub fn over(
         objects: Arc<dyn ObjectStore>,
         folder: Option<(Arc<dyn Disk>, PathBuf)>,
@@ -186,7 +186,8 @@ impl Store {
         }
     }
 
-    /// From now on nothing is deleted, for who reads all of it meanwhile. What is written comes beside it.
+    /// Prevents all deletions while the answer exists, for a backup that reads the whole store. New objects may be
+    /// written.
     pub fn hold(self: &Arc<Self>) -> Hold {
         self.holds.fetch_add(1, Ordering::AcqRel);
         Hold(self.clone())
@@ -196,13 +197,13 @@ impl Store {
         self.holds.load(Ordering::Acquire) > 0
     }
 
-    /// Its name for people.
+    /// The name of the store in messages.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Removes what processes that were killed have left of objects that they were writing, which no listing shows.
-    /// Only for who alone writes here.
+    /// Removes the remains of objects that killed processes were writing, which no list shows. Only for the sole writer
+    /// of the store.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -212,7 +213,7 @@ impl Store {
         folder.remove_unfinished().map_err(failed)
     }
 
-    /// The names of all objects, in their order, and their sizes.
+    /// The names of all objects, in order, and their sizes.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -222,19 +223,19 @@ impl Store {
         Ok(names)
     }
 
-    /// A part of an object.
+    /// Reads a part of an object.
     ///
     /// # Errors
-    /// The object is not there, is shorter, or cannot be read.
+    /// The object does not exist, is shorter, or cannot be read.
     pub fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         self.get_range(name, range)
     }
 
-    /// Fills an empty store with objects of another, which `read` gives, and then has `finish` do what they are of no
-    /// use without. What says that an epoch is there comes behind what that needs, and after an error nothing is there.
+    /// Fills an empty store with the objects of another one, which `read` gives, and then calls `finish`. The objects
+    /// that make an epoch exist are written after those they need. After an error the store is empty again.
     ///
     /// # Errors
-    /// What `read` or `finish` says, or the store.
+    /// An error of `read`, of `finish` or of the store.
     pub fn fill<E: From<StorageError>>(
         &self,
         mut names: Vec<String>,
@@ -253,8 +254,7 @@ impl Store {
         filled
     }
 
-    /// Writes a new object, all of it or nothing, and forces it to disk. What is there under its name stays, and is an
-    /// error.
+    /// Writes a new object as a whole and forces it to disk. An existing object of that name is kept and is an error.
     pub(crate) fn put(&self, name: &str, parts: Vec<Bytes>) -> Result<(), StorageError> {
         let path = Name::from(name);
         let written = match &self.home {
@@ -295,7 +295,7 @@ impl Store {
         }
     }
 
-    /// How large an object is.
+    /// The size of an object.
     pub(crate) fn bytes(&self, name: &str) -> Result<u64, StorageError> {
         let found = self.runtime.block_on(self.objects.head(&Name::from(name)));
         found.map(|found| found.size).map_err(|error| self.failed("read", name, error))
@@ -317,7 +317,7 @@ impl Store {
                 let next = next.map_err(|_| endless("goes on without an object"))??;
                 let Some(object) = next else { return Ok(named) };
                 let name = object.location.to_string();
-                // A store that does not know how to give the next page gives the first one again.
+                // A store without paging gives its first page again.
                 if named.first().is_some_and(|(first, _)| *first == name) {
                     return Err(endless("begins again, and does not end"));
                 }
@@ -335,7 +335,7 @@ impl Store {
         Ok(named)
     }
 
-    /// Deletes an object; one that is not there is no error.
+    /// Deletes an object; it is not an error if the object does not exist.
     pub(crate) fn delete(&self, name: &str) -> Result<(), StorageError> {
         match self.runtime.block_on(self.objects.delete(&Name::from(name))) {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),

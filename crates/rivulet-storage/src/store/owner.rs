@@ -1,11 +1,10 @@
-//! Whose checkpoints a store has: a mark for the catalog that they belong to, so that a catalog and checkpoints that do
-//! not belong together are not taken for each other's.
+//! The owner of the checkpoints in a store: a mark of the catalog that they belong to, so that a server never uses the
+//! checkpoints of another catalog.
 //!
-//! A mark is an object whose name says everything. Its generation grows each time the checkpoints of a server get
-//! another place: a copy that stayed at an earlier place is known by its lower one.
+//! A mark is an object with all its content in its name. Its generation grows each time the checkpoints of a server
+//! move to another place: a copy left at an earlier place has a lower generation.
 //!
-//! What must hold: a store that was marked has a mark of its owner whatever happens: the new one is there before the
-//! old ones go.
+//! What must hold: a marked store always has a mark of its owner. The new mark is written before old ones are deleted.
 
 use bytes::Bytes;
 
@@ -15,18 +14,18 @@ use crate::StorageError;
 /// The folder of marks.
 const FOLDER: &str = "owner";
 
-/// Whom a store belongs to.
+/// The owner of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// What tells the server from others.
+    /// The number that identifies the server.
     pub server: u64,
-    /// How often its checkpoints have got a place.
+    /// How often the checkpoints of the server have moved.
     pub generation: u64,
 }
 
 impl Owner {
-    /// The marks in a store. There is one, or none where nothing was ever marked; several where a process ended while
-    /// it marked, or where somebody has put together what belongs to several.
+    /// The marks in a store: usually one, none in a new store. There are several if a process stopped while it wrote a
+    /// mark, or if the objects of several servers were put together.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -34,15 +33,15 @@ impl Owner {
         Ok(store.list(FOLDER)?.iter().filter_map(|(name, _)| Self::from_name(name)).collect())
     }
 
-    /// Marks a store as this one's, in place of earlier marks of the same server.
+    /// Marks a store with this owner, replacing earlier marks of the same server.
     ///
     /// # Errors
-    /// The store cannot be written; then the marks before are still there.
+    /// The store cannot be written; the earlier marks are kept then.
     pub fn mark(self, store: &Store) -> Result<(), StorageError> {
         let Self { server, generation } = self;
         let text = format!("These checkpoints belong to the server {server:016x}; place number {generation}.\n");
         match store.put(&self.name(), vec![Bytes::from(text)]) {
-            // It is there already.
+            // The mark exists already.
             Ok(()) | Err(StorageError::Taken { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -50,7 +49,7 @@ impl Owner {
         Self::of(store)?.into_iter().filter(outdated).try_for_each(|other| other.unmark(store))
     }
 
-    /// Takes this mark away.
+    /// Deletes this mark.
     ///
     /// # Errors
     /// The store cannot be written.

@@ -1,4 +1,4 @@
-//! Why an object store, or what gives credentials for it, does not do what it was asked, and what to do about it.
+//! Why a request to an object store, or to a service that gives credentials for it, failed, and what to do about it.
 
 use std::error::Error;
 use std::fmt;
@@ -9,22 +9,22 @@ use ureq::http::{HeaderMap, StatusCode};
 
 use crate::StorageError;
 
-/// Why a request failed. It is a source of the error that the `object_store` crate makes of it.
+/// Why a request failed. The error of the `object_store` crate has it as its source.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::store) enum Failure {
-    /// A server says nothing for so long.
+    /// A server did not answer for this time.
     #[error("{0} does not answer within {1:?}")]
     Silent(String, Duration),
-    /// There is no connection to a server, or it breaks.
+    /// A server cannot be reached, or the connection broke.
     #[error("{0} cannot be reached: {1}")]
     Unreachable(String, ureq::Error),
-    /// A server refuses.
+    /// A server refused the request.
     #[error("{0}")]
     Refused(Refusal),
 }
 
 impl Failure {
-    /// What has failed, if that is why there is an error.
+    /// The failure that is the source of an error, if any.
     pub(super) fn of(error: &object_store::Error) -> Option<&Self> {
         let mut source: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(error) = source {
@@ -36,7 +36,7 @@ impl Failure {
         None
     }
 
-    /// What the bucket has refused with, if that is why there is an error.
+    /// The status with which the bucket refused the request, if that is the source of the error.
     pub(in crate::store) fn status(error: &object_store::Error) -> Option<u16> {
         match Self::of(error)? {
             Self::Refused(refusal) if refusal.server.is_none() => Some(refusal.status.as_u16()),
@@ -44,13 +44,13 @@ impl Failure {
         }
     }
 
-    /// Whether an object is not there, but its bucket is.
+    /// Whether the object does not exist while its bucket does.
     pub(in crate::store) fn is_missing(error: &object_store::Error) -> bool {
         let is_bucket = || matches!(Self::of(error), Some(Self::Refused(refusal)) if refusal.code == "NoSuchBucket");
         Self::status(error) == Some(404) && !is_bucket()
     }
 
-    /// Whether the same request may be answered otherwise in a moment.
+    /// Whether the same request may succeed in a moment.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Silent(..) => true,
@@ -60,7 +60,7 @@ impl Failure {
     }
 }
 
-/// What is said when `what` could not be done in the bucket named `place`.
+/// The error for a user, where `what` could not be done in the bucket called `place`.
 pub(in crate::store) fn explained(error: &object_store::Error, what: String, place: &str) -> StorageError {
     let (detail, hint) = match Failure::of(error) {
         Some(Failure::Refused(refusal)) if refusal.is_full() => {
@@ -80,19 +80,19 @@ pub(in crate::store) fn explained(error: &object_store::Error, what: String, pla
 
 const NO_STORE: &str = "check checkpoint.s3.endpoint: what answers there is perhaps no S3-compatible object store";
 
-/// An answer that is no success.
+/// An answer with a status other than success.
 #[derive(Debug)]
 pub(in crate::store) struct Refusal {
     status: StatusCode,
-    /// Which server it is, if it is not asked for the bucket.
+    /// The server, if the request did not go to the bucket.
     server: Option<String>,
-    /// The region in which the bucket is, where the store says it.
+    /// The region of the bucket, where the answer names it.
     region: Option<String>,
     code: String,
     message: String,
 }
 
-/// The body of a refusal: `Error`, or `ErrorResponse` with that in it.
+/// The body of a refusal: `Error`, or `ErrorResponse` around it.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct ErrorBody {
@@ -104,7 +104,7 @@ struct ErrorBody {
 impl Refusal {
     pub(super) fn read(status: StatusCode, headers: &HeaderMap, body: &[u8], server: Option<String>) -> Self {
         let region = headers.get("x-amz-bucket-region").and_then(|region| region.to_str().ok()).map(str::to_owned);
-        // What cannot be read says nothing.
+        // A body that cannot be parsed gives no details.
         let outer: ErrorBody = quick_xml::de::from_reader(body).unwrap_or_default();
         let ErrorBody { code, message, .. } =
             outer.error.map_or_else(|| ErrorBody { error: None, ..outer }, |inner| *inner);

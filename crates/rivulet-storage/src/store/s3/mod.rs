@@ -1,13 +1,13 @@
 //! Objects in a bucket of an S3-compatible object store, by the `object_store` crate.
 //!
-//! The crate signs, lists, uploads in parts and renews credentials. Here is what it does not: an object that is there
-//! is never written over, whichever answer was lost ([`Bucket::put`]).
+//! The crate signs requests, lists, uploads in parts and renews credentials. This module adds what the crate does not
+//! do: it never overwrites an object, whichever answer is lost ([`Bucket::put`]).
 //!
-//! In reading order: [`settings`]: which bucket and where; here: writing; [`transport`]: how requests travel;
+//! In reading order: [`settings`]: which bucket, and where; here: writing; [`transport`]: how requests are sent;
 //! [`failure`]: why they fail.
 //!
-//! What must hold: an object is written only where none is of its name, and whoever is told that it was written finds
-//! it. Who waits for a store that says nothing is told so after a few [`S3Settings::timeout`]s.
+//! What must hold: an object is written only if no object has its name, and after a successful write it can be read. A
+//! call to a store that does not answer fails after a few [`S3Settings::timeout`]s.
 
 mod failure;
 mod settings;
@@ -35,44 +35,44 @@ use transport::Transport;
 pub(in crate::store) use failure::{Failure, explained};
 pub use settings::{BucketName, Credentials, S3Settings};
 
-/// How often a request is made again that is not answered, or that the store asks to make again.
+/// How often a request is repeated that is not answered, or that the store asks to repeat.
 const RETRIES_MAX: usize = 2;
 
-/// The pauses before it is made again grow from the first to the second, each four times the one before.
+/// The first and the longest pause before a repetition; each pause is four times the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// A list that gives no object for so many timeouts is given up: each of its pages is empty, and names a next one.
+/// A list whose pages stay empty for this many timeouts is abandoned.
 const LIST_TIMEOUTS_MAX: u32 = 20;
 
-/// The size of a part of an object that is put in parts, and the largest object that is put at once.
+/// The size of a part in an upload in parts, and of the largest object that is written in one request.
 const PART_BYTES: usize = 64 << 20;
 
-/// The most parts that an object may have. Of a larger one the parts are larger.
+/// The most parts of an object. The parts of a very large object are larger.
 const PARTS_MAX: usize = 10_000;
 
-/// So many parts travel at once.
+/// The most parts in transfer at a time.
 const PARTS_AT_ONCE: usize = 4;
 
-/// Tells which request has put an object, so that one whose answer was lost is known again.
+/// Names the request that wrote an object, so that the object is recognised if the answer was lost.
 const MARK: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("rivulet-put"));
 
-/// How a bucket is written.
+/// How objects are written to a bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Whether an object that is put at once is put only where none is of its name. One whose store cannot do that
-    /// sets it to false.
+    /// Whether a write in one request has the condition that no object has that name. Set to false if the store does
+    /// not support it.
     puts_on_condition: AtomicBool,
-    /// The same of one that is put in parts.
+    /// The same for uploads in parts.
     uploads_on_condition: Arc<AtomicBool>,
     part_bytes: usize,
-    /// How long a list may give no object.
+    /// How long a list may go on without giving an object.
     pub(super) list_wait: Duration,
 }
 
-/// The objects of a bucket, or those that begin with a prefix in it. Nothing is asked of it yet.
+/// Opens a bucket, or the objects in it whose names begin with a prefix. Sends no request yet.
 ///
 /// # Errors
-/// What is set makes no sense, or a file that it names cannot be read.
+/// The settings are invalid, or a file that they name cannot be read.
 pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucket), StorageError> {
     let place = settings.name.to_string();
     let failed = |detail: String, hint: &str| StorageError::Remote {
@@ -105,10 +105,10 @@ pub(super) fn open(settings: &S3Settings) -> Result<(Arc<dyn ObjectStore>, Bucke
     let builder = AmazonS3Builder::new()
         .with_bucket_name(&settings.name.bucket)
         .with_endpoint(bucket)
-        // The endpoint names the bucket, in its host or in its path.
+        // The endpoint already names the bucket, in its host or in its path.
         .with_virtual_hosted_style_request(true)
         .with_region(&settings.region)
-        // One object at a time, which needs no further right and every store can do.
+        // Deleting one object at a time needs no further right, and every store supports it.
         .with_disable_bulk_delete(true)
         .with_retry(retry)
         .with_http_connector(transport.clone());
@@ -151,13 +151,13 @@ fn with_credentials(builder: AmazonS3Builder, credentials: &Credentials) -> Amaz
 }
 
 impl Bucket {
-    /// Puts an object, all of it or nothing.
+    /// Writes an object as a whole.
     ///
     /// # Errors
-    /// [`object_store::Error::AlreadyExists`], and any other.
+    /// [`object_store::Error::AlreadyExists`], and all others.
     pub(super) async fn put(&self, objects: &dyn ObjectStore, path: &Path, parts: &[Bytes]) -> Result<()> {
         let mark = random_name()?;
-        // A store may know the condition for one kind of request only.
+        // A store may support the condition for one kind of request only.
         let can_condition =
             if self.fits_into_one(parts) { &self.puts_on_condition } else { &*self.uploads_on_condition };
         loop {
@@ -176,7 +176,7 @@ impl Bucket {
                 can_condition.store(false, Ordering::Relaxed);
                 continue;
             }
-            // A request whose answer was lost may have written it.
+            // An earlier request whose answer was lost may have written the object.
             return match mark_of(objects, path).await {
                 Ok(Some(found)) if found == mark => Ok(()),
                 Ok(Some(_)) if Failure::status(&error) == Some(412) => Err(taken(path, error)),
@@ -185,7 +185,7 @@ impl Bucket {
         }
     }
 
-    /// Whether an object is put by one request.
+    /// Whether an object is written in one request.
     fn fits_into_one(&self, parts: &[Bytes]) -> bool {
         bytes_of(parts) <= self.part_bytes
     }
@@ -218,7 +218,8 @@ impl Bucket {
                 }
             })
             .collect();
-        // All that travel arrive before the upload ends: parts that come behind its abort would stay in the bucket.
+        // All parts in transfer must arrive before the upload ends: parts that arrive after its abort would stay in the
+        // bucket.
         let sent: Vec<Result<()>> = stream::iter(sendings).buffer_unordered(PARTS_AT_ONCE).collect().await;
         let ended = match sent.into_iter().collect::<Result<()>>() {
             Ok(()) => upload.complete().await.map(drop),
@@ -238,7 +239,7 @@ fn bytes_of(parts: &[Bytes]) -> usize {
     parts.iter().map(Bytes::len).sum()
 }
 
-/// The mark of the object at a path; empty if it has none, `None` if there is no object.
+/// The mark of the object at a path: empty if it has no mark, `None` if there is no object.
 async fn mark_of(objects: &dyn ObjectStore, path: &Path) -> Result<Option<String>> {
     match objects.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
         Ok(found) => Ok(Some(found.attributes.get(&MARK).map_or("", |mark| mark.as_ref()).to_owned())),
@@ -251,7 +252,7 @@ fn taken(path: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>
     object_store::Error::AlreadyExists { path: path.to_string(), source: source.into() }
 }
 
-/// Bytes in pieces of any size, as payloads of one size and a last one of the rest.
+/// Cuts bytes, given in pieces of any size, into payloads of one size, and a last one with the rest.
 fn cut(pieces: &[Bytes], bytes_each: usize) -> Vec<PutPayload> {
     let (mut payloads, mut payload, mut room) = (Vec::new(), Vec::new(), bytes_each);
     for piece in pieces {

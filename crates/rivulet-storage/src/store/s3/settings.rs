@@ -1,10 +1,10 @@
-//! Which bucket, where, and who asks.
+//! Settings of a bucket: its name, its endpoint and the credentials.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A bucket, and what the names of its objects begin with: `s3://bucket/prefix`.
+/// A bucket and the prefix of its objects' names: `s3://bucket/prefix`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketName {
     pub(super) bucket: String,
@@ -13,13 +13,13 @@ pub struct BucketName {
 }
 
 impl BucketName {
-    /// How an address begins that names a bucket.
+    /// The scheme of an address that names a bucket.
     pub const SCHEME: &str = "s3://";
 
-    /// Reads `s3://bucket` or `s3://bucket/prefix`; the error says what is wrong.
+    /// Parses `s3://bucket` or `s3://bucket/prefix`.
     ///
     /// # Errors
-    /// It is something else, or there is no bucket of that name anywhere.
+    /// What is wrong with the text: it is no such address, or no bucket can have that name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let rest = text.strip_prefix(Self::SCHEME).ok_or_else(|| format!("'{text}' does not begin with s3://"))?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -47,7 +47,8 @@ impl fmt::Display for BucketName {
     }
 }
 
-/// Who asks. It does not show its secrets. What is not a key gives keys for some hours, and they are renewed.
+/// Credentials. Their secrets are never printed. All kinds but a key give keys that are valid for some hours and are
+/// renewed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// A key, which is not renewed.
@@ -56,39 +57,39 @@ pub enum Credentials {
         access_key_id: String,
         /// Its secret.
         secret_access_key: String,
-        /// What belongs to a key that is given for some hours only.
+        /// The token of a key that is valid for some hours only.
         session_token: Option<String>,
     },
-    /// A role, for which a token in a file stands (of Kubernetes, for instance). The token is read again each time.
+    /// A role, for a token in a file (of Kubernetes, for instance). The file is read again for each key.
     WebIdentity {
         /// The role.
         role_arn: String,
         /// The file with the token.
         token_file: PathBuf,
-        /// The service that gives keys for the token; Amazon's in the region without.
+        /// The service that exchanges the token for keys; by default Amazon's in the region.
         sts_endpoint: Option<String>,
     },
-    /// The role of a task of Amazon's ECS.
+    /// The role of a task in Amazon ECS.
     Task {
-        /// Where the machine gives its keys: a path.
+        /// The path at which the machine gives keys.
         path: String,
     },
-    /// The role of a pod of Amazon's EKS.
+    /// The role of a pod in Amazon EKS.
     Pod {
-        /// Where the machine gives its keys.
+        /// The address at which the machine gives keys.
         url: String,
-        /// The file with the token that is shown there. It is read again each time.
+        /// The file with the token for that address. It is read again for each key.
         token_file: PathBuf,
     },
-    /// The role of a virtual machine of Amazon's.
+    /// The role of an Amazon virtual machine.
     Instance {
-        /// The service of the machine that gives keys; the usual one without.
+        /// The service of the machine that gives keys; by default the usual one.
         endpoint: Option<String>,
     },
 }
 
 impl Credentials {
-    /// The file that has to be readable, and the key of the configuration that names it.
+    /// The file that must be readable, and the configuration key that names it.
     pub(super) fn token_file(&self) -> Option<(&Path, &'static str)> {
         match self {
             Self::WebIdentity { token_file, .. } => Some((token_file, "checkpoint.s3.web_identity_token_file")),
@@ -110,41 +111,42 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Hosts that a machine reaches without a network: itself, and what gives keys to containers.
+/// Hosts that are reached without a network: the machine itself, and the services that give keys to containers.
 const NEAR: [&str; 5] = ["127.0.0.1", "localhost", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
-/// How a bucket is reached.
+/// How to reach a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Settings {
     /// The bucket.
     pub name: BucketName,
-    /// `https://host:port` of the object store; that of Amazon's region without.
+    /// `https://host:port` of the object store; by default Amazon's in the region.
     pub endpoint: Option<String>,
     /// The region, which is part of each signature.
     pub region: String,
-    /// Who asks.
+    /// The credentials.
     pub credentials: Credentials,
-    /// Whether an endpoint may be `http://`: everybody on the way can read and change what is saved then.
+    /// Whether an endpoint may be `http://`. Then anybody on the way can read and change what is saved.
     pub allows_http: bool,
-    /// Certificate authorities in PEM of the servers that are named here: the endpoint, and what gives keys where it is
-    /// given. The usual public ones without, and always of Amazon's service that gives keys for a token.
+    /// A PEM file with the certificate authorities of the servers that the settings name: the endpoint, and the service
+    /// that gives keys if it is set. By default the usual public authorities; these always serve for Amazon's own
+    /// service that exchanges tokens for keys.
     pub ca_file: Option<PathBuf>,
-    /// How long the object store may be silent before a request is given up.
+    /// How long the object store may be silent before a request fails.
     pub timeout: Duration,
 }
 
-/// Where requests go, of the settings.
+/// The target of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) scheme: &'static str,
-    /// The host and its port, as the header has it.
+    /// The host and its port, as in the header `Host`.
     pub(super) host: String,
-    /// What stands before the name of an object: the bucket, where that is not part of the host.
+    /// The path before the name of an object: the bucket, unless it is part of the host.
     pub(super) path: String,
 }
 
 impl S3Settings {
-    /// Whether requests can be made at all.
+    /// Checks the settings.
     ///
     /// # Errors
     /// What is wrong, and what to do about it.
@@ -156,7 +158,7 @@ impl S3Settings {
         self.endpoint().map(drop)
     }
 
-    /// Whether credentials fit into a request, and go to nobody by a network in clear.
+    /// Checks that credentials fit into a request, and that they are not sent over a network in clear.
     fn check_credentials(&self) -> Result<(), (String, &'static str)> {
         let is_sendable = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         match &self.credentials {
@@ -196,14 +198,14 @@ impl S3Settings {
         }
     }
 
-    /// Where requests go; the error says what is wrong, and what to do.
+    /// The target of requests; the error says what is wrong, and what to do.
     pub(super) fn endpoint(&self) -> Result<Endpoint, (String, &'static str)> {
         let BucketName { bucket, .. } = &self.name;
         if self.region.is_empty() || !self.region.bytes().all(is_word) {
             return Err((format!("'{}' is no name of a region", self.region), "write one such as eu-central-1"));
         }
         let Some(endpoint) = &self.endpoint else {
-            // A point in the name of a bucket would be one in a name that no certificate is for.
+            // With a dot in its name a bucket would be in a host name that no certificate covers.
             let host = format!("s3.{}.amazonaws.com", self.region);
             return Ok(match bucket.contains('.') {
                 true => Endpoint { scheme: "https", host, path: format!("/{bucket}") },
@@ -214,7 +216,7 @@ impl S3Settings {
         Ok(Endpoint { scheme, host, path: format!("/{bucket}") })
     }
 
-    /// Scheme and host of a server that the configuration names with a key.
+    /// Scheme and host of an address, given by a key of the configuration.
     fn server(&self, key: &str, address: &str) -> Result<(&'static str, String), (String, &'static str)> {
         let no_endpoint = |hint| Err((format!("'{address}' in checkpoint.s3.{key} is no endpoint"), hint));
         let (scheme, host, usual_port) = match (address.strip_prefix("https://"), address.strip_prefix("http://")) {

@@ -1,4 +1,4 @@
-//! The client against an object store in this process that fails as such stores do.
+//! The client against an object store in this process that fails as real stores do.
 
 use rivulet_testing_s3::{
     ACCESS_KEY_ID, BUCKET, Fault, POD_TOKEN, REGION, ROLE, S3Server, SECRET_ACCESS_KEY, WEB_IDENTITY_TOKEN,
@@ -8,7 +8,7 @@ use super::*;
 use crate::Place;
 use crate::store::{Home, Store};
 
-/// How a bucket of the store is reached.
+/// The settings for a bucket of this server.
 pub(crate) fn settings(server: &S3Server, prefix: &str) -> S3Settings {
     S3Settings {
         name: BucketName::parse(&format!("s3://{BUCKET}/{prefix}")).unwrap(),
@@ -33,7 +33,7 @@ fn bucket(server: &S3Server, prefix: &str) -> Store {
     open_store(&settings(server, prefix)).unwrap()
 }
 
-/// The same, with objects in parts of so many bytes.
+/// The same store, with objects in parts of this size.
 fn with_parts_of(mut store: Store, bytes: usize) -> Store {
     let Home::Bucket(bucket) = &mut store.home else { panic!("a bucket") };
     bucket.part_bytes = bytes;
@@ -83,7 +83,7 @@ fn what_fails_for_a_moment_is_asked_again_and_written_once() {
     let bucket = bucket(&server, "p");
     server.set_fault(Some(Fault::Busy(2)));
     bucket.put("a", parts(&[b"a"])).unwrap();
-    // It was written, nobody was told, and the next attempt meets it.
+    // The object was written, the answer was lost, and the next attempt finds the object.
     server.set_fault(Some(Fault::LostAnswers(1)));
     bucket.put("b", parts(&[b"b"])).unwrap();
     server.set_fault(Some(Fault::LostAnswers(3)));
@@ -135,7 +135,7 @@ fn what_fails_for_good_is_said_with_what_to_do() {
     assert!(open_store(&no_authorities).unwrap_err().to_string().contains("checkpoint.s3.ca_file"));
 }
 
-/// For who has an object store at hand: `RIVULET_S3_ENDPOINT`, with the bucket, region and key of this test.
+/// Runs against a real object store: `RIVULET_S3_ENDPOINT`, with the bucket, region and key of this test.
 #[test]
 fn a_store_of_somebody_else_is_served_alike() {
     let Ok(endpoint) = std::env::var("RIVULET_S3_ENDPOINT") else { return };
@@ -149,7 +149,7 @@ fn a_store_of_somebody_else_is_served_alike() {
     assert_eq!(bucket.list("line").unwrap(), [("line/one more+1".into(), 7)]);
     assert!(matches!(bucket.get("line/2"), Err(StorageError::Damaged { .. })));
     bucket.delete("line/one more+1").unwrap();
-    // The least that a part may have.
+    // The least size of a part.
     let store = with_parts_of(bucket, 5 << 20);
     let large = || vec![Bytes::from(vec![7; 11 << 20])];
     store.put("large", large()).unwrap();
@@ -181,7 +181,7 @@ fn a_large_object_is_put_in_parts_and_only_where_none_is() {
     assert_eq!(server.requests().iter().filter(|request| request.starts_with("PUT")).count(), 5);
     assert!(matches!(store.put("a", parts(&[b"other bytes"])), Err(StorageError::Taken { .. })));
     assert_eq!(store.get("a").unwrap(), whole);
-    // Whichever answer is lost, the object is there once and whole: of the begin, of parts, of the end.
+    // Whichever answer is lost (of the begin, of a part, of the end), the object is there once and whole.
     for before in 0..8 {
         server.set_fault(Some(Fault::LostAnswerBehind(before)));
         let name = format!("lost-{before}");
@@ -241,7 +241,7 @@ fn an_upload_is_aborted_behind_all_parts_that_travel() {
     assert!(error.contains("AccessDenied"), "{error}");
     let requests: Vec<String> = server.requests().iter().map(|request| request.replace("/state/p/a", "")).collect();
     let methods: Vec<&str> = requests.iter().map(|request| request.trim()).collect();
-    // Of eight parts those do not begin their way that were to come behind the first four.
+    // Of eight parts, those behind the first four are not sent any more.
     assert_eq!(methods, ["POST", "PUT", "PUT", "PUT", "PUT", "DELETE", "HEAD"]);
     assert_eq!(server.unfinished_uploads(), 0);
 }
@@ -308,7 +308,7 @@ fn keys_that_roles_give_are_renewed() {
         store.put("a", parts(&[b"a"])).unwrap();
         assert_eq!(store.get("a").unwrap(), "a");
         assert_eq!(server.given_keys(), 1, "{credentials:?}");
-        // Those that end at once are asked for again.
+        // Keys that expire at once are renewed.
         server.set_expiry("2020-01-01T00:00:00Z");
         let store = open_store(&S3Settings { credentials, ..settings(&server, "p") }).unwrap();
         store.delete("a").unwrap();

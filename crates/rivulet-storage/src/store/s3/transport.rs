@@ -1,7 +1,7 @@
-//! How requests of the `object_store` crate travel: over `ureq`, the HTTP client that is there anyway, on threads that
-//! may wait.
+//! Sends the requests of the `object_store` crate with `ureq`, the HTTP client that the program has anyway, on threads
+//! that may wait.
 //!
-//! What must hold: a request without an answer, and an answer that is no success, is a [`Failure`] to the caller.
+//! What must hold: a request without an answer, or with an answer other than success, is a [`Failure`] to the caller.
 
 use std::fs;
 use std::io::{self, Read};
@@ -28,32 +28,32 @@ use ureq::{Agent, SendBody};
 use super::failure::{Failure, Refusal};
 use super::settings::{Credentials, S3Settings};
 
-/// The largest answer that is read whose size is not asked for: manifests, lists, errors.
+/// The largest answer that is read where the request does not state a size: manifests, lists, errors.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// So much of the answer to a list says whether it is one.
+/// How many bytes of an answer are needed to see that it is a list.
 const LIST_HEAD_BYTES: usize = 1 << 10;
 
-/// Sends requests to a bucket, and to what gives credentials for it.
+/// Sends requests to a bucket and to services that give credentials for it.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
-    /// By which the servers are asked that the configuration names.
+    /// For servers that the configuration names.
     agent: Agent,
-    /// By which other services are asked for keys: their certificates are the usual ones.
+    /// For other services that give keys: their certificates are the usual public ones.
     public: Agent,
-    /// By which the machine is asked for keys: through no proxy.
+    /// For the machine's own service that gives keys: without a proxy.
     direct: Agent,
     /// Whether keys come from a server that the configuration names.
     own_keys: bool,
     timeout: Duration,
-    /// How addresses of the bucket and its objects begin.
+    /// The address of the bucket, with which the addresses of its objects begin.
     bucket: Arc<str>,
-    /// Whether the end of an upload in parts has the condition that no object is there of that name.
+    /// Whether the end of an upload in parts has the condition that no object has that name.
     pub(super) uploads_on_condition: Arc<AtomicBool>,
 }
 
 impl Transport {
-    /// To the bucket at an address, as the settings say.
+    /// A transport to the bucket at an address.
     ///
     /// # Errors
     /// The file with certificate authorities cannot be read as PEM.
@@ -101,7 +101,7 @@ impl Transport {
         let server =
             format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |it| it.as_str()));
         if is_end_of_upload(&method, &uri) && self.uploads_on_condition.load(Ordering::Relaxed) {
-            // The library has no option for it; it is no part of what is signed.
+            // The crate has no option for this header; it is not part of the signature.
             head.headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
         }
         let bytes_max = asked_bytes(&head.headers).map_or(ANSWER_BYTES_MAX, |bytes| bytes.max(ANSWER_BYTES_MAX));
@@ -121,7 +121,7 @@ impl Transport {
         let (mut head, mut body) = answer.map_err(failed)?.into_parts();
         let body = match method {
             Method::HEAD => Vec::new(),
-            // One more is allowed than is expected, for a limit that is met exactly may count as exceeded.
+            // One byte more is allowed than expected, because a body of exactly the limit may count as exceeding it.
             _ => body.with_config().limit(bytes_max + 1).read_to_vec().map_err(failed)?,
         };
         let is_list = |body: &[u8]| {
@@ -155,14 +155,14 @@ impl HttpService for Transport {
         let sent = tokio::task::spawn_blocking(move || transport.send(head, &body)).await;
         let answer = sent.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         answer.map_err(|failure| {
-            // Every object has the mark of its request, so that each request may be made again.
+            // Every object has the mark of its request, so every request may be repeated.
             let kind = if failure.is_transient() { HttpErrorKind::Request } else { HttpErrorKind::Unknown };
             HttpError::new(kind, failure)
         })
     }
 }
 
-/// Whether a request puts the parts of an object together.
+/// Whether a request ends an upload in parts.
 fn is_end_of_upload(method: &Method, uri: &Uri) -> bool {
     *method == Method::POST && uri.query().is_some_and(|query| query.starts_with("uploadId="))
 }
@@ -171,8 +171,8 @@ fn asks_for_list(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"))
 }
 
-/// A list without the objects whose names the library takes for no path, such as `a//b`. They are somebody else's, and
-/// one of them would make an error of the whole list.
+/// Removes objects from a list whose names the crate does not accept as a path, such as `a//b`. Other programs wrote
+/// them, and one of them would make the whole list an error.
 fn without_foreign_names(list: Vec<u8>) -> Vec<u8> {
     const OBJECT: (&str, &str) = ("<Contents>", "</Contents>");
     const NAME: (&str, &str) = ("<Key>", "</Key>");
@@ -193,14 +193,14 @@ fn without_foreign_names(list: Vec<u8>) -> Vec<u8> {
     kept.into_bytes()
 }
 
-/// A text in three parts: before an element, in it, and behind it.
+/// Splits a text into the parts before, in and behind an element.
 fn split_around<'t>(text: &'t str, (begin, end): (&str, &str)) -> Option<(&'t str, &'t str, &'t str)> {
     let (before, rest) = text.split_once(begin)?;
     let (inside, behind) = rest.split_once(end)?;
     Some((before, inside, behind))
 }
 
-/// How many bytes of an object are asked for, if it is a part of it.
+/// How many bytes of an object a request asks for, if it asks for a range.
 fn asked_bytes(headers: &HeaderMap) -> Option<u64> {
     let (first, last) = headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
@@ -218,10 +218,10 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
     if certificates.is_empty() { Err("there is no certificate in it".into()) } else { Ok(certificates) }
 }
 
-/// Reads parts one behind the other, without putting them together.
+/// Reads parts one after the other, without joining them.
 struct PartReader<'p> {
     parts: &'p [Bytes],
-    /// How much of the first was read.
+    /// How many bytes of the first part were read.
     at: usize,
 }
 
