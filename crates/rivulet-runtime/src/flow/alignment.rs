@@ -1,37 +1,37 @@
-//! Keeps the sources of a query near each other in time.
+//! Keeps the sources of a query near each other in event time.
 //!
-//! Where rows of two streams meet, those of the one that is ahead are kept until the other has come as far. Sources
-//! that know their end read what has long been there, as fast as they can, so the one with fewer rows in an hour would
-//! be hours ahead: it waits. Sources without an end are as far as the world is, and wait for nobody. Partitions of one
-//! source do not wait for each other, as their files may be of different days.
+//! Where rows of two streams meet, the rows of the stream that is ahead are kept until the other stream has come as
+//! far. Bounded sources read history as fast as they can, so a source with fewer rows in an hour would run hours ahead:
+//! it waits. Unbounded sources follow the present and wait for nothing. Partitions of one source do not wait for each
+//! other, because their files may be of different days.
 //!
-//! What must hold: the source that is furthest behind never waits, so somebody always goes on.
+//! What must hold: the source that is furthest behind never waits, so one source can always go on.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// How many of its own batches a task may be ahead. Fewer would have tasks wait for each other's turn.
+/// How many of its own batches a task may be ahead. With fewer, tasks would wait for each other's turn.
 const BATCHES_AHEAD_MAX: i64 = 4;
 
-/// A task may always be ahead by this much.
+/// The time that a task may always be ahead.
 const AHEAD_US_MIN: i64 = 1_000_000;
 
-/// Waits for nobody, and nobody for it.
+/// The task waits for nothing, and nothing waits for it.
 const ASIDE: i64 = i64::MAX;
 
-/// How far each task that reads sources is.
+/// How far each task that reads sources has come.
 pub(super) struct Alignment {
-    /// For each source its tasks, by place.
+    /// For each source the indices of its tasks.
     sources: Vec<Range<usize>>,
     /// The event time that each task has reached.
     times_us: Vec<AtomicI64>,
-    /// Somebody was told to wait since anybody was last woken.
+    /// Whether a task was told to wait since waiting tasks were last woken.
     is_waited: AtomicBool,
 }
 
 impl Alignment {
-    /// Of sources that have so many tasks each. A task that has not read yet is as far behind as can be: whether it has
-    /// times at all is known only then.
+    /// An alignment of sources with this many tasks each. A task that has not read yet counts as furthest behind: only
+    /// its first rows tell whether it has event times at all.
     pub(super) fn new(tasks: impl IntoIterator<Item = usize>) -> Self {
         let mut places = 0;
         let sources: Vec<Range<usize>> = tasks
@@ -46,8 +46,8 @@ impl Alignment {
         Self { sources, times_us, is_waited: AtomicBool::new(false) }
     }
 
-    /// A task has come as far as `time_us`; `None` if nobody is to wait for it: it has ended, is silent, or knows no
-    /// end. Whether those who wait are to look again.
+    /// A task has reached `time_us`; `None` if nothing waits for it: it has ended, is idle, or is unbounded. Returns
+    /// whether waiting tasks should check again.
     #[must_use]
     pub(super) fn reached(&self, place: usize, time_us: Option<i64>) -> bool {
         let time_us = time_us.unwrap_or(ASIDE);
@@ -55,14 +55,14 @@ impl Alignment {
         before_us != time_us && self.is_waited.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a task whose last batch covered `batch_us` may read on. If not, [`Alignment::reached`] says when it is
-    /// worth asking again.
+    /// Whether a task whose last batch covered `batch_us` may read on. If not, [`Alignment::reached`] says when to ask
+    /// again.
     pub(super) fn may_read(&self, place: usize, batch_us: i64) -> bool {
         if self.is_near(place, batch_us) {
             return true;
         }
         self.is_waited.store(true, Ordering::SeqCst);
-        // The others may have come nearer before they knew that somebody waits.
+        // The others may have come nearer before they could see that a task waits.
         self.is_near(place, batch_us)
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let _ = alignment.reached(1, Some(90_000_000));
         let _ = alignment.reached(2, Some(90_000_000));
         assert!(alignment.may_read(1, 0));
-        // How far a source is, its foremost task says.
+        // The foremost task of a source counts.
         let _ = alignment.reached(2, Some(80_000_000));
         assert!(alignment.may_read(2, 0) && alignment.may_read(0, 0) && !alignment.may_read(1, 0));
     }

@@ -1,15 +1,16 @@
-//! Checkpoints of a flow: what all of its tasks hold at one moment of its streams.
+//! Checkpoints of a flow: the state of all its tasks at one moment of its streams.
 //!
-//! A checkpoint begins at the sources. Each sends a barrier behind what it has read, and rests. A task that has the
-//! barrier from everybody who sends to it has seen all rows before it and none after: it sends what its operators hold
-//! back, has its sink prepare, captures their state, and sends the barrier on. When all have, the sources go on. So
-//! nothing is under way at the barrier, channels need no state of their own, and a task never has to tell rows before
-//! the barrier from rows behind it. The price is that a flow stands still for as long as its slowest task needs to come
-//! to the barrier and to give its state away ([`StateSink`]), part by part; writing the snapshot is not part of that.
+//! A checkpoint begins at the sources. Each sends a barrier behind the rows it has read, and rests. A task that has the
+//! barrier from all its senders has seen all rows before it and none after it. The task emits what its operators hold
+//! back, makes its sink prepare, captures the state, and passes the barrier on. When all tasks have done so, the
+//! sources go on. So nothing is in flight at the barrier, channels need no state of their own, and a task never has to
+//! tell rows before the barrier from rows behind it. The price is a pause of the flow, as long as its slowest task
+//! needs to reach the barrier and to give its state away ([`StateSink`]), part by part. Writing the snapshot is not
+//! part of the pause.
 //!
-//! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is what an undisturbed run would hold had the sources
-//! paused there: each row before their positions is in the state, in a sink, or in nothing because it led to nothing;
-//! and no row behind them is.
+//! What must hold: a [`Snapshot`](rivulet_dataflow::Snapshot) is the state that an undisturbed run would have if its
+//! sources had paused there. Each row before their positions is in the state or in a sink, or had no effect; no row
+//! behind them is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::{StageSnapshot, StateError, StateSink};
 
-/// Why there was no checkpoint. The flow goes on as if none had been asked for.
+/// Why there is no checkpoint. The flow goes on as if none had been asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// The flow has ended, well or not, or does so now.
+    /// The flow has ended or failed, or is about to.
     #[error("the query is coming to its end")]
     Ending,
-    /// Some task did not come to the barrier.
+    /// A task did not reach the barrier in this time.
     #[error("the query did not come to rest within {0:?}: {1}")]
     Slow(Duration, String),
-    /// Another one is under way.
+    /// Another checkpoint is in progress.
     #[error("a checkpoint of the query is being made already")]
     Busy,
     /// State could not be captured.
@@ -36,34 +37,34 @@ pub enum CheckpointError {
     State(String),
 }
 
-/// The barriers of a flow. Each has a number that no other has: a checkpoint may be tried again, and what comes late to
-/// the barrier of an attempt that was given up must not count for the next.
+/// The barriers of a flow. Each attempt at a checkpoint has a barrier number of its own, so that a task that reaches an
+/// abandoned barrier late does not count for the next one.
 #[derive(Default)]
 pub(super) struct Barrier {
-    /// The barrier of the checkpoint that is being made; 0 without one.
+    /// The barrier of the checkpoint in progress; 0 if there is none.
     wanted: AtomicU64,
-    /// That of the newest one that is durable.
+    /// The barrier of the newest durable checkpoint.
     committed: AtomicU64,
     gathering: Mutex<Gathering>,
     gathered: Condvar,
 }
 
-/// What all tasks have captured, by stage and instance, or why there is no checkpoint.
+/// The snapshots of all tasks, by stage and instance, or why there is no checkpoint.
 pub(super) type Gathered = Result<BTreeMap<(usize, usize), StageSnapshot>, CheckpointError>;
 
-/// What tasks have captured.
+/// What tasks have captured so far.
 #[derive(Default)]
 struct Gathering {
-    /// The barrier that is gathered; 0 without one.
+    /// The barrier of the checkpoint that is gathered; 0 if there is none.
     number: u64,
     /// The newest barrier, and the checkpoint that it was raised for.
     newest: u64,
     checkpoint: u64,
-    /// The newest checkpoint that is durable, which is that of the committed barrier.
+    /// The newest durable checkpoint, which is that of the committed barrier.
     committed: u64,
-    /// By stage and instance.
+    /// The snapshots, by stage and instance.
     parts: BTreeMap<(usize, usize), StageSnapshot>,
-    /// Where their state goes, as long as sources rest.
+    /// Where state goes, as long as sources rest.
     into: Option<Arc<dyn StateSink>>,
     /// Tasks that have ended. They never come to a barrier.
     ended: Vec<(usize, usize)>,
@@ -71,23 +72,23 @@ struct Gathering {
 }
 
 impl Barrier {
-    /// The barrier at which sources rest; 0 without one.
+    /// The barrier at which sources rest; 0 if they do not.
     pub(super) fn wanted(&self) -> u64 {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// The barrier of the newest checkpoint that is durable.
+    /// The barrier of the newest durable checkpoint.
     pub(super) fn committed_barrier(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The newest checkpoint that is durable. Whoever is still at its barrier keeps a later one from being made, so
-    /// that for him the two belong together.
+    /// The newest durable checkpoint. A task that is still committing it prevents a later one, so for that task barrier
+    /// and checkpoint belong together.
     pub(super) fn committed_checkpoint(&self) -> u64 {
         self.gathering.lock().committed
     }
 
-    /// This checkpoint is durable. Only the one that was gathered last can be: of another nothing is known any more.
+    /// This checkpoint is durable. Only the checkpoint gathered last can be; others are ignored.
     pub(super) fn commit(&self, checkpoint: u64) {
         let mut gathering = self.gathering.lock();
         if gathering.checkpoint == checkpoint {
@@ -96,8 +97,8 @@ impl Barrier {
         }
     }
 
-    /// Has sources rest for this checkpoint, which may be another attempt, and state go `into` this. Those who wake
-    /// sources do so then.
+    /// Makes sources rest for an attempt at this checkpoint, with state going to `into`. The caller then wakes the
+    /// sources.
     pub(super) fn raise(&self, checkpoint: u64, into: Arc<dyn StateSink>) -> Result<(), CheckpointError> {
         let mut gathering = self.gathering.lock();
         if gathering.number != 0 || self.wanted() != 0 {
@@ -113,20 +114,20 @@ impl Barrier {
         Ok(())
     }
 
-    /// Lets sources go on.
+    /// Lets sources read again.
     pub(super) fn lower(&self) {
         let mut gathering = self.gathering.lock();
         gathering.into = None;
         self.wanted.store(0, Ordering::Release);
     }
 
-    /// Where a task has its state go that stands at this barrier; `None` if sources go on.
+    /// Where a task at this barrier exports its state to; `None` if sources have gone on.
     pub(super) fn state_sink(&self, number: u64) -> Option<Arc<dyn StateSink>> {
         let gathering = self.gathering.lock();
         gathering.into.clone().filter(|_| self.wanted() == number)
     }
 
-    /// A task has come to a barrier, which may have been given up.
+    /// A task has reached a barrier, which may have been abandoned.
     pub(super) fn capture(&self, number: u64, task: (usize, usize), captured: Result<StageSnapshot, StateError>) {
         let mut gathering = self.gathering.lock();
         if gathering.number != number {
@@ -139,15 +140,15 @@ impl Barrier {
         self.gathered.notify_all();
     }
 
-    /// A task has come to its end.
+    /// A task has ended.
     pub(super) fn end(&self, task: (usize, usize)) {
         self.gathering.lock().ended.push(task);
         self.gathered.notify_all();
     }
 
-    /// Waits until each of `tasks` has come to the barrier or its end. `is_over` says whether the flow has ended.
+    /// Waits until each of `tasks` has reached the barrier or its end. `is_over` says whether the flow has ended.
     pub(super) fn gather(&self, tasks: &[(usize, usize)], timeout: Duration, is_over: impl Fn() -> bool) -> Gathered {
-        /// Nobody tells of a flow that has failed.
+        /// A flow that fails does not notify the waiter.
         const LOOK_PERIOD: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + timeout;
         let mut gathering = self.gathering.lock();
@@ -167,7 +168,7 @@ impl Barrier {
         outcome
     }
 
-    /// The same without waiting; `None` if some have yet to come.
+    /// The same without waiting; `None` if a task is still missing.
     pub(super) fn look(&self, tasks: &[(usize, usize)], is_over: impl Fn() -> bool) -> Option<Gathered> {
         let mut gathering = self.gathering.lock();
         let outcome = gathering.look(tasks, &is_over);
@@ -177,7 +178,7 @@ impl Barrier {
         outcome
     }
 
-    /// Nothing is gathered any more.
+    /// Stops gathering.
     pub(super) fn abandon(&self) {
         self.gathering.lock().number = 0;
     }
@@ -188,7 +189,7 @@ impl Gathering {
         !self.parts.contains_key(task) && !self.ended.contains(task)
     }
 
-    /// What all have captured, or why nothing will come of it; `None` if some have yet to come.
+    /// The snapshots of all tasks, or why there will be none; `None` if a task is still missing.
     fn look(&mut self, tasks: &[(usize, usize)], is_over: &impl Fn() -> bool) -> Option<Gathered> {
         if let Some(problem) = &self.failed {
             return Some(Err(CheckpointError::State(problem.clone())));

@@ -1,4 +1,4 @@
-//! To whom the rows of a task go.
+//! Where the rows of a task go.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::task::FlowTask;
 #[derive(Default)]
 pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
-    /// Those of what is refused, which other elements follow as well.
+    /// The edges of refused rows. Elements other than batches go along them too.
     refused: Vec<OutputEdge>,
 }
 
@@ -21,12 +21,12 @@ struct OutputEdge {
     kind: EdgeKind,
     key_groups: KeyGroups,
     targets: Vec<Target>,
-    /// Those whose turn comes round, by place: all, or those on the node of the sender where the others have senders of
-    /// their own.
+    /// The targets that are served in turn, by index: all, or those on the sender's memory node where each node has
+    /// senders.
     turns: Vec<usize>,
-    /// Whose turn it is.
+    /// The next target in turn.
     next: usize,
-    /// Kept for their memory.
+    /// Kept to reuse the memory.
     hashes: Vec<u64>,
     rows: Vec<Vec<u32>>,
 }
@@ -37,8 +37,8 @@ struct Target {
 }
 
 impl Outputs {
-    /// The edges that leave instance `instance` of the stage at place `from`, to tasks that are there already. `nodes`
-    /// are those of the instances.
+    /// The edges that leave instance `instance` of stage `from`, to tasks that exist already. `nodes` has the memory
+    /// nodes of the instances.
     pub(super) fn new(
         stages: &[Stage],
         from: usize,
@@ -61,7 +61,7 @@ impl Outputs {
                 let rows = vec![Vec::new(); targets.len()];
                 let turns =
                     turns(&nodes[..targets.len().min(nodes.len())], &nodes[..stages[from].instances], nodes[instance]);
-                // Those who send in turn do not all begin with the same one.
+                // Senders begin with different targets.
                 let next = instance % turns.len().max(1);
                 let kind = input.kind.clone();
                 let edges = if matches!(kind, EdgeKind::Refused { .. }) { &mut refused } else { &mut edges };
@@ -71,9 +71,9 @@ impl Outputs {
         Self { edges, refused }
     }
 
-    /// Whether every target has room. A target that has none wakes the sender when it has.
+    /// Whether every target has room. A target without room wakes the sender when it has some.
     pub(super) fn have_room(&self) -> bool {
-        // All are asked, so that each of those that are full knows that somebody waits.
+        // All targets are asked, so that each full one knows that a sender waits.
         let mut room = true;
         for target in self.targets() {
             room &= target.task.has_room();
@@ -81,12 +81,13 @@ impl Outputs {
         room
     }
 
-    /// Whether refused rows go anywhere.
+    /// Whether any edge takes refused rows.
     pub(super) fn take_refused(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Sends to each sink of refused rows what `rows` makes of those that it takes: of late ones, and of all others.
+    /// Sends the rows that `rows` makes of refusals along the edges that take them: late rows, other refused rows, or
+    /// both.
     pub(super) fn send_refused(
         &self,
         rows: impl Fn(bool, bool) -> Result<Option<Batch>, String>,
@@ -104,14 +105,14 @@ impl Outputs {
         self.edges.iter().chain(&self.refused).flat_map(|edge| &edge.targets)
     }
 
-    /// Sends rows to whom they belong.
+    /// Sends rows to their targets.
     pub(super) fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
         let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
         others.iter_mut().try_for_each(|edge| edge.send(batch.clone()))?;
         last.send(batch)
     }
 
-    /// Sends to all what is no row.
+    /// Sends an element other than a batch to all targets.
     pub(super) fn tell(&mut self, element: &Element) {
         for target in self.targets() {
             target.task.push(target.channel, element.clone());
@@ -152,8 +153,8 @@ impl OutputEdge {
     }
 }
 
-/// Which of the targets on these nodes a sender serves in turn: those on its own node, if there are any and every node
-/// with a target has a sender; else all.
+/// The targets that a sender serves in turn: those on its own memory node, if there are any and every node with a
+/// target has a sender; otherwise all.
 fn turns(targets: &[Option<usize>], senders: &[Option<usize>], own: Option<usize>) -> Vec<usize> {
     let stays = targets.contains(&own) && targets.iter().all(|node| senders.contains(node));
     (0..targets.len()).filter(|&target| !stays || targets[target] == own).collect()

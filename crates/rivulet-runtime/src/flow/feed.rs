@@ -1,8 +1,8 @@
-//! The sources of a task: partitions that are asked for rows, and how far their time is.
+//! The sources of a task: the partitions that it polls, and their watermarks.
 //!
-//! What must hold: a row that is no further behind the newest one of its own partition than the lateness allows is
-//! never late, however many partitions a task has and in which order they are read, as long as they are there from the
-//! start and none steps aside. A step costs the same for one partition and, nearly, for thousands.
+//! What must hold: a row that is no further behind the newest row of its own partition than the lateness allows is
+//! never late, however many partitions a task has and in whichever order they are read, as long as they are there from
+//! the start and none becomes idle. A step costs the same for one partition and, nearly, for thousands.
 
 use std::collections::BTreeSet;
 
@@ -12,30 +12,30 @@ use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
-/// In which steps time goes on by the clock while all partitions are silent, microseconds: each wakes all tasks of the
-/// query.
+/// In which steps time follows the clock while all partitions are silent, microseconds. Each step wakes all tasks of
+/// the query.
 const CLOCK_STEP_US: i64 = 200_000;
 
-/// A partition of a source, and what its rows' times mean.
+/// A partition of a source, and the meaning of its rows' times.
 pub struct Partition {
     /// Gives the rows.
     pub source: Box<dyn Source>,
-    /// Which of the columns that it gives is the event time (`Timestamp(Microsecond)`); without one it is the time of
-    /// arrival.
+    /// Which of its columns is the event time (`Timestamp(Microsecond)`); without one, the arrival time serves.
     pub event_time_column: Option<usize>,
-    /// How far behind the newest row of the partition a row may be and not be late, microseconds.
+    /// How far behind the newest row of the partition a row may be without being late, microseconds.
     pub lateness_us: i64,
-    /// After how long a silence others do not wait for the partition any more, microseconds; `None` for never. Where
-    /// all are silent for so long, time goes on by the clock.
+    /// After how long a silence other partitions stop waiting for this one, microseconds; `None` for never. When all
+    /// are silent for that long, time follows the clock.
     pub idle_timeout_us: Option<i64>,
-    /// How far ahead of its arrival a row's time may be, microseconds; those further ahead are refused. `None` for any.
+    /// How far ahead of its arrival a row's time may be, microseconds; a row further ahead is refused. `None` for any
+    /// time.
     pub future_limit_us: Option<i64>,
     /// The time of its newest row so far, microseconds since the epoch; `None` before the first.
     pub newest_us: Option<i64>,
 }
 
 impl Partition {
-    /// Another one whose times mean the same.
+    /// A partition of another source with the same settings.
     fn beside(&self, source: Box<dyn Source>) -> Self {
         Self { source, newest_us: None, ..*self }
     }
@@ -43,55 +43,55 @@ impl Partition {
 
 /// All partitions that a task reads.
 pub(super) struct Feed {
-    /// Those that have ended have no source any more.
+    /// The partitions by index; one that has ended leaves `None`.
     partitions: Vec<Option<Open>>,
-    /// Places of those that have ended, for such as are found later.
+    /// Indices of ended partitions, to be used again by partitions found later.
     free: Vec<usize>,
-    /// Those that may have something, by their newest time: the first is furthest behind.
+    /// Partitions that may have rows, by their newest time: the first is furthest behind.
     ready: BTreeSet<(i64, usize)>,
-    /// Those that have said that they have nothing, by the time until which that holds.
+    /// Partitions without rows at present, by the time at which they are polled again.
     waiting: BTreeSet<(i64, usize)>,
-    /// The watermarks of those that others wait for, and of those that have stepped aside; `i64::MIN` before the first.
+    /// The watermarks of partitions that are waited for, and of idle ones; `i64::MIN` before the first.
     waited_for: BTreeSet<(i64, usize)>,
     aside: BTreeSet<(i64, usize)>,
-    /// The highest watermark there was.
+    /// The highest watermark so far.
     reached_us: Option<i64>,
-    /// Since when no partition had rows, and how long that was when one was last found to be silent for too long.
+    /// Since when no partition had rows, and how long that was when a partition was last found idle.
     silent_since_us: Option<i64>,
     silence_us: i64,
-    /// What those that have ended had done, and in all; nothing if one of them did not know.
+    /// The progress of ended partitions: done and in all; `None` if one of them did not know.
     ended: Option<(u64, u64)>,
-    /// So many zeros, of which batches take what they need: there is one query.
+    /// Zeros, of which batches take as many slots as they need: there is one query.
     zeros: ScalarBuffer<Slot>,
-    /// How much time the last batch covered, microseconds.
+    /// How much event time the last batch covered, microseconds.
     batch_us: i64,
-    /// How many of those that are open have no end in sight, or no event times.
+    /// The number of open partitions that are unbounded or have no event times.
     unaligned: usize,
     is_paused: bool,
 }
 
 struct Open {
     partition: Partition,
-    /// The newest row there was; `i64::MIN` before the first.
+    /// The time of its newest row; `i64::MIN` before the first.
     newest_us: i64,
-    /// Since when it has said, each time it was asked, that it has nothing. Not being asked is no silence.
+    /// Since when each poll has answered that there are no rows. Time without polls does not count as silence.
     silent_since_us: Option<i64>,
     is_aside: bool,
-    /// It stands aside because it said so itself, and not because it was silent.
+    /// Whether the partition itself asked not to be waited for, rather than being found silent.
     says_aside: bool,
-    /// It has event times and comes to an end.
+    /// Whether the partition is bounded and has event times.
     is_aligned: bool,
 }
 
-/// What a look at the partitions brought.
+/// The result of a poll.
 pub(super) enum Fed {
     /// Rows.
     Rows(Batch),
-    /// No row: some were refused, or a partition has just ended. Look again.
+    /// No rows, but poll again at once: some were refused, or a partition has just ended.
     Again,
-    /// No partition has anything before this time, microseconds since the epoch.
+    /// No partition has rows before this time, microseconds since the epoch.
     Nothing(i64),
-    /// Nothing will follow.
+    /// All partitions have ended.
     End,
 }
 
@@ -117,7 +117,7 @@ impl Feed {
         feed
     }
 
-    /// Reads one more. Where nothing is known of its time, all wait for its first row.
+    /// Adds a partition. If its time is unknown, all partitions wait for its first row.
     fn add(&mut self, partition: Partition) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.partitions.push(None);
@@ -132,7 +132,7 @@ impl Feed {
         self.partitions[place] = Some(open);
     }
 
-    /// Tells the partitions that they are not asked for a while, or are again.
+    /// Tells the partitions whether they are polled at present.
     pub(super) fn set_paused(&mut self, is_paused: bool) {
         if std::mem::replace(&mut self.is_paused, is_paused) != is_paused {
             self.end_silence();
@@ -143,8 +143,8 @@ impl Feed {
         }
     }
 
-    /// Asks the partition that is furthest behind of those that may have something: so the times of all stay close
-    /// together. `now_us` is when rows arrive, `steady_us` what silence is measured by.
+    /// Polls the partition that is furthest behind among those that may have rows, so that the times of all stay close
+    /// together. `now_us` is the arrival time of rows; `steady_us` measures silence.
     pub(super) fn poll(
         &mut self,
         rows_max: usize,
@@ -209,20 +209,20 @@ impl Feed {
         }
     }
 
-    /// The time of the partition that is furthest behind, where all come to an end and have event times; `None`
-    /// otherwise, and where nobody waits for any.
+    /// The time of the partition that is furthest behind, if all are bounded and have event times. `None` otherwise,
+    /// and when no partition is waited for.
     pub(super) fn time_us(&self) -> Option<i64> {
         let &(lowest_us, place) = self.waited_for.first().filter(|_| self.unaligned == 0)?;
         let open = self.partitions[place].as_ref()?;
         Some(lowest_us.saturating_add(open.partition.lateness_us))
     }
 
-    /// How much time the last batch covered, microseconds.
+    /// How much event time the last batch covered, microseconds.
     pub(super) fn batch_us(&self) -> i64 {
         self.batch_us
     }
 
-    /// Takes the rows of a partition, which is then as far as the newest of them.
+    /// Takes rows of a partition, and sets its time to that of the newest.
     fn take(
         &mut self,
         place: usize,
@@ -255,12 +255,12 @@ impl Feed {
         Ok(Fed::Rows(batch))
     }
 
-    /// What has come, or that nobody asked, was no silence.
+    /// Ends the silence of all: rows have come, or the partitions were not polled.
     fn end_silence(&mut self) {
         (self.silent_since_us, self.silence_us) = (None, 0);
     }
 
-    /// Nobody waits for a partition any more, until it has rows again.
+    /// Makes a partition idle: nothing waits for it until it has rows again.
     fn step_aside(&mut self, place: usize) {
         let Some(open) = self.partitions[place].as_mut().filter(|open| !open.is_aside) else { return };
         open.is_aside = true;
@@ -268,8 +268,7 @@ impl Feed {
         self.aside.insert((open.watermark_us(), place));
     }
 
-    /// Something is expected again of a partition that stood aside: its rows are waited for, and its silence begins
-    /// anew.
+    /// Ends the idleness of a partition: its rows are waited for, and its silence begins anew.
     fn come_back(&mut self, place: usize) {
         let Some(open) = self.partitions[place].as_mut().filter(|open| open.is_aside) else { return };
         (open.is_aside, open.silent_since_us) = (false, None);
@@ -277,12 +276,11 @@ impl Feed {
         self.waited_for.insert((open.watermark_us(), place));
     }
 
-    /// The watermark of all partitions, if it has advanced: the lowest of those that are waited for.
+    /// The watermark of all partitions, if it has risen: the lowest of those that are waited for.
     pub(super) fn advanced(&mut self) -> Option<i64> {
         let lowest_us = match self.waited_for.first() {
             Some(&(lowest_us, _)) => lowest_us,
-            // Where all have stepped aside, nobody holds up the one that is furthest, and time goes on as the clock
-            // does.
+            // If all are idle, nothing holds up the furthest one, and time follows the clock.
             None => match *self.aside.last()? {
                 (i64::MIN, _) => i64::MIN,
                 (furthest_us, _) => furthest_us.saturating_add(self.silence_us),
@@ -295,7 +293,7 @@ impl Feed {
         self.reached_us
     }
 
-    /// Where each partition that is open stands.
+    /// The position of each open partition.
     pub(super) fn positions(&mut self) -> Vec<PartitionState> {
         let open = self.partitions.iter_mut().flatten();
         open.map(|open| PartitionState {
@@ -305,12 +303,12 @@ impl Feed {
         .collect()
     }
 
-    /// Whether all partitions that are open are silent.
+    /// Whether all open partitions are idle.
     pub(super) fn is_idle(&self) -> bool {
         self.waited_for.is_empty() && !self.aside.is_empty()
     }
 
-    /// Done and in all, if every partition knows its end.
+    /// How much is read and how much there is, if every partition knows its end.
     pub(super) fn progress(&self) -> Option<(u64, u64)> {
         self.partitions.iter().flatten().try_fold(self.ended?, |(done, all), open| {
             let (more_done, more) = open.partition.source.progress()?;
@@ -320,12 +318,12 @@ impl Feed {
 }
 
 impl Open {
-    /// What is earlier is late; `i64::MIN` before the first row.
+    /// Rows with earlier times are late; `i64::MIN` before the first row.
     fn watermark_us(&self) -> i64 {
         self.newest_us.saturating_sub(self.partition.lateness_us)
     }
 
-    /// Rows with their times; nothing if none has a time that may be.
+    /// Turns rows into a batch with times; `None` if no row has a valid time.
     fn to_batch(
         &self,
         columns: RecordBatch,
@@ -379,7 +377,7 @@ fn times_of(column: &ArrayRef) -> Result<ScalarBuffer<i64>, String> {
     })
 }
 
-/// Refuses the rows that have no time.
+/// Refuses the rows without a time.
 fn refuse_without_time(columns: &RecordBatch, time: usize, arrival_us: i64, refusals: &mut Refusals) {
     for row in (0..columns.num_rows()).filter(|&row| columns.column(time).is_null(row)) {
         refusals.refuse(0, Reason::Decode, arrival_us, || {
@@ -390,7 +388,7 @@ fn refuse_without_time(columns: &RecordBatch, time: usize, arrival_us: i64, refu
     }
 }
 
-/// Refuses the rows that are not kept because of their time.
+/// Refuses the rows whose times are too far in the future.
 fn refuse_future(batch: &Batch, keep: &BooleanArray, limit_us: i64, refusals: &mut Refusals) {
     for row in (0..batch.rows()).filter(|&row| !keep.value(row)) {
         refusals.refuse(0, Reason::Future, batch.arrival_us[row], || {
@@ -416,7 +414,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives what it was told to give, and new sources at the end.
+    /// A source that gives prepared answers, and new sources at the end.
     struct Told {
         answers: VecDeque<Polled>,
         found: Vec<Box<dyn Source>>,
@@ -445,7 +443,7 @@ mod tests {
         Partition { event_time_column: Some(0), lateness_us, ..Partition::from(source) }
     }
 
-    /// All rows with the watermark that was in force when they came.
+    /// All rows, each with the watermark in force when it came.
     fn drain(feed: &mut Feed, refusals: &mut Refusals) -> Vec<(i64, Option<i64>)> {
         let (mut rows, mut now_us) = (Vec::new(), 0);
         loop {
@@ -464,7 +462,7 @@ mod tests {
     proptest! {
         #[test]
         fn rows_within_the_lateness_of_their_partition_are_never_late(
-            // For each partition, for each of its batches, where its times lie beyond those before it.
+            // For each partition and batch, how far its times lie beyond those of the batch before.
             partitions in prop::collection::vec((0_i64..1000, prop::collection::vec(
                 prop::collection::vec((0_i64..20, 0_i64..=5), 0..4), 0..12)), 1..7),
         ) {
@@ -496,7 +494,7 @@ mod tests {
         let mut feed = Feed::new([0, 5, 100].map(|begin| partition(told(times(begin)), 0)).into());
         let drained: Vec<i64> =
             drain(&mut feed, &mut Refusals::new(0)).into_iter().map(|(time_us, _)| time_us).collect();
-        // One of each, and then as their times stand.
+        // One batch of each, and then by their times.
         assert_eq!(drained, [0, 5, 100, 10, 15, 20, 25, 30, 35, 110, 120, 130]);
         assert_eq!((feed.reached_us, feed.progress()), (Some(130), None));
     }
@@ -544,7 +542,7 @@ mod tests {
         let answers = vec![
             Polled::Nothing(wait(1)),
             Polled::Nothing(wait(1)),
-            // All that it had was refused.
+            // All its rows were refused.
             Polled::Nothing(wait(0)),
             Polled::Nothing(wait(1)),
             Polled::Nothing(wait(1)),

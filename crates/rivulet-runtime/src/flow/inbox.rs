@@ -1,8 +1,8 @@
 //! The bounded queue in front of a task of a big query.
 //!
-//! Who sends looks whether there is room before it begins a batch, so a batch that is under way always fits: the bound
-//! may be exceeded by what comes of one batch of each sender, and by no more. A batch that becomes very many rows is
-//! given in parts (`Operator::has_more`), with a look between them.
+//! A sender checks for room before it begins a batch, so a batch in flight always fits: the bound may be exceeded by
+//! the output of one batch of each sender, and by no more. A batch that becomes very many rows is given in parts
+//! (`Operator::has_more`), with a check between them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,20 +13,20 @@ use rivulet_dataflow::{Batch, Element};
 use super::FlowLimits;
 use crate::scheduler::level;
 
-/// An element and the channel it came by.
+/// An element and its channel.
 pub(super) struct Sent {
     pub(super) channel: usize,
     pub(super) element: Element,
     bytes: usize,
 }
 
-/// What waits for a task.
+/// The elements that wait for a task.
 pub(super) struct FlowInbox {
     queue: Mutex<VecDeque<Sent>>,
     rows: AtomicUsize,
     bytes: AtomicUsize,
     rows_most: AtomicUsize,
-    /// Somebody wanted to send and found no room.
+    /// Whether a sender found no room and waits.
     is_waited_for: AtomicBool,
     limits: FlowLimits,
 }
@@ -43,8 +43,8 @@ impl FlowInbox {
         }
     }
 
-    /// Adds an element. True if the task is to be scheduled: the queue was empty, or the order of magnitude of its rows
-    /// has risen.
+    /// Adds an element. Returns true if the task must be scheduled: the queue was empty, or the order of magnitude of
+    /// its rows has risen.
     pub(super) fn push(&self, channel: usize, element: Element) -> bool {
         let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();
@@ -66,8 +66,8 @@ impl FlowInbox {
         queue.len() == 1 || has_risen
     }
 
-    /// Takes the oldest elements, with about `rows_max` rows, into `taken`. Whether those who send should look again:
-    /// they were told that there is no room, and now there is.
+    /// Moves the oldest elements, with about `rows_max` rows, to `taken`. Returns whether to wake senders: they found
+    /// no room, and now there is some.
     pub(super) fn take(&self, rows_max: usize, taken: &mut Vec<Sent>) -> bool {
         let (mut rows, mut bytes) = (0, 0);
         let mut queue = self.queue.lock();
@@ -81,13 +81,13 @@ impl FlowInbox {
             taken.push(sent);
         }
         drop(queue);
-        // In one order with what `has_room` does: either it sees the room, or this sees that it waits.
+        // Sequentially consistent with `has_room`: either that sees the room, or this sees that a sender waits.
         self.rows.fetch_sub(rows, Ordering::SeqCst);
         self.bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.is_low() && self.is_waited_for.swap(false, Ordering::SeqCst)
     }
 
-    /// Forgets what waits: nobody will take it.
+    /// Drops all elements: the task will not take them.
     pub(super) fn clear(&self) {
         self.queue.lock().clear();
         self.rows.store(0, Ordering::SeqCst);
@@ -98,18 +98,18 @@ impl FlowInbox {
         self.queue.lock().is_empty()
     }
 
-    /// Rows that wait, and the most that ever did.
+    /// The number of waiting rows, and the most there ever were.
     pub(super) fn rows(&self) -> (usize, usize) {
         (self.rows.load(Ordering::Acquire), self.rows_most.load(Ordering::Relaxed))
     }
 
-    /// Whether one may send. If not, the receiver wakes those who send as soon as they may.
+    /// Whether there is room. If not, the receiver wakes the senders as soon as there is.
     pub(super) fn has_room(&self) -> bool {
         if self.is_below_high() {
             return true;
         }
         self.is_waited_for.store(true, Ordering::SeqCst);
-        // It may have been emptied before it knew that somebody waits.
+        // The inbox may have been emptied before the receiver could see that a sender waits.
         self.is_below_high()
     }
 
@@ -118,26 +118,25 @@ impl FlowInbox {
             && self.bytes.load(Ordering::SeqCst) < self.limits.bytes_max
     }
 
-    /// Who waited is woken only when there is room for several batches.
+    /// Waiting senders are woken only when there is room for several batches.
     fn is_low(&self) -> bool {
         self.rows.load(Ordering::SeqCst) <= self.limits.rows_max / 2
             && self.bytes.load(Ordering::SeqCst) <= self.limits.bytes_max / 2
     }
 }
 
-/// The watermark of a channel that waits behind all rows, if there is one. A later one takes its place, so that those
-/// who send nothing else do not fill the queue of a task that stands still.
+/// The watermark of a channel that waits behind all rows, if there is one. A later watermark replaces it, so that
+/// senders of watermarks alone do not fill the queue of a task that is not run.
 fn last_watermark(queue: &mut VecDeque<Sent>, channel: usize) -> Option<&mut i64> {
     let behind_rows = queue.iter_mut().rev().take_while(|sent| !matches!(sent.element, Element::Batch(_)));
-    // What else the channel sent since then has to stay behind it.
+    // Other elements that the channel sent since then must stay behind it.
     match behind_rows.into_iter().find(|sent| sent.channel == channel)? {
         Sent { element: Element::Watermark(watermark_us), .. } => Some(watermark_us),
         _ => None,
     }
 }
 
-/// What a batch counts for where bytes are bounded. Columns that share memory with others count in full: a few too
-/// many.
+/// The size of a batch where bytes are bounded. Memory shared with other batches counts in full, which overestimates.
 fn bytes_of(batch: &Batch) -> usize {
     batch
         .columns

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use rivulet_dataflow::{Call, Context, Element, Operator, OperatorError, Watcher};
 
-/// What an operator of a task did.
+/// What an operator of a task has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorReport {
     /// The operator.
     pub operator: String,
-    /// Rows that came.
+    /// Rows received.
     pub rows_in: u64,
-    /// Rows that it emitted.
+    /// Rows emitted.
     pub rows_out: u64,
-    /// Batches that came.
+    /// Batches received.
     pub batches: u64,
-    /// Time spent in it, without those behind it, nanoseconds.
+    /// Time spent in the operator, without those behind it, nanoseconds.
     pub busy_ns: u64,
 }
 

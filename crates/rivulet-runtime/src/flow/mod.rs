@@ -1,18 +1,17 @@
 //! Big queries: a dataflow cut into tasks that run in parallel.
 //!
-//! Operators that follow each other without a change of partitioning are fused into a *stage*; a stage runs in one or
-//! several instances, the tasks, which the same workers run that run groups. Rows travel between tasks through bounded
-//! inboxes; a task whose targets have no room is not run, up to the sources, so nothing grows and nothing is dropped.
-//!
-//! Each input of a task carries watermarks of its own; the operators see their minimum. A partition of a source that is
-//! silent for long steps aside, so that it holds nobody up.
+//! Operators that follow each other without a change of partitioning are fused into a *stage*. A stage runs in one or
+//! several instances, the tasks. The same workers run these tasks and those of groups. Rows travel between tasks
+//! through bounded inboxes. A task whose targets have no room is not run, and so on up to the sources, so nothing grows
+//! and nothing is dropped. Each input of a task has watermarks of its own; the operators see their minimum. A partition
+//! of a source that is silent for long becomes idle and holds nothing up.
 //!
 //! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that
 //! were sent before it; the end comes last, and exactly once.
 //!
-//! What is fused into a stage and how often it runs is decided by [`rivulet_dataflow::stage`]. Here, in reading order:
-//! [`inbox`]: the queue in front of a task; [`exchange`]: to whom rows go; [`alignment`] and [`feed`]: sources;
-//! [`task`]: one activation; [`measure`]: what operators cost; [`checkpoint`]: all of it at one moment.
+//! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
+//! order: [`inbox`]: the queue in front of a task; [`exchange`]: where rows go; [`alignment`] and [`feed`]: sources;
+//! [`task`]: one activation; [`measure`]: the cost of operators; [`checkpoint`]: the state of all tasks at one moment.
 
 mod inbox;
 mod exchange;
@@ -44,14 +43,14 @@ pub use feed::Partition;
 pub use measure::OperatorReport;
 pub(crate) use task::FlowTask;
 
-/// How much may wait in front of a task.
+/// Bounds of the inbox of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Rows; from so many on those who send stop.
+    /// Rows in the inbox at which senders stop.
     pub rows_max: usize,
-    /// Bytes of columns; the same.
+    /// Bytes of columns in the inbox at which senders stop.
     pub bytes_max: usize,
-    /// Rows that a source is asked for at once, and that small batches are put together to.
+    /// Rows in one poll of a source; small batches are joined up to this number.
     pub batch_rows: usize,
 }
 
@@ -62,44 +61,44 @@ impl Default for FlowLimits {
     }
 }
 
-/// What a big query is made of.
+/// The parts of a big query.
 pub struct FlowParts {
-    /// Its name, for people.
+    /// Its name, for messages.
     pub name: String,
     /// Its operators.
     pub dataflow: Dataflow,
-    /// For each source of the dataflow its partitions, at least one.
+    /// For each source of the dataflow, its partitions, at least one.
     pub sources: Vec<Vec<Partition>>,
-    /// What makes rows of what is refused, for the sinks that stand behind edges of refused rows.
+    /// Makes rows of refusals, for the sinks behind edges of refused rows.
     pub letters: Option<Arc<dyn Letters>>,
-    /// What looks at the results on their way to the sink.
+    /// Looks at the results on their way to the sink.
     pub tap: Option<Tap>,
-    /// For each sink of the dataflow its instances, as many as
+    /// For each sink of the dataflow, its instances, as many as
     /// [`sink_instances`](rivulet_dataflow::stage::sink_instances) says.
     pub sinks: Vec<Vec<Box<dyn Sink>>>,
-    /// In how many instances a stage runs, at least one.
+    /// The number of instances of a stage, at least one.
     pub parallelism: usize,
-    /// How much may wait.
+    /// The bounds of inboxes.
     pub limits: FlowLimits,
-    /// Whether rows and time of each operator are counted: some percent of the time.
+    /// Whether rows and time of each operator are counted, which costs some percent of the time.
     pub measures: bool,
-    /// Where it goes on; sources and sinks were opened there.
+    /// The state to continue from; sources and sinks were opened there.
     pub restored: Option<Snapshot>,
 }
 
-/// Looks at results on their way to the sink. It is called by the tasks that write, and waits for nothing.
+/// Looks at results on their way to the sink. The tasks that write call it, so it must not wait.
 pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
 
-/// Makes rows of what a query refuses, for the sinks of refused rows.
+/// Makes rows of the refusals of a query, for the sinks of refused rows.
 pub trait Letters: Send + Sync {
-    /// A row for each of `refusals`. What was refused came from these sources, by their places in the plan.
+    /// One row for each of `refusals`, which came from the sources at these indices in the plan.
     ///
     /// # Errors
     /// A row cannot be made, which is a defect.
     fn rows(&self, refusals: &[&Refusal], sources: &[usize]) -> Result<Batch, String>;
 }
 
-/// A big query that runs.
+/// A running big query.
 pub struct Flow {
     state: Arc<FlowState>,
     tasks: Vec<Arc<FlowTask>>,
@@ -107,35 +106,35 @@ pub struct Flow {
     dataflow: Dataflow,
 }
 
-/// What all tasks of a flow have in common.
+/// State shared by all tasks of a flow.
 pub(crate) struct FlowState {
     pub(crate) name: String,
     pub(crate) limits: FlowLimits,
-    /// Sources end at their next activation.
+    /// Whether sources end at their next activation.
     pub(crate) stopping: AtomicBool,
-    /// Whether what is open comes out when sources are stopped before their end.
+    /// Whether open windows are emitted when sources are stopped before their end.
     pub(crate) drains: AtomicBool,
-    /// Sources are not asked.
+    /// Whether sources are not polled.
     pub(crate) paused: AtomicBool,
-    /// At the next checkpoint sinks close what they would go on with.
+    /// Whether sinks close what they would otherwise continue, at the next checkpoint.
     pub(crate) closing: AtomicBool,
-    /// Nothing is processed any more.
+    /// Whether processing has stopped for good.
     pub(crate) cancelled: AtomicBool,
-    /// How far tasks that read sources are.
+    /// How far the tasks that read sources have come.
     alignment: Alignment,
-    /// Where all tasks come to rest for a checkpoint.
+    /// The barrier at which all tasks rest for a checkpoint.
     barrier: Barrier,
-    /// All tasks, to wake them. Set once, before anything runs.
+    /// All tasks, to wake them. Set once, before any of them runs.
     tasks: OnceLock<Vec<Weak<FlowTask>>>,
     remaining: AtomicUsize,
     error: OnceLock<String>,
-    /// Whether the error took back what was written since the last checkpoint.
+    /// Whether the error rolled back to the last checkpoint.
     is_undone: AtomicBool,
     done: Mutex<Option<Instant>>,
     finished: Condvar,
 }
 
-/// What a flow did so far.
+/// What a flow has done so far.
 #[derive(Clone, Debug, Default)]
 pub struct FlowReport {
     /// Rows read from sources.
@@ -144,10 +143,10 @@ pub struct FlowReport {
     pub rows_out: u64,
     /// Rows refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
-    /// Rows read whose times are most likely seconds that were taken for milliseconds, by the place of their source;
-    /// those behind the last one that has such rows are left out.
+    /// Rows read whose times are most likely seconds that were read as milliseconds, by source; sources behind the last
+    /// one with such rows are left out.
     pub seconds: Vec<Seconds>,
-    /// The first refusals in words.
+    /// The first refusals, in words.
     pub refusals: Vec<String>,
     /// From the arrival of a row, or from the end of its window, to the writing of what came of it, microseconds.
     pub latency_us: Histogram,
@@ -155,44 +154,44 @@ pub struct FlowReport {
     pub waits: Waits,
     /// Memory of operators, bytes.
     pub state_bytes: usize,
-    /// How far the time of what was written is, microseconds since the epoch: the watermark of the slowest task with a
-    /// sink. `None` before the first.
+    /// How far the results have come in event time, microseconds since the epoch: the watermark of the slowest task
+    /// with a sink. `None` before the first.
     pub watermark_us: Option<i64>,
-    /// Done and in all, in what the sources count in, where all of them know their end.
+    /// How much is read and how much there is, in the unit of the sources, if all of them know their end.
     pub progress: Option<(u64, u64)>,
-    /// What each task did, in the order of stages.
+    /// What each task has done, in the order of stages.
     pub tasks: Vec<TaskReport>,
 }
 
-/// What one task did so far.
+/// What one task has done so far.
 #[derive(Clone, Debug, Default)]
 pub struct TaskReport {
-    /// Its stage, by place.
+    /// The index of its stage.
     pub stage: usize,
     /// The worker that it belongs to, where tasks belong to one.
     pub worker: Option<usize>,
-    /// The node of that worker, where the machine has several.
+    /// The memory node of that worker, where the machine has several.
     pub node: Option<usize>,
-    /// Which instance of the stage.
+    /// The instance of the stage.
     pub instance: usize,
-    /// Rows that came.
+    /// Rows received.
     pub rows_in: u64,
-    /// Rows that it sent on or wrote.
+    /// Rows sent on or written.
     pub rows_out: u64,
     /// Time spent running, microseconds.
     pub busy_us: u64,
-    /// Rows that wait in front of it, and the most that ever did.
+    /// Rows that wait for the task.
     pub waiting_rows: usize,
     /// The most rows that ever waited.
     pub waiting_rows_max: usize,
     /// The watermark of its input, microseconds since the epoch; `None` before the first.
     pub watermark_us: Option<i64>,
-    /// What each of its operators did, if that is measured.
+    /// What each of its operators has done, if that is measured.
     pub operators: Vec<OperatorReport>,
 }
 
 impl FlowState {
-    /// Ends everything because of `error`; the first one counts.
+    /// Ends everything because of `error`; the first error counts.
     pub(crate) fn fail(&self, error: String, is_undone: bool) {
         if self.error.set(error).is_ok() {
             self.is_undone.store(is_undone, Ordering::Release);
@@ -208,12 +207,12 @@ impl FlowState {
         self.wake_all();
     }
 
-    /// Has all tasks look whether they can go on.
+    /// Makes all tasks check whether they can go on.
     fn wake_all(&self) {
         self.tasks().for_each(|task| task.wake());
     }
 
-    /// Has the tasks that read sources look: one of them has come further, and others may have waited for it.
+    /// Makes the tasks that read sources check: one of them has advanced, and others may have waited for it.
     fn wake_sources(&self) {
         self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
     }
@@ -232,7 +231,7 @@ impl FlowState {
         self.finished.notify_all();
     }
 
-    /// A task has come to its end.
+    /// Called when a task has ended.
     pub(crate) fn task_ended(&self) {
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.note_done();
@@ -241,10 +240,10 @@ impl FlowState {
 }
 
 impl Flow {
-    /// Makes the tasks and lets the sources begin.
+    /// Makes the tasks and starts the sources.
     ///
     /// # Errors
-    /// The state that it is to go on with is not that of these operators.
+    /// The restored state is not that of these operators.
     pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, StateError> {
         let FlowParts { name, dataflow, sources, letters, tap, sinks, parallelism, limits, measures, restored } = parts;
         let restored = restored.unwrap_or_default();
@@ -269,13 +268,13 @@ impl Flow {
             done: Mutex::new(None),
             finished: Condvar::new(),
         });
-        // Instances of different stages with the same number stay together: what they send each other stays near.
+        // Instances of different stages with the same number run on one worker, so that what they exchange stays near.
         let workers = host.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
         let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| host.node(worker)).collect();
         let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
         let mut sinks: Vec<_> = sinks.into_iter().map(Vec::into_iter).collect();
         let sources_of = sources_of(&stages, &dataflow);
-        // Those downstream first: who sends holds who receives.
+        // Downstream tasks are made first, because a sender holds its receivers.
         let mut made: Vec<Vec<Arc<FlowTask>>> = vec![Vec::new(); stages.len()];
         let mut aligned = 0_usize..;
         for (index, stage) in stages.iter().enumerate().rev() {
@@ -336,13 +335,13 @@ impl Flow {
         Ok(Self { state, tasks, stages, dataflow })
     }
 
-    /// What all tasks hold at one moment; the state of operators goes to `into`, from each task when it comes to the
-    /// barrier. Sources rest until then, at most for `timeout`; the rest of the flow works on. Where a sink waits for
-    /// it, they rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with this number may have been
-    /// tried before.
+    /// Makes a snapshot of all tasks; the state of operators goes to `into`, from each task when it reaches the
+    /// barrier. Sources rest until then, at most for `timeout`; the rest of the flow works on. If a sink waits for the
+    /// commit, sources rest until [`Flow::committed`] or [`Flow::give_up`]. The checkpoint with this number may have
+    /// been tried before.
     ///
     /// # Errors
-    /// There is none, and why; the flow goes on.
+    /// Why there is no snapshot; the flow goes on.
     pub fn checkpoint(
         &self,
         number: u64,
@@ -353,11 +352,11 @@ impl Flow {
         self.snapshot(self.state.barrier.gather(&self.places(), timeout, || self.ended().is_some()))
     }
 
-    /// The first half of [`Flow::checkpoint`], for who cannot wait because nobody else runs the tasks:
-    /// [`Flow::look_at_checkpoint`] is the second.
+    /// The first half of [`Flow::checkpoint`], for a caller that runs the tasks itself and so cannot wait. The second
+    /// half is [`Flow::look_at_checkpoint`].
     ///
     /// # Errors
-    /// The flow has ended, or makes one already.
+    /// The flow has ended, or another checkpoint is in progress.
     pub fn begin_checkpoint(&self, number: u64, into: Arc<dyn StateSink>) -> Result<(), CheckpointError> {
         if self.ended().is_some() {
             return Err(CheckpointError::Ending);
@@ -367,13 +366,13 @@ impl Flow {
         Ok(())
     }
 
-    /// What came of the checkpoint that was begun; `None` if some task has yet to come to the barrier.
+    /// The outcome of the checkpoint that was begun; `None` while a task has not reached the barrier.
     pub fn look_at_checkpoint(&self) -> Option<Result<Snapshot, CheckpointError>> {
         let gathered = self.state.barrier.look(&self.places(), || self.ended().is_some())?;
         Some(self.snapshot(gathered))
     }
 
-    /// Nobody waits for the checkpoint that was begun any more.
+    /// Abandons the checkpoint that was begun.
     pub fn abandon_checkpoint(&self) {
         self.state.barrier.abandon();
         self.give_up();
@@ -383,9 +382,9 @@ impl Flow {
         self.tasks.iter().map(|task| task.place()).collect()
     }
 
-    /// What was gathered, put together; sources go on, unless a sink waits for the commit.
+    /// Joins what was gathered. Sources go on, unless a sink waits for the commit.
     fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
-        // Where some instances of a stage have ended, the others do so in a moment.
+        // If some instances of a stage have ended, the others are about to.
         let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).ok_or(CheckpointError::Ending);
         let snapshot = gathered.and_then(together);
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
@@ -394,22 +393,22 @@ impl Flow {
         snapshot
     }
 
-    /// The checkpoint with this number is durable: sinks make final what belongs to it.
+    /// The checkpoint with this number is durable: sinks commit it.
     pub fn committed(&self, number: u64) {
         self.state.barrier.commit(number);
         self.tasks.iter().filter(|task| task.writes()).for_each(FlowTask::begin);
         self.give_up();
     }
 
-    /// Whether sinks have made final all that belongs to checkpoints that are durable.
+    /// Whether sinks have committed all durable checkpoints.
     pub fn is_committed(&self) -> bool {
         let committed = self.state.barrier.committed_barrier();
         self.tasks.iter().filter(|task| task.writes()).all(|task| task.final_to() >= committed)
     }
 
-    /// Waits until [`Flow::is_committed`], at most for `timeout`; whether it is.
+    /// Waits for [`Flow::is_committed`], at most for `timeout`; returns whether it is.
     pub fn wait_committed(&self, timeout: Duration) -> bool {
-        /// Sinks are asked as often.
+        /// As often as sinks are asked.
         const LOOK_PERIOD: Duration = Duration::from_millis(2);
         let deadline = Instant::now() + timeout;
         while !self.is_committed() {
@@ -421,13 +420,12 @@ impl Flow {
         true
     }
 
-    /// Whether the error that has ended it took back all that was written since the last checkpoint, so that another
-    /// attempt from there may go well.
+    /// Whether the error that ended the flow rolled back to the last checkpoint, so that a restart is safe.
     pub fn is_undone(&self) -> bool {
         self.state.is_undone.load(Ordering::Acquire)
     }
 
-    /// Nothing will come of the checkpoint that is being made: sources go on.
+    /// Abandons the checkpoint in progress: sources go on.
     pub fn give_up(&self) {
         self.state.barrier.lower();
         self.state.wake_sources();
@@ -438,10 +436,10 @@ impl Flow {
         &self.state.name
     }
 
-    /// Waits until everything is processed and written, at most for `timeout`. `None` if it still runs then.
+    /// Waits until everything is processed and written, at most for `timeout`. `None` if the flow still runs then.
     ///
     /// # Errors
-    /// What ended the flow before its time.
+    /// What ended the flow early.
     pub fn wait(&self, timeout: Duration) -> Option<Result<(), FlowError>> {
         let deadline = Instant::now() + timeout;
         let mut done = self.state.done.lock();
@@ -456,50 +454,49 @@ impl Flow {
         })
     }
 
-    /// When it came to its end.
+    /// When the flow ended.
     pub fn ended(&self) -> Option<Instant> {
         *self.state.done.lock()
     }
 
-    /// Has the sources end now. What was read is processed and written; with `drains` windows that are open come out as
-    /// if nothing would follow, otherwise they are forgotten. [`Flow::wait`] says when that is done.
+    /// Makes the sources end now. What was read is processed and written. With `drains`, open windows are emitted as at
+    /// the end of the input; otherwise they are dropped. [`Flow::wait`] tells when that is done.
     pub fn stop(&self, drains: bool) {
         self.state.drains.store(drains, Ordering::Release);
         self.state.stopping.store(true, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
-    /// Has the sources not be asked any more until [`Flow::resume`]: what was read is processed and written, and what
-    /// operators hold stays. Whoever sends is pushed back by the sources' own bounds. Windows that close by the clock
-    /// still do.
+    /// Stops polling sources until [`Flow::resume`]. What was read is processed and written, and operators keep their
+    /// state. The bounds of the sources push senders back. Windows that close by the clock still do.
     pub fn pause(&self) {
         self.state.paused.store(true, Ordering::Release);
-        // Who stands still lets go of what it listens to.
+        // A paused source stops listening.
         self.state.wake_sources();
     }
 
-    /// Has it pause for good: the checkpoint that is made next is its last, and sinks close what they would go on with.
+    /// Pauses for good: the next checkpoint is the last, and sinks close what they would otherwise continue.
     pub fn close(&self) {
         self.state.closing.store(true, Ordering::Release);
         self.pause();
     }
 
-    /// Has the sources be asked again, also behind a [`Flow::close`] of which nothing came.
+    /// Polls sources again, also after a [`Flow::close`] that was abandoned.
     pub fn resume(&self) {
         self.state.closing.store(false, Ordering::Release);
         self.state.paused.store(false, Ordering::Release);
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
-    /// Ends it as a crash would: nothing more is processed, and what it has opened is let go of.
+    /// Ends the flow as a crash would: nothing more is processed, and what it has opened is released.
     pub fn cancel(&self) {
         self.state.cancel();
     }
 
-    /// Waits until all of its tasks have closed what they had opened, at most for `timeout`; whether they have. They do
-    /// so at their end, and soon after an error or [`Flow::cancel`].
+    /// Waits until all tasks have closed what they opened, at most for `timeout`; returns whether they have. They do so
+    /// at their end, and soon after an error or [`Flow::cancel`].
     pub fn wait_closed(&self, timeout: Duration) -> bool {
-        /// Nobody tells of the last task of one that was cancelled.
+        /// The last task of a cancelled flow does not notify the waiter.
         const LOOK_PERIOD: Duration = Duration::from_millis(1);
         let deadline = Instant::now() + timeout;
         while self.state.remaining.load(Ordering::Acquire) > 0 {
@@ -511,12 +508,12 @@ impl Flow {
         true
     }
 
-    /// Whether its sources are not asked.
+    /// Whether its sources are not polled.
     pub fn is_paused(&self) -> bool {
         self.state.paused.load(Ordering::Acquire)
     }
 
-    /// What is fused, and in how many instances it runs.
+    /// The stages, with the number of instances of each.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }
@@ -526,7 +523,7 @@ impl Flow {
         &self.dataflow
     }
 
-    /// What it did so far.
+    /// What the flow has done so far.
     pub fn report(&self) -> FlowReport {
         let mut report = FlowReport::default();
         let mut progress = Some((0, 0));
@@ -539,7 +536,7 @@ impl Flow {
     }
 }
 
-/// By stage the sources that its rows come from, by their places in the plan.
+/// For each stage the sources of its rows, by their indices in the plan.
 fn sources_of(stages: &[Stage], dataflow: &Dataflow) -> Vec<Arc<[usize]>> {
     let mut all: Vec<Arc<[usize]>> = Vec::with_capacity(stages.len());
     for stage in stages {
@@ -556,7 +553,7 @@ impl Drop for Flow {
     }
 }
 
-/// Why a flow ended before its time.
+/// Why a flow ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowError(pub String);
 
@@ -568,7 +565,7 @@ impl std::fmt::Display for FlowError {
 
 impl std::error::Error for FlowError {}
 
-/// A partition that never steps aside, whose rows have no time of their own.
+/// A partition that never becomes idle, whose rows have no event time.
 impl From<Box<dyn Source>> for Partition {
     fn from(source: Box<dyn Source>) -> Self {
         Self {

@@ -7,24 +7,24 @@ use rivulet_dataflow::{StageSnapshot, StatePart};
 use super::{Core, FlowTask, transactional};
 use crate::flow::feed::Feed;
 
-/// What a task knows of checkpoints.
+/// The progress of a task through checkpoints.
 #[derive(Default)]
 pub(super) struct Checkpoints {
-    /// The newest barrier at which it has captured its state.
+    /// The newest barrier at which the task has captured its state.
     captured: u64,
-    /// The newest of which its sink was told to make the checkpoint final, and the number of that checkpoint while
-    /// the sink is still at it.
+    /// The newest barrier whose checkpoint its sink was told to commit, and the number of that checkpoint while the
+    /// sink is still committing.
     committed: u64,
     committing: Option<u64>,
 }
 
 impl Checkpoints {
-    /// Whether its sink makes a checkpoint final, so that nothing may be written yet.
+    /// Whether its sink is committing a checkpoint, so that nothing may be written yet.
     pub(super) fn is_committing(&self) -> bool {
         self.committing.is_some()
     }
 
-    /// Whether its state has yet to be captured at this barrier, the newest.
+    /// Whether its state is still to be captured at this barrier, the newest.
     pub(super) fn lacks(&self, wanted: u64) -> bool {
         self.captured < wanted
     }
@@ -36,8 +36,8 @@ impl Checkpoints {
 }
 
 impl FlowTask {
-    /// Looks whether a checkpoint is durable since it was looked last: what it has is to be made final before anything
-    /// else, by [`FlowTask::commit`].
+    /// Checks whether another checkpoint has become durable. If so, the sink must commit it before anything else, by
+    /// [`FlowTask::commit`].
     pub(super) fn go_on(&self, core: &mut Core) -> bool {
         let committed = self.flow.barrier.committed_barrier();
         let is_new = core.checkpoints.committed < committed && core.checkpoints.captured == committed;
@@ -48,7 +48,7 @@ impl FlowTask {
         is_new
     }
 
-    /// Looks whether the sink has made final what it was told to; whether nothing is left of that.
+    /// Lets the sink go on committing; returns whether it is done.
     pub(super) fn commit(&self, core: &mut Core) -> Result<bool, String> {
         let Some(epoch) = core.checkpoints.committing else { return Ok(true) };
         // Where the query goes on after a crash is up to the sink of its results. What else it writes is final behind
@@ -65,11 +65,11 @@ impl FlowTask {
         Ok(is_done)
     }
 
-    /// Has the sink prepare, and then captures what there is; whether that was done.
+    /// Makes the sink prepare, and then captures the state; returns whether both are done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
         let Some(number) = core.stage.barrier() else { return Ok(true) };
         let Some(into) = self.flow.barrier.state_sink(number) else {
-            // The checkpoint was given up, and sources go on.
+            // The checkpoint was abandoned, and sources go on.
             core.stage.give_up_barrier();
             return Ok(true);
         };
@@ -102,7 +102,7 @@ impl FlowTask {
         Ok(true)
     }
 
-    /// Its end, for those who wait for it at a barrier.
+    /// Reports the end of this task to a checkpoint that waits for it.
     pub(super) fn end_barrier(&self) {
         self.flow.barrier.end(self.place());
     }

@@ -1,5 +1,4 @@
-//! How a task comes to its end: well, when nothing will follow; or because the flow has failed or is not wanted any
-//! more.
+//! How a task ends: when its input has ended, or because the flow has failed or was cancelled.
 
 use std::sync::atomic::Ordering;
 
@@ -10,13 +9,13 @@ use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
 
 impl FlowTask {
-    /// All has left the operators: the sink is to make it final, unless it has done so before.
+    /// The operators have emitted everything: the sink makes its result final, unless it has done so before.
     pub(super) fn finish(core: &mut Core) {
         core.has_ended |= core.had_ended;
         core.is_finishing |= !core.had_ended;
     }
 
-    /// The end of the end: once the sink is done, which may have to wait for others.
+    /// The last step, once the sink is done, which may have to wait for others.
     pub(super) fn complete(core: &mut Core) -> Result<(), String> {
         if !core.has_ended {
             core.has_ended = core.sink.as_mut().map_or(Ok(true), |sink| sink.finish()).map_err(|error| error.0)?;
@@ -24,7 +23,7 @@ impl FlowTask {
         Ok(())
     }
 
-    /// The end, well or not: sources are closed, state and what was not written are given up.
+    /// Releases everything at the end, regular or not: closes sources, and drops state and what was not written.
     pub(super) fn let_go(&self, core: &mut Core) {
         core.has_ended = true;
         self.final_to.store(u64::MAX, Ordering::Release);

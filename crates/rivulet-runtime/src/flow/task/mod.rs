@@ -27,48 +27,48 @@ use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
 use barrier::Checkpoints;
 
-/// How many refusals of a task keep their words.
+/// How many refusals of a task are kept in words.
 const REFUSALS_TOLD_MAX: usize = 5;
 
-/// How often a sink is flushed while nothing comes.
+/// How often a sink is flushed while no rows come.
 const SINK_FLUSH_US: i64 = 1_000_000;
 
-/// How often a sink that takes its time to finish is asked whether it is done.
+/// How often a sink that has not finished yet is asked again.
 const FINISHED_ASKED_US: i64 = 5_000;
 
-/// When sources are worth asking that have not said they have nothing.
+/// The time to poll sources that may have rows: at once.
 const SOURCES_READY: i64 = i64::MIN;
 
-/// What makes rows of refused ones, and the sources that the rows of a task come from.
+/// Makes rows of refusals, with the sources that the rows of a task come from.
 type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 
-/// What a task is made of.
+/// The parts of a task.
 pub(super) struct FlowParts {
     pub(super) stage: usize,
     pub(super) instance: usize,
     pub(super) worker: usize,
     /// For each channel that leads here, the input of the first operator that its rows are for.
     pub(super) channels: Vec<usize>,
-    /// The partitions that it reads, if it begins with a source.
+    /// The partitions of the source it begins with, if any.
     pub(super) partitions: Option<Vec<Partition>>,
-    /// Its place in the alignment of sources, if it reads any.
+    /// Its index in the alignment of sources, if it reads any.
     pub(super) aligned: Option<usize>,
-    /// What makes rows of what it refuses.
+    /// Makes rows of its refusals.
     pub(super) letters: Option<OwnLetters>,
-    /// Its sink is that of the results, and not of refused rows.
+    /// Whether its sink takes results, not refused rows.
     pub(super) is_of_results: bool,
-    /// What looks at what it writes.
+    /// Looks at what it writes.
     pub(super) tap: Option<Tap>,
     pub(super) operators: Vec<Box<dyn Operator>>,
-    /// The operators in the dataflow.
+    /// The nodes of its operators in the dataflow.
     pub(super) nodes: Vec<NodeId>,
-    /// What the operators are called.
+    /// The names of its operators.
     pub(super) names: Vec<String>,
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) measures: bool,
     pub(super) key_groups: KeyGroups,
-    /// What it goes on from, and the state of each operator.
+    /// The snapshot it continues from, and the state of each operator.
     pub(super) restored: StageSnapshot,
     pub(super) state: Vec<Option<StateFrame>>,
 }
@@ -82,22 +82,21 @@ pub(crate) struct FlowTask {
     host: Arc<Host>,
     inbox: FlowInbox,
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
-    /// Its place in the alignment of sources, if it reads any.
+    /// Its index in the alignment of sources, if it reads any.
     aligned: Option<usize>,
-    /// Whether it ends with a sink, and with one that waits for each checkpoint to be durable.
+    /// Whether it ends with a sink, and whether that sink waits for each checkpoint to be durable.
     writes: bool,
     is_of_results: bool,
     tap: Option<Tap>,
     waits_for_commit: bool,
     letters: Option<OwnLetters>,
-    /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
+    /// The newest barrier whose checkpoint its sink has committed; [`u64::MAX`] once the task has ended.
     final_to: AtomicU64,
     standing: Standing,
     deadline: DeadlineId,
-    /// When its sources are worth asking, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if it has none
-    /// that is open.
+    /// When to poll its sources, microseconds since the epoch: [`SOURCES_READY`], or `i64::MAX` if no source is open.
     sources_at_us: AtomicI64,
-    /// Rows that its stage had in hand when it was run last.
+    /// Rows waiting in its stage after the last run.
     in_stage: AtomicUsize,
     counters: Counters,
     nodes: Vec<NodeId>,
@@ -107,8 +106,8 @@ pub(crate) struct FlowTask {
     figures: Mutex<Figures>,
 }
 
-/// What is told of a task also while it runs: figures that may only grow must not be left out because it takes its
-/// time.
+/// Figures that can be read while the task runs: those that may only grow must not be missing because a task runs for
+/// long.
 #[derive(Default)]
 struct Figures {
     refused: [u64; Reason::ALL.len()],
@@ -118,7 +117,7 @@ struct Figures {
     waits: Waits,
     reached_us: Option<i64>,
     state_bytes: usize,
-    /// How far the sources were.
+    /// The progress of its sources.
     progress: Option<(u64, u64)>,
 }
 
@@ -129,28 +128,30 @@ struct Counters {
     busy_us: AtomicU64,
 }
 
-/// What only the thread that runs the task may touch.
+/// State that only the thread that runs the task touches.
 struct Core {
     feed: Option<Feed>,
     stage: StageHost,
     checkpoints: Checkpoints,
     outputs: Outputs,
     sink: Option<Box<dyn Sink>>,
-    /// There are no parameters; operators want the table all the same.
+    /// Empty: a big query has no parameters, but operators expect a table.
     slots: SlotTable,
     refusals: Refusals,
-    /// Kept for its memory.
+    /// Kept to reuse the memory.
     taken: Vec<Sent>,
-    /// It had come to its end before it was started.
+    /// Whether the restored task had already ended.
     had_ended: bool,
-    /// All is processed, and the sink makes it final.
+    /// Whether all is processed and the sink is making its result final.
     is_finishing: bool,
     has_ended: bool,
 }
 
 impl FlowTask {
+    /// Makes a task.
+    ///
     /// # Errors
-    /// What it goes on from is state of other operators.
+    /// The restored state belongs to other operators.
     pub(super) fn new(mut parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Result<Arc<Self>, StateError> {
         let measured: Vec<Arc<OperatorCounters>> =
             if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
@@ -165,7 +166,7 @@ impl FlowTask {
                 })
                 .collect(),
         };
-        // Rows of sources come by one channel, as those of another stage.
+        // The rows of all its sources come by one channel, like those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let chain = Chain::new(operators).with_key_groups(parts.key_groups);
         let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
@@ -173,7 +174,8 @@ impl FlowTask {
         if let Some(load) = host.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
-        // Where they go to a sink, all of them do, after each step: a step refuses no more than it was given.
+        // Where refused rows go to a sink, all are kept until the end of the step; a step refuses no more than it was
+        // given.
         let refusals_max = if parts.outputs.take_refused() { usize::MAX } else { REFUSALS_TOLD_MAX };
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             stage: parts.stage,
@@ -215,12 +217,12 @@ impl FlowTask {
         }))
     }
 
-    /// Says who sends to this task, so that they can be woken. Once, before anything runs.
+    /// Sets the senders to this task, so that they can be woken. Once, before any of them runs.
     pub(super) fn set_upstream(&self, upstream: Vec<Weak<Self>>) {
         let _ = self.upstream.set(upstream);
     }
 
-    /// Its stage, and which instance of it.
+    /// Its stage and instance.
     pub(super) fn place(&self) -> (usize, usize) {
         (self.stage, self.instance)
     }
@@ -240,7 +242,7 @@ impl FlowTask {
         self.waits_for_commit
     }
 
-    /// The newest barrier of which its sink has made the checkpoint final; [`u64::MAX`] once it has ended.
+    /// The newest barrier whose checkpoint its sink has committed; [`u64::MAX`] once the task has ended.
     pub(super) fn final_to(&self) -> u64 {
         self.final_to.load(Ordering::Acquire)
     }
@@ -250,12 +252,13 @@ impl FlowTask {
         self.aligned.is_some()
     }
 
-    /// Lets it look for work.
+    /// Schedules the task for the first time.
     pub(super) fn begin(self: &Arc<Self>) {
         self.schedule();
     }
 
-    /// Lets it look whether it can go on, or has to let go. Where workers are stopping nobody would run it.
+    /// Makes the task check whether it can go on or must release its resources. Workers that are stopping would not run
+    /// it.
     pub(super) fn wake(self: &Arc<Self>) {
         if !self.host.closing.has_begun() {
             self.schedule();
@@ -272,12 +275,12 @@ impl FlowTask {
         self.inbox.has_room()
     }
 
-    /// Lets the scheduler know that it has work: see [`Host::schedule`].
+    /// Tells the scheduler that the task has work: see [`Host::schedule`].
     pub(crate) fn schedule(self: &Arc<Self>) {
         self.host.schedule(self);
     }
 
-    /// One step: what is in hand, or else rows of a source or what waits. `None` if there was nothing.
+    /// One step: the work in the stage, or else rows of a source or of the inbox. `None` if there was nothing to do.
     fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
         let now_us = self.host.clock.now_us();
         let mut given = Some(0);
@@ -287,7 +290,7 @@ impl FlowTask {
                 None => self.give_of_inbox(core),
             };
             self.note_refusals(core)?;
-            // What came just now may lie behind a barrier that was committed since this was last looked at.
+            // An element taken just now may lie behind a barrier that was committed since the last check.
             self.go_on(core);
         }
         if core.stage.has_work() && !core.checkpoints.is_committing() {
@@ -296,11 +299,11 @@ impl FlowTask {
         Ok(given)
     }
 
-    /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end. The
-    /// rows, or `None` if there is nothing.
+    /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end.
+    /// Returns the number of rows, or `None` if there is nothing.
     fn give_of_sources(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
         let Core { feed: Some(feed), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
-        // Without a timer where they rest or are held: whoever lets them go on wakes it, and it asks at once.
+        // Resting or paused sources need no timer: the call that lets them go on wakes the task, which polls at once.
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         let is_stopping = self.flow.stopping.load(Ordering::Acquire);
         let wanted = self.flow.barrier.wanted();
@@ -349,7 +352,7 @@ impl FlowTask {
         Ok(rows)
     }
 
-    /// How far its sources are, for those who wait for them.
+    /// Reports how far its sources have come, for tasks that wait for them.
     fn note_reached(&self, time_us: Option<i64>) {
         if self.aligned.is_some_and(|place| self.flow.alignment.reached(place, time_us)) {
             self.flow.wake_sources();
@@ -361,7 +364,7 @@ impl FlowTask {
         self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, feed.batch_us()))
     }
 
-    /// Gives the stage what waits: the rows, or `None` if nothing does.
+    /// Gives the stage what waits in the inbox. Returns the number of rows, or `None` if nothing waits.
     fn give_of_inbox(&self, core: &mut Core) -> Option<usize> {
         if self.inbox.take(self.flow.limits.batch_rows, &mut core.taken) {
             let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
@@ -381,8 +384,8 @@ impl FlowTask {
         Some(rows)
     }
 
-    /// Works off what was given. It stops where there is no room for what comes of more, where one element gives so
-    /// much that somebody else should have a turn, and at a barrier or the end, for which the sink is asked next.
+    /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
+    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
         core.stage.discard_open(!is_open_wanted);
@@ -400,7 +403,7 @@ impl FlowTask {
         }
     }
 
-    /// Runs operators and sends on or writes what comes out.
+    /// Runs operators, and sends or writes their output.
     fn run_stage(
         &self,
         core: &mut Core,
@@ -443,7 +446,8 @@ impl FlowTask {
         self.note_refusals(core)
     }
 
-    /// Counts what was refused, and sends it where it goes: before the barrier, behind which it would count twice.
+    /// Counts refusals and sends them to their sinks. This happens before the barrier; behind it they would count
+    /// twice.
     fn note_refusals(&self, core: &mut Core) -> Result<(), String> {
         if core.refusals.is_empty() {
             return Ok(());
@@ -472,7 +476,7 @@ impl FlowTask {
         Ok(())
     }
 
-    /// Notes how far it is, and sends what the sink has buffered on its way.
+    /// Updates the figures and flushes the sink.
     fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
         self.figures.lock().reached_us = core.stage.reached_us();
         match &mut core.sink {
@@ -485,10 +489,10 @@ impl FlowTask {
         let clock = &self.host.clock;
         let begun_us = clock.steady_us();
         let mut rows = 0;
-        // Each pass asks the sink at most once: to make a checkpoint final, to prepare one, or to finish.
+        // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
             self.go_on(core);
-            // Before it is looked whether there is room: sources let go of what they hold up also where nothing moves.
+            // Before the check for room: paused sources must release what they hold even when no rows move.
             if let Some(feed) = &mut core.feed {
                 feed.set_paused(self.flow.paused.load(Ordering::Acquire));
             }
@@ -502,7 +506,7 @@ impl FlowTask {
             if core.sink.as_ref().is_some_and(|sink| !sink.has_room()) {
                 break Activation::Blocked;
             }
-            // Whoever is full wakes this task; that it can go on is looked at once more when it has been run.
+            // A full target wakes this task. After the run, the task checks once more whether it can go on.
             if core.has_ended || !core.outputs.have_room() || self.flow.cancelled.load(Ordering::Acquire) {
                 break Activation::Ran(rows);
             }
@@ -514,8 +518,8 @@ impl FlowTask {
                 break Activation::Yielded(rows);
             }
         };
-        // What timers bring about after the barrier would be counted twice, here and by those behind it; and what the
-        // sink makes final comes first.
+        // Output of timers after the barrier would count twice, here and in the tasks behind it; and the sink's commit
+        // comes first.
         let is_at_barrier = core.checkpoints.has_captured(self.flow.barrier.wanted());
         if !is_at_barrier && self.go_on(core) {
             self.commit(core)?;
@@ -530,12 +534,12 @@ impl FlowTask {
 
     fn note_deadline(&self, core: &Core) {
         let of_operators = core.stage.deadline_us().unwrap_or(i64::MAX);
-        // Sources that may have something now need no timer: the task goes on by itself, or when its targets have room.
+        // Sources that may have rows now need no timer: the task goes on by itself, or when its targets have room.
         let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
             SOURCES_READY => i64::MAX,
             at_us => at_us,
         };
-        // A sink that commits now and then is flushed also while nothing comes.
+        // A sink that commits now and then is flushed even while no rows come.
         let of_sink = match core.sink {
             Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
                 self.host.clock.now_us() + FINISHED_ASKED_US
@@ -591,16 +595,16 @@ impl Runnable for FlowTask {
     fn has_work(&self) -> bool {
         let core = match self.core.try_lock() {
             Some(core) => core,
-            // Another worker runs it already, and looks again when it has.
+            // Another worker runs the task already, and checks again when it is done.
             None if !self.standing.is_idle() => return false,
-            // Somebody takes its figures.
+            // A report is being made of the task.
             None => self.core.lock(),
         };
         if self.flow.cancelled.load(Ordering::Acquire) {
-            // It has to let go.
+            // The task must release its resources.
             return !core.has_ended;
         }
-        // Who waits for a device is run by the timer.
+        // A task that waits for a device is run by the timer.
         let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
@@ -626,12 +630,12 @@ impl Drop for FlowTask {
     }
 }
 
-/// The sink, if it makes rows final with checkpoints.
+/// The sink, if it is transactional.
 fn transactional(sink: &mut Option<Box<dyn Sink>>) -> Option<&mut dyn TransactionalSink> {
     sink.as_mut()?.transactional()
 }
 
-/// The beginning of a payload, for people.
+/// The beginning of a payload, for messages.
 fn excerpt(payload: &[u8]) -> String {
     const BYTES_MAX: usize = 80;
     let text = String::from_utf8_lossy(&payload[..payload.len().min(BYTES_MAX)]);

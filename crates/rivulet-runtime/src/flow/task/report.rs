@@ -1,4 +1,4 @@
-//! What a task says of what it did.
+//! The report of a task.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::FlowTask;
 use crate::flow::feed::Feed;
 use crate::flow::{FlowReport, TaskReport};
 
-/// How long who wants a report waits for a task that runs.
+/// How long a report waits for a task that runs.
 const REPORT_PATIENCE: Duration = Duration::from_millis(100);
 
 impl FlowTask {
-    /// Adds what it did to a report; of a task that runs for long, what it was when it last rested. It reads `source`,
-    /// if it reads one.
+    /// Adds what the task has done to a report; for a task that runs for long, some figures are those of its last rest.
+    /// The task reads `source`, if any.
     pub(in crate::flow) fn add_to(
         &self,
         source: Option<usize>,
         report: &mut FlowReport,
         progress: &mut Option<(u64, u64)>,
     ) {
-        // What costs more to find out is as it was when it last could be.
+        // Figures that need the lock are those of the last time it was free.
         let core = self.core.try_lock_for(REPORT_PATIENCE);
         let mut figures = self.figures.lock();
         if let Some(core) = core.as_ref().filter(|core| !core.has_ended) {
