@@ -1,9 +1,10 @@
-//! The task for which most events wait is run first (Fu et al., EdgeWise, ATC 2019): it is the one that holds up
+//! Runs the task with the most waiting events first (Fu et al., EdgeWise, ATC 2019): it is the task that holds up
 //! others.
 //!
-//! How many wait counts by its order of magnitude ([`level`]), so a task changes its place seldom. Among equals the
-//! task that came first is the first. A task may process what waited when it was taken; then all are compared again. A
-//! task of which nothing is known to wait, such as one that asks sources, comes last and has its time slice.
+//! The number of waiting events counts by its order of magnitude ([`level`]), so a task seldom changes its place. Among
+//! equals the task that came first goes first. A task may process what waited when it was taken; then all tasks are
+//! compared again. A task for which nothing is known to wait, such as a task that polls sources, comes last and gets
+//! its time slice.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +13,8 @@ use std::sync::Arc;
 use super::shared::{Shared, Waiting};
 use super::{Belonging, Policy, Runnable, level};
 
-/// Each time that so many tasks are taken, one of them is the task that has waited longest, however few events wait for
-/// it. So of `n` tasks each has its turn after at most `16 n` others.
+/// One in so many taken tasks is the task that has waited longest, however few events wait for it. So each of `n` tasks
+/// has its turn after at most `16 n` others.
 const OLDEST_EVERY: u64 = 16;
 
 /// A free worker takes the task with the most waiting events.
@@ -25,12 +26,12 @@ pub(super) static CONGESTION: Policy = Policy {
     make: |surroundings| Box::new(Shared::<Longest>::new(surroundings)),
 };
 
-/// Tasks by how much waits for them, and by when they came.
+/// Ready tasks, ordered by the number of waiting events and by arrival.
 #[derive(Default)]
 struct Longest {
-    /// By the number of their coming, which is their place.
+    /// By number of arrival, which is their [place](Standing::place).
     tasks: BTreeMap<u64, (Arc<dyn Runnable>, u32)>,
-    /// The level and the number of each, the next one last.
+    /// Level and number of each task; the next task is last.
     by_level: BTreeSet<(u32, Reverse<u64>)>,
     came: u64,
     taken: u64,
@@ -62,7 +63,7 @@ impl Waiting for Longest {
         let (task, level) = self.tasks.remove(&number)?;
         self.by_level.remove(&(level, Reverse(number)));
         task.standing().leave();
-        // More than waited when that was told last, and no more than twice as many.
+        // At least the number last reported, and at most twice as many.
         let events = if level == 0 { usize::MAX } else { 1_usize.checked_shl(level).unwrap_or(usize::MAX) };
         Some((task, events))
     }
@@ -83,7 +84,7 @@ mod tests {
         (0..count).map(|number| Arc::new(Idler { name: number.to_string(), ..Idler::default() })).collect()
     }
 
-    /// More events wait for a task, and it is handed in if it does not wait.
+    /// Reports waiting events for a task, and enters the task if it is not here yet.
     fn enter(tasks: &mut Longest, task: &Arc<Idler>, pending: usize) {
         if !task.standing().is_waiting() && !task.standing().claim() {
             task.standing().again();
@@ -101,7 +102,7 @@ mod tests {
         for (task, pending) in [(0, 1), (1, 5), (2, 900), (3, 4), (0, 2), (3, 4_000), (0, 1_000), (2, 7)] {
             enter(&mut tasks, &idlers[task], pending);
         }
-        // 900 and 1,000 are equally many.
+        // 900 and 1,000 have the same level.
         let order: Vec<usize> = std::iter::from_fn(|| leave(&mut tasks)).collect();
         assert_eq!(order, [3, 0, 2, 1]);
         assert_eq!((tasks.waiting(), tasks.by_level.len()), (0, 0));
@@ -131,7 +132,7 @@ mod tests {
             steps in proptest::collection::vec((0usize..12, 0usize..5_000), 0..400)
         ) {
             let (mut tasks, idlers) = (Longest::default(), idlers(10));
-            // Task and level, in the order of their coming.
+            // Task and level, in the order of arrival.
             let mut model: Vec<(usize, u32)> = Vec::new();
             let mut taken = 0;
             for (task, pending) in steps {

@@ -1,12 +1,13 @@
 //! Which task runs next, where, and for how long: one trait, several policies.
 //!
-//! A task is handed to [`Scheduler::ready`] when its inbox turns from empty to non-empty or a timer of it is due, and
-//! again when its budget ended before its inbox was empty. From then on until it has run it is *scheduled*, which its
-//! [`Standing`] says. So what a scheduler keeps is bounded by the number of tasks. No scheduler locks an inbox or looks
-//! at all tasks: the caller tells it how much waits.
+//! A task is handed to [`Scheduler::ready`] when its inbox turns from empty to non-empty or one of its timers is due,
+//! and again when its budget ended before its inbox was empty. From then until it has run, the task is *scheduled*; its
+//! [`Standing`] says so. So what a scheduler keeps is bounded by the number of tasks. No scheduler locks an inbox or
+//! scans all tasks: the caller reports how much waits.
 //!
-//! What a policy needs of the workers stands in its [`Policy`]; nothing else asks which policy it is. A policy that can
-//! be configured is one file here and its place in [`Policy::ALL`]; one for comparison is made where it is used.
+//! What a policy needs of the workers is in its [`Policy`]; no other code asks which policy is in use. A policy that
+//! can be configured is one file here and an entry in [`Policy::ALL`]. A policy for comparison is made where it is
+//! used.
 
 mod stepped;
 mod congestion;
@@ -26,36 +27,37 @@ pub(crate) use stepped::{STEPPED, Stepped};
 
 use crate::Activation;
 
-/// How long tasks are handed out once the process is stopping: under load a queue never becomes empty by itself.
+/// How long tasks are still handed out while the process is stopping: under load a queue never becomes empty by itself.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// What a scheduler hands out: a task of a group, or of a big query.
+/// A task that a scheduler hands out: of a group, or of a big query.
 pub trait Runnable: Send + Sync {
-    /// The name of the application or query, for people.
+    /// The name of the application or query, for messages.
     fn name(&self) -> &str;
 
-    /// The worker that it belongs to, where tasks do.
+    /// The worker that the task belongs to, where tasks belong to workers.
     fn worker(&self) -> usize;
 
-    /// Whether it waits for a worker or runs.
+    /// Whether the task waits for a worker or runs.
     fn standing(&self) -> &Standing;
 
-    /// About how many events or rows wait for it: a number that is read without a lock.
+    /// About how many events or rows wait for the task: a number that is read without a lock.
     fn pending(&self) -> usize;
 
-    /// Works until nothing waits any more or the budget is spent. One worker at a time calls it; a second caller waits.
+    /// Works until nothing waits or the budget is spent. One worker at a time calls it; a second caller waits.
     fn run(&self, budget: Budget) -> Activation;
 
-    /// Whether it could do anything now. Asked after it has run: what comes later schedules it.
+    /// Whether the task could do anything now. Asked after it has run; later work schedules the task.
     fn has_work(&self) -> bool;
 }
 
-/// For how much work a task gets its worker. It is looked at between two batches, so a task processes at least one.
+/// How much a task may do before it returns its worker. It is checked between two batches, so a task processes at least
+/// one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Events or rows.
+    /// The most events or rows.
     pub events: usize,
-    /// Time.
+    /// The most time.
     pub time: Duration,
 }
 
@@ -68,7 +70,7 @@ impl Budget {
         Self { events: usize::MAX, time }
     }
 
-    /// Whether a task that has processed so many events in so many microseconds has to stop.
+    /// Whether a task that has processed this many events in this many microseconds must return its worker.
     pub fn is_spent(&self, events: usize, elapsed_us: i64) -> bool {
         events >= self.events || Duration::from_micros(elapsed_us.max(0) as u64) >= self.time
     }
@@ -76,37 +78,37 @@ impl Budget {
 
 /// Gives a worker its next task.
 pub trait Scheduler: Send + Sync {
-    /// A task has work; about `pending` events wait for it. However often this is called, the task is handed out once:
-    /// a further call says that more events wait now. While the task runs, a call changes nothing.
+    /// Reports that a task has work: about `pending` events wait for it. However often this is called, the task is
+    /// handed out once; a further call updates the number of events. While the task runs, a call changes nothing.
     fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
 
     /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
     /// stopping, or this worker was removed.
     fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
 
-    /// Tasks that wait for a worker.
+    /// The number of tasks that wait for a worker.
     fn waiting(&self) -> usize;
 
-    /// One more worker, and its number. Workers are numbered from 0.
+    /// Adds a worker and returns its number. Workers are numbered from 0.
     fn add_worker(&self) -> usize;
 
-    /// A worker is not needed any more: nothing will become ready for it.
+    /// Removes a worker that is not needed any more: no task will become ready for it.
     fn remove_worker(&self, worker: usize);
 
     /// Wakes every worker, after [`Closing`] has begun.
     fn wake_all(&self);
 
-    /// Forgets every task that waits, once no worker is left.
+    /// Drops every waiting task, once no worker is left.
     fn clear(&self);
 }
 
-/// The order of magnitude of a number of events that wait: 0 for none, and one more with each power of two. Schedulers
-/// are told when it rises, not of each event.
+/// The order of magnitude of a number of waiting events: 0 for none, and one more with each power of two. Schedulers
+/// are told when the level rises, not of each event.
 pub fn level(pending: usize) -> u32 {
     usize::BITS - pending.leading_zeros()
 }
 
-/// Whether the process is stopping, and how far that is.
+/// Whether the process is stopping, and since when.
 #[derive(Debug, Default)]
 pub struct Closing(OnceLock<Instant>);
 
@@ -115,12 +117,12 @@ impl Closing {
         self.0.get_or_init(|| Instant::now() + DRAIN_MAX);
     }
 
-    /// Whether it is: workers finish what is ready and then end.
+    /// Whether the process is stopping: workers finish the ready tasks and then end.
     pub fn has_begun(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// Whether nothing is handed out any more, done or not.
+    /// Whether the time for that is over: no task is handed out any more, even if some are ready.
     pub fn is_over(&self) -> bool {
         self.0.get().is_some_and(|end| Instant::now() >= *end)
     }
@@ -189,7 +191,7 @@ mod tests {
             assert!(!idler.standing.claim(), "{policy:?}: it runs");
             assert_eq!(scheduler.waiting(), 0, "{policy:?}: it runs");
             idler.standing.again();
-            // What is told of a task before its worker gives it back counts as if the worker had done so.
+            // A report that comes before the worker returns the task counts as if the worker had made it.
             scheduler.ready(task.clone(), 8);
             scheduler.ready(task, 9);
             assert_eq!(scheduler.waiting(), 1, "{policy:?}");

@@ -1,4 +1,4 @@
-//! A queue for each worker: a task stays where its state is warm.
+//! A queue for each worker, so that a task stays where its state is warm.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
 
-/// Each task belongs to a worker, which runs its tasks first in, first out. A worker that has nothing to do helps the
-/// others.
+/// Each task belongs to a worker, which runs its tasks first in, first out. An idle worker helps the others.
 pub(super) static GROUP: Policy = Policy {
     name: "group",
     help: "its own first, then those of others",
@@ -19,7 +18,7 @@ pub(super) static GROUP: Policy = Policy {
     make: |surroundings| Box::new(Owned::new(true, surroundings)),
 };
 
-/// The same, and no worker runs a task of another: the balancer alone evens out load.
+/// The same, but no worker runs a task of another: only the balancer evens out the load.
 pub(super) static PINNED: Policy = Policy {
     name: "pinned",
     help: "its own only",
@@ -28,21 +27,21 @@ pub(super) static PINNED: Policy = Policy {
     make: |surroundings| Box::new(Owned::new(false, surroundings)),
 };
 
-/// From so many waiting tasks on, a push wakes another worker to help: a single one is run sooner by its owner than by
-/// somebody who must be woken.
+/// With this many waiting tasks, a push wakes another worker to help. A single task is run sooner by its owner than by
+/// a worker that must be woken first.
 const HELP_FROM: usize = 2;
 
-/// The same for a worker on another node: it is farther from the memory of the task.
+/// The same for a worker on another memory node, which is farther from the state of the task.
 const HELP_FAR_FROM: usize = 4;
 
 /// Ready tasks by the worker that owns them, first in, first out.
 pub struct Owned {
     queues: boxcar::Vec<Queue>,
-    /// Whether a worker without tasks takes those of others.
+    /// Whether an idle worker takes tasks of others.
     helps: bool,
-    /// The node of each worker, where there is more than one.
+    /// The memory node of each worker, where there is more than one node.
     nodes: Vec<usize>,
-    /// Workers asleep, so that nobody looks for one where there is none.
+    /// The number of sleeping workers, so that no one is looked for when there is none.
     asleep: AtomicUsize,
     time_slice: Duration,
     closing: Arc<Closing>,
@@ -70,12 +69,13 @@ impl State {
 }
 
 impl Owned {
-    /// Without workers; `helps` says whether those without tasks take those of others.
+    /// A scheduler without workers yet. `helps` says whether idle workers take tasks of others.
     pub fn new(helps: bool, Surroundings { closing, nodes, time_slice }: Surroundings) -> Self {
         Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), time_slice, closing }
     }
 
-    /// The oldest task of the longest other queue; of a worker on another node only if none near has any.
+    /// Takes the oldest task of the longest queue of another worker; from another memory node only if no near queue has
+    /// any.
     fn help(&self, worker: usize) -> Option<Arc<dyn Runnable>> {
         let longest = |is_near: bool| {
             let others = self.queues.iter().filter(|(other, _)| *other != worker);
@@ -91,7 +91,7 @@ impl Owned {
         self.nodes.get(one) == self.nodes.get(other)
     }
 
-    /// Wakes a worker that sleeps because tasks wait for one that is busy; one on its node if there is any.
+    /// Wakes a sleeping worker, on the same memory node if possible, because tasks wait for a busy one.
     fn wake_a_helper(&self, busy: usize, waiting: usize) {
         let asleep = |is_near: bool| {
             let mut others = self.queues.iter().filter(|(other, _)| *other != busy);
@@ -163,7 +163,7 @@ impl Scheduler for Owned {
 
     fn wake_all(&self) {
         for (_, queue) in &self.queues {
-            // Under the lock: a worker that has just looked sleeps already.
+            // Notifying under the lock: a worker that has just looked at its queue is already asleep.
             let _state = queue.state.lock();
             queue.came.notify_all();
         }

@@ -1,4 +1,4 @@
-//! What a policy is to everybody but its scheduler.
+//! A scheduling policy, as everything but its scheduler sees it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use super::{Closing, Scheduler, congestion, owned};
 
-/// Which task a worker runs next, where and for how long: a name, what that needs of the workers, and how its scheduler
-/// is made.
+/// Which task a worker runs next, where and for how long: a name, what the policy needs of the workers, and how its
+/// scheduler is made.
 pub struct Policy {
-    /// The name in configurations.
+    /// Its name in configurations.
     pub name: &'static str,
-    /// Which task a worker runs next, in a few words.
+    /// What it runs next, in a few words.
     pub help: &'static str,
     /// Whether a task belongs to a worker.
     pub belonging: Belonging,
-    /// Whether the order depends on how much waits: [`Scheduler::ready`] is then called again whenever the order of
-    /// magnitude of that rises.
+    /// Whether the order depends on how much waits. If so, [`Scheduler::ready`] is called again whenever the order of
+    /// magnitude rises.
     pub follows_pending: bool,
     /// Makes its scheduler.
     pub make: fn(Surroundings) -> Box<dyn Scheduler>,
@@ -26,29 +26,29 @@ pub struct Policy {
 /// Whether a task belongs to a worker.
 #[derive(Clone, Copy, Debug)]
 pub enum Belonging {
-    /// To none: any worker runs it.
+    /// To none: any worker runs any task.
     Nobody,
-    /// To one, with others; the balancer evens out the load between workers.
+    /// To a worker that has several tasks; the balancer evens out the load between workers.
     Balanced,
-    /// To one that has no other: workers come and go with tasks. There are no more of them than this says once, at the
-    /// start.
+    /// To a worker that has only this task: workers are added and removed with tasks. The function gives the most
+    /// workers there may be; it is called once, at the start.
     Own(fn() -> ThreadLimit),
 }
 
-/// How many threads may be started, and what would be in the way of more.
+/// How many threads may be started, and what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLimit {
-    /// Threads in all.
+    /// The most threads in all.
     pub threads_max: usize,
-    /// The setting of the system that allows no more, for people.
+    /// The setting of the system that limits them, for messages.
     pub bounded_by: &'static str,
 }
 
-/// What a scheduler is made for.
+/// The environment of a scheduler.
 pub struct Surroundings {
     /// Whether the process is stopping.
     pub closing: Arc<Closing>,
-    /// The nodes of the workers, where there is more than one.
+    /// The memory nodes of the workers, where there is more than one node.
     pub nodes: Vec<usize>,
     /// How long a worker stays with a task while others wait.
     pub time_slice: Duration,
@@ -58,7 +58,7 @@ impl Policy {
     /// Every policy that can be configured.
     pub const ALL: [&'static Self; 3] = [&owned::GROUP, &owned::PINNED, &congestion::CONGESTION];
 
-    /// The names of these.
+    /// The names of all policies that can be configured.
     pub fn names() -> String {
         Self::ALL.map(|policy| policy.name).join(", ")
     }
@@ -68,12 +68,12 @@ impl Policy {
         !matches!(self.belonging, Belonging::Nobody)
     }
 
-    /// Whether load is evened out between workers: tasks belong to one, and each worker may have several.
+    /// Whether the balancer evens out load: each task belongs to a worker, and a worker may have several.
     pub(crate) fn is_balanced(&self) -> bool {
         matches!(self.belonging, Belonging::Balanced)
     }
 
-    /// How many workers there may be, where each task has its own.
+    /// The limit of workers, where each task has its own.
     pub(crate) fn thread_limit(&self) -> Option<fn() -> ThreadLimit> {
         match self.belonging {
             Belonging::Own(limit) => Some(limit),
@@ -93,7 +93,7 @@ impl Default for &'static Policy {
     }
 }
 
-/// Policies go by their names.
+/// Policies are equal if their names are.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

@@ -8,15 +8,15 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Budget, Closing, Runnable, Scheduler, Surroundings};
 
-/// The tasks that wait for any worker, and the order in which they are taken.
+/// The ready tasks of all workers, and the order in which they are taken.
 pub trait Waiting: Default + Send {
-    /// A task has work, and about `pending` events wait for it. If it is here already, that is all that is new.
+    /// Enters a task for which about `pending` events wait. If the task is here already, only the number is updated.
     fn enter(&mut self, task: Arc<dyn Runnable>, pending: usize);
 
-    /// Takes the next one, and how many events it gets.
+    /// Takes the next task, and the number of events it may process.
     fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)>;
 
-    /// How many there are.
+    /// The number of tasks.
     fn waiting(&self) -> usize;
 }
 
@@ -32,12 +32,12 @@ pub struct Shared<W> {
 #[derive(Default)]
 struct State<W> {
     tasks: W,
-    /// Workers asleep; nobody is woken when there is none.
+    /// The number of sleeping workers; without any, no worker is woken.
     asleep: usize,
 }
 
 impl<W: Waiting> Shared<W> {
-    /// Without tasks and workers.
+    /// A scheduler without tasks and workers.
     pub fn new(Surroundings { closing, time_slice, .. }: Surroundings) -> Self {
         Self { state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), time_slice, closing }
     }
@@ -76,11 +76,11 @@ impl<W: Waiting> Scheduler for Shared<W> {
         self.workers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Such workers are not removed.
+    /// Workers without tasks of their own are not removed.
     fn remove_worker(&self, _worker: usize) {}
 
     fn wake_all(&self) {
-        // Under the lock: a worker that has just looked sleeps already.
+        // Notifying under the lock: a worker that has just looked at the queue is already asleep.
         let _state = self.state.lock();
         self.came.notify_all();
     }

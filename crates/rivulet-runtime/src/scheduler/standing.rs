@@ -1,27 +1,27 @@
-//! Where a task stands between those who give it work, its scheduler and its worker.
+//! The state of a task between those who give it work, its scheduler and its worker.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Nothing is known to wait for it.
+/// No work is known.
 const IDLE: u8 = 0;
-/// It has work, and its scheduler is about to be told.
+/// There is work, and the scheduler is about to be told.
 const DUE: u8 = 1;
-/// Its scheduler has it.
+/// The scheduler has the task.
 const WAITING: u8 = 2;
-/// A worker has it, or had it and its sink has no room.
+/// A worker runs the task, or has run it and its sink has no room.
 const RUNNING: u8 = 3;
 
-/// Where a task stands. The caller that finds it idle hands it to the scheduler, and a scheduler takes it in only then.
-/// So it waits once.
+/// The state of a task. Only the caller that finds the task idle hands it to the scheduler, and the scheduler accepts
+/// it only then. So the task waits in one place.
 #[derive(Debug, Default)]
 pub struct Standing {
     state: AtomicU8,
-    /// Where the scheduler keeps it. Read and written under the scheduler's lock only.
+    /// A note of the scheduler about where it keeps the task. Used under the scheduler's lock only.
     place: AtomicU64,
 }
 
 impl Standing {
-    /// For [`Scheduler::ready`](super::Scheduler::ready): takes the task in; false if it waits or runs already.
+    /// For [`Scheduler::ready`](super::Scheduler::ready): accepts the task; false if it already waits or runs.
     pub fn enter(&self) -> bool {
         self.state.compare_exchange(DUE, WAITING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -31,40 +31,40 @@ impl Standing {
         self.state.store(RUNNING, Ordering::Release);
     }
 
-    /// Whether a scheduler has it.
+    /// Whether a scheduler has the task.
     pub fn is_waiting(&self) -> bool {
         self.state.load(Ordering::Acquire) == WAITING
     }
 
-    /// Where its scheduler keeps it: what that has noted last.
+    /// The scheduler's last note.
     pub fn place(&self) -> u64 {
         self.place.load(Ordering::Relaxed)
     }
 
-    /// Notes where its scheduler keeps it.
+    /// Sets the scheduler's note.
     pub fn set_place(&self, place: u64) {
         self.place.store(place, Ordering::Relaxed);
     }
 
-    /// Turns it from idle to due; false if it is not idle. Whoever does is to call the scheduler.
+    /// Turns the task from idle to due; false if it was not idle. On true, the caller must call the scheduler.
     ///
-    /// It is in one order with [`Standing::release`] and the look at the work behind that. So either the worker sees
+    /// The memory order is that of [`Standing::release`] and of the check for work behind it. So either the worker sees
     /// the work, or the caller sees that the task is idle.
     pub(crate) fn claim(&self) -> bool {
         self.state.compare_exchange(IDLE, DUE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// It is to be handed to the scheduler once more by its worker.
+    /// The worker will hand the task to the scheduler once more.
     pub(crate) fn again(&self) {
         self.state.store(DUE, Ordering::Release);
     }
 
-    /// It has been run to its end.
+    /// The worker is done with the task.
     pub(crate) fn release(&self) {
         self.state.store(IDLE, Ordering::SeqCst);
     }
 
-    /// Whether nobody has it.
+    /// Whether neither a scheduler nor a worker has the task.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.load(Ordering::Acquire) == IDLE
     }

@@ -1,4 +1,4 @@
-//! The scheduler of workers without threads: what is ready waits until somebody chooses among it.
+//! The scheduler of an engine without threads: ready tasks wait until the caller chooses one.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::{Belonging, Budget, Policy, Runnable, Scheduler};
 
-/// The policy of whoever runs tasks by hand. It is not among those that can be configured.
+/// The policy of a stepped engine. It cannot be configured.
 pub(crate) static STEPPED: Policy = Policy {
     name: "stepped",
     help: "the one that somebody chooses",
@@ -15,12 +15,12 @@ pub(crate) static STEPPED: Policy = Policy {
     make: |_| Box::new(Arc::<Stepped>::default()),
 };
 
-/// What is ready, in the order in which it came.
+/// Ready tasks, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct Stepped(Mutex<Vec<Arc<dyn Runnable>>>);
 
 impl Stepped {
-    /// Takes one of those that are ready: `choose` is told how many there are, and says which.
+    /// Takes a ready task: `choose` gets their number and returns an index.
     pub(crate) fn take(&self, choose: impl FnOnce(usize) -> usize) -> Option<Arc<dyn Runnable>> {
         let mut ready = self.0.lock();
         let count = ready.len();

@@ -1,26 +1,23 @@
-//! What is known in memory of the queries in the spilled task of a group: their slots in the group, and when they want
-//! to wake.
+//! The data in memory about queries in the spilled task of a group: their slots in the group, and their timers.
 
 use rivulet_dataflow::Slot;
 
 /// A time that never comes.
 pub(crate) const NEVER: i64 = i64::MAX;
 
-/// By slot of the spilled task, for a group.
+/// By slot of a group's spilled task.
 #[derive(Default)]
 pub(crate) struct Alarms {
     /// The query's slot in the group.
     outer: Vec<Slot>,
-    /// When something is due for the query although no event comes; shorter than `outer` if nothing is for the last
-    /// ones.
+    /// When the query's next timer is due; shorter than `outer` if the last queries have none.
     at_us: Vec<i64>,
-    /// No alarm is earlier. Exact after [`Alarms::due`], a lower bound once alarms were cleared; 0 as long as none was
-    /// ever set.
+    /// A lower bound of all timers, exact after [`Alarms::due`]; 0 as long as none was ever set.
     earliest_us: i64,
 }
 
 impl Alarms {
-    /// A query has come to the spilled task.
+    /// A query moved to the spilled task.
     pub(crate) fn set(&mut self, slot: Slot, outer: Slot, at_us: i64) {
         let place = slot as usize;
         if place >= self.outer.len() {
@@ -37,7 +34,7 @@ impl Alarms {
         self.at_us[place] = at_us;
     }
 
-    /// Queries have left the spilled task.
+    /// Queries left the spilled task.
     pub(crate) fn clear(&mut self, slots: &[Slot]) {
         for &slot in slots {
             if let Some(at_us) = self.at_us.get_mut(slot as usize) {
@@ -46,12 +43,12 @@ impl Alarms {
         }
     }
 
-    /// No alarm is earlier than this; [`NEVER`] without any.
+    /// A lower bound of all timers; [`NEVER`] if there are none.
     pub(crate) fn earliest_us(&self) -> i64 {
         if self.at_us.is_empty() { NEVER } else { self.earliest_us }
     }
 
-    /// The slots, of the spilled task, that want to wake by `now_us`. They are due until they are cleared.
+    /// The slots of the spilled task with timers due by `now_us`. They stay due until they are cleared.
     pub(crate) fn due(&mut self, now_us: i64) -> Vec<Slot> {
         if self.earliest_us() > now_us {
             return Vec::new();

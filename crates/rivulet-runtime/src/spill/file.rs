@@ -1,7 +1,7 @@
-//! The file of spilled state: blocks of bytes that are written once, read, and given back.
+//! The file of spilled state: blocks of bytes that are written once, read, and freed.
 //!
-//! Space that was given back is used again, so the file is about as large as what is in it. The file has no name: it
-//! goes with the process, however that ends, because state in memory would be gone then as well.
+//! Freed space is used again, so the file is about as large as its content. The file has no name and disappears with
+//! the process, however the process ends: the state in memory would be lost then as well.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Space is given out in multiples of this, so that what one block leaves fits another.
+/// The unit of space, so that a freed block fits another one.
 const UNIT_BYTES: u64 = 4_096;
 
-/// Where a block lies in the file.
+/// The place of a block in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     offset: u64,
@@ -29,20 +29,20 @@ pub(crate) struct SpillFile {
     space: Mutex<Space>,
 }
 
-/// What of the file is in use.
+/// The used and free space of the file.
 #[derive(Debug, Default)]
 struct Space {
-    /// Where the last block ends.
+    /// The end of the last block.
     end: u64,
-    /// What is free before that: offset and length. No two touch each other.
+    /// The free extents before that, offset and length. No two are adjacent.
     free: BTreeMap<u64, u64>,
     free_bytes: u64,
 }
 
 impl SpillFile {
-    /// A new file in `folder`, which is made if need be. It never holds more than `bytes_max`.
+    /// Makes a file in `folder`, and the folder if it does not exist. The file never holds more than `bytes_max`.
     pub(crate) fn create(folder: &Path, bytes_max: u64) -> io::Result<Self> {
-        // Several files of one process may be made at the same time.
+        // A process may make several files at the same time.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl SpillFile {
         Ok(Self { file, bytes_max, space: Mutex::default() })
     }
 
-    /// Writes a block. It is not forced to disk: it has to outlive memory pressure, not the machine.
+    /// Writes a block. It is not forced to disk, because it need not survive a crash.
     pub(crate) fn write(&self, block: &[u8]) -> io::Result<Extent> {
         let bytes = u32::try_from(block.len()).map_err(|_| io::Error::other("a block is larger than 4 GiB"))?;
         let offset = self.space.lock().take(rounded(bytes), self.bytes_max).ok_or_else(|| {
@@ -75,19 +75,19 @@ impl SpillFile {
         Ok(block)
     }
 
-    /// Gives back the space of a block.
+    /// Frees a block.
     pub(crate) fn free(&self, extent: Extent) {
         let mut space = self.space.lock();
         let before = space.end;
         space.give(extent.offset, rounded(extent.bytes));
         if space.end < before {
-            // Space that cannot be given back to the disk is used again all the same. Under the lock, so that nobody
-            // writes there meanwhile.
+            // If the file cannot be truncated, its space is used again all the same. Under the lock, so that no block
+            // is written there meanwhile.
             let _ = self.file.set_len(space.end);
         }
     }
 
-    /// How many bytes blocks take.
+    /// The bytes that blocks occupy.
     pub(crate) fn used_bytes(&self) -> u64 {
         let space = self.space.lock();
         space.end - space.free_bytes
@@ -99,7 +99,7 @@ fn rounded(bytes: u32) -> u64 {
 }
 
 impl Space {
-    /// The first place with room for `bytes`.
+    /// The first free extent with room for `bytes`.
     fn take(&mut self, bytes: u64, end_max: u64) -> Option<u64> {
         let found = self.free.iter().find(|(_, room)| **room >= bytes).map(|(&offset, &room)| (offset, room));
         match found {

@@ -1,13 +1,13 @@
 //! Spilling: the state of queries that have been silent for a while waits on disk for their next event.
 //!
-//! Beside its tasks a group has a *spilled task*: a task whose queries have their parameters in memory and their state
-//! in a file ([`spilled`]). A silent query moves to the spilled task as it would to any other task. An event for it
-//! waits in the inbox of that task, and the spilled task's activation is to move the query, with its state and
-//! events, back to a task that works. So order is kept by what keeps it whenever queries move, and operators know
-//! nothing. Something that is due for a silent query at a known time wakes it like an event ([`alarms`]).
+//! Beside its tasks a group has a *spilled task*. Its queries have their parameters in memory and their state in a file
+//! ([`spilled`]). A silent query moves to the spilled task as it would move to any other task. An event for it waits in
+//! the inbox of that task. An activation of the spilled task moves the query, with its state and events, back to a
+//! working task. So order is kept by the same code as for every move of a query, and operators know nothing of
+//! spilling. A due timer wakes a silent query like an event ([`alarms`]).
 //!
-//! A disk that is full or fails costs nothing but memory: the queries stay where they are. State that cannot be read
-//! back is lost, logged and counted, and its query starts anew.
+//! A disk that is full or fails costs only memory: the queries stay where they are. State that cannot be read back is
+//! lost, logged and counted, and its query begins anew.
 
 pub(crate) mod alarms;
 pub(crate) mod file;
@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use file::SpillFile;
 
-/// In how many steps the time is measured after which a silent query is spilled. More would cost more sweeps, fewer
-/// would spill some queries later than they could be.
+/// The number of sweeps in the time after which a silent query is spilled. More sweeps cost more; with fewer, some
+/// queries are spilled later than they could be.
 pub(crate) const SWEEPS: u8 = 4;
 
 /// How often queries are swept while memory is short.
 const SWEEP_PERIOD_PRESSED: Duration = Duration::from_secs(1);
 
-/// Where the state of silent queries goes, and when. One for all groups of a process.
+/// Settings of spilling, and the file. One for all groups of a process.
 pub struct Spill {
     pub(crate) file: Arc<SpillFile>,
     after: Duration,
@@ -35,8 +35,8 @@ pub struct Spill {
 
 impl Spill {
     /// Spills queries that have been silent for `after` (up to a quarter longer) into a file in `folder` of at most
-    /// `bytes_max` bytes. While `is_pressed` says that memory is short, those that have been silent for some seconds;
-    /// it is asked a few times a second.
+    /// `bytes_max` bytes. While `is_pressed` says that memory is short, some seconds of silence are enough; it is
+    /// called a few times a second.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -55,7 +55,7 @@ impl Spill {
         self.file.used_bytes()
     }
 
-    /// How long to wait between two sweeps, as things are.
+    /// The present time between two sweeps.
     pub(crate) fn sweep_period(&self) -> Duration {
         let period = self.after / u32::from(SWEEPS);
         if period > SWEEP_PERIOD_PRESSED && (self.is_pressed)() { SWEEP_PERIOD_PRESSED } else { period }
@@ -68,17 +68,17 @@ impl std::fmt::Debug for Spill {
     }
 }
 
-/// What became of a group's silent queries.
+/// Counts of a group's silent queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpillStatus {
-    /// Queries whose state is on disk now.
+    /// Queries whose state is spilled now.
     pub queries: u64,
-    /// How often the state of a query went to disk.
+    /// How often the state of a query was spilled.
     pub spilled: u64,
-    /// How often it came back.
+    /// How often the state of a query came back.
     pub woken: u64,
-    /// How often spilling had to stop because the disk was full or failed.
+    /// How often spilling stopped because the disk was full or failed.
     pub failures: u64,
-    /// Queries that started anew because their state could not be read back.
+    /// Queries that began anew because their state could not be read back.
     pub lost: u64,
 }

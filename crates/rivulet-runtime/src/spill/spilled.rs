@@ -1,8 +1,7 @@
-//! The state of one operator, of queries in the spilled task: on disk, and by slot a number of four bytes that says
-//! where.
+//! The state of one operator for the queries in the spilled task: on disk, with four bytes in memory for each slot.
 //!
-//! It is an operator itself, one that exports what the file has and imports into the file. So a query goes to the
-//! spilled task and comes back in the same way as it moves between two tasks.
+//! It is an operator itself, which exports state from the file and imports state into it. So a query moves to the
+//! spilled task and back in the same way as between any two tasks.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use rivulet_dataflow::{
 use super::alarms::{Alarms, NEVER};
 use super::file::{Extent, SpillFile};
 
-/// How many slots share a block. Fewer would cost more for the form of each block, more for reading one of them.
+/// How many slots share a block. Smaller blocks have more overhead; larger ones take longer to read.
 const BLOCK_SLOTS: usize = 128;
 
 /// The block of a slot without state.
@@ -23,9 +22,9 @@ const NONE: u32 = u32::MAX;
 /// A frame in the file.
 struct Block {
     extent: Extent,
-    /// Slots whose state was written.
+    /// Slots whose state was written to it.
     written: u32,
-    /// Those of them whose state is still here.
+    /// Slots whose state is still live.
     live: u32,
 }
 
@@ -33,9 +32,9 @@ pub(crate) struct SpilledState {
     file: Arc<SpillFile>,
     blocks: Vec<Option<Block>>,
     free: Vec<u32>,
-    /// By slot: its block.
+    /// The block of each slot.
     by_slot: Vec<u32>,
-    /// When slots want to wake; kept by one of a chain's operators, for all of them.
+    /// The timers of slots, kept by one operator of the chain for all of them.
     alarms: Option<Arc<Mutex<Alarms>>>,
 }
 
@@ -70,7 +69,7 @@ impl SpilledState {
         })
     }
 
-    /// Forgets the state of slots. Blocks of which less than half is left are written again without the rest.
+    /// Drops the state of slots. A block that is less than half live is rewritten without the rest.
     fn forget(&mut self, slots: &[Slot]) {
         let mut touched = Vec::new();
         for &slot in slots {
@@ -91,7 +90,7 @@ impl SpilledState {
             } else if live * 2 < written
                 && let Err(error) = self.rewrite(number)
             {
-                // What is left stays where it is; it only takes more room than it has to.
+                // The live state stays where it is, and takes more room than needed.
                 tracing::debug!("a block of spilled state stays as it is: {error}");
             }
         }
@@ -211,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Two rows of state for each of these slots.
+    /// Two rows of state for each slot.
     fn frame(slots: impl Iterator<Item = Slot>) -> StateFrame {
         let slots: Vec<Slot> = slots.flat_map(|slot| [slot, slot]).collect();
         let schema = Schema::new(vec![
@@ -247,7 +246,7 @@ mod tests {
         assert!(state.blocks.iter().flatten().all(|block| block.live * 2 >= block.written));
         let left = state.export_state(&StateSelection::All).unwrap().unwrap();
         assert_eq!(left, frame((0..1_000).step_by(4)));
-        // The same slot once more: the later state counts.
+        // The same slot again: the later state counts.
         state.import_state(&frame([4, 8].into_iter())).unwrap();
         assert_eq!(state.export_state(&StateSelection::All).unwrap().unwrap().rows.num_rows(), 500);
         drop(state);
