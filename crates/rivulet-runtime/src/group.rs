@@ -1,14 +1,14 @@
 //! A group: the queries of one application that run together, as one dataflow over a table of slots.
 //!
-//! A group has one task until load makes it worth more: then queries are moved to a second one, with their state and
-//! their waiting events. The sources notice nothing, for a slot of the group stays what it is; where its query runs is
-//! its *place*, and every push looks there. As long as there never was a second task a query's place is its slot, and
-//! nobody has to look.
+//! A group has one task until the load is worth more. Then queries are moved to a second task, with their state and
+//! their waiting events. Sources notice nothing, because a slot of the group never changes. The task and slot where its
+//! query runs is its *place*, and every push looks it up. As long as there never was a second task, the place of a
+//! query is its slot, and no lookup is needed.
 //!
-//! [`moves`] has how queries move between tasks, [`rows`] how rows that are decoded already reach them,
-//! [`spilled_task`] how silent ones leave memory and come back, [`shared_slots`] how equal ones share a slot,
-//! [`alter`] how they get other values, [`snapshot`] what a checkpoint saves of them and how it comes back,
-//! [`migration`] how all of them go over to the group of a new version of their application.
+//! [`moves`] has how queries move between tasks, [`rows`] how decoded rows reach them, [`spilled_task`] how silent
+//! queries leave memory and come back, [`shared_slots`] how equal queries share a slot, [`alter`] how their parameters
+//! change, [`snapshot`] what a checkpoint saves and restores, [`migration`] how all queries move to the group of a new
+//! version of their application.
 
 mod alter;
 mod snapshot;
@@ -46,15 +46,15 @@ pub use migration::StateMigration;
 pub use shared_slots::Joined;
 pub use snapshot::{GroupSnapshot, Restored, Saved};
 
-/// Where the spilled task stands among the tasks.
+/// The index of the spilled task among the tasks.
 const SPILLED: usize = u32::MAX as usize - 1;
 
 /// A group's number, unique in the process.
 pub type GroupId = u32;
 
-/// What a group is made of.
+/// The parts of a group.
 pub struct GroupParts {
-    /// The application's name, for people.
+    /// The application's name, for messages.
     pub name: String,
     /// The names and types of the application's parameters.
     pub parameters: SchemaRef,
@@ -62,25 +62,23 @@ pub struct GroupParts {
     pub make: Box<dyn Fn() -> TaskParts + Send + Sync>,
     /// The bounds of the inbox of each task.
     pub limits: InboxLimits,
-    /// Which inputs read columns from the topics of their events: a bit for each, the lowest for the first. Of these
-    /// the topic waits with the event.
+    /// Which inputs declare columns of the topic: one bit for each, the lowest for the first. Their events wait with
+    /// their topics.
     pub topic_inputs: u32,
     /// The index of the event-time column, if the input has one.
     pub event_time_column: Option<usize>,
-    /// The most queries of one task, for comparison with engines that do not group; `None` for no bound.
+    /// The most queries of a task, for comparison with engines that do not group; `None` for no bound.
     pub task_queries_max: Option<usize>,
     /// The most events of one batch; `None` for the usual bound.
     pub batch_rows_max: Option<usize>,
-    /// Queries that are equal in these of the parameters give equal results, and may be computed once; `None` if none
-    /// may.
+    /// The parameters in which queries must be equal to share a slot; `None` if queries never share.
     pub equal_by: Option<Vec<usize>>,
-    /// How the dataflow runs as several instances side by side, if it can: a single query may have several workers
-    /// then.
+    /// How the dataflow runs as several instances side by side, if it can. Then a single query may use several workers.
     pub cut: Cut,
-    /// Whether the sink hands rows on to other groups, by [`Group::push_rows`]. Such a group has one task, for its
-    /// order is that of those behind it.
+    /// Whether the sink passes rows on to other groups, by [`Group::push_rows`]. Such a group has one task, whose order
+    /// the groups behind it rely on.
     pub passes_on: bool,
-    /// Whether the group can be [captured](Group::snapshot); it keeps some 16 bytes for each query then.
+    /// Whether the group can be [captured](Group::snapshot); it then keeps some 16 bytes for each query.
     pub is_checkpointed: bool,
 }
 
@@ -92,26 +90,26 @@ pub struct Group {
     topic_inputs: u32,
     task_queries_max: usize,
     host: Arc<Host>,
-    /// Never shrinks: a task whose queries went back to another one stays for the next split.
+    /// Tasks are never removed: a task that became empty waits for the next split.
     tasks: boxcar::Vec<Arc<Task>>,
-    /// Where silent queries are, once there were any.
+    /// The task of silent queries, once there were any.
     spilled_task: OnceLock<SpilledTask>,
-    /// Where the query of each slot is, once there are several tasks; before, it is in the same slot of the first.
-    /// Made, and changed, only under the locks of the inboxes concerned.
+    /// The place of each slot's query, once there are several tasks; before that, the same slot of the first task. Made
+    /// and changed only with the locks of all inboxes concerned.
     places: OnceLock<boxcar::Vec<AtomicU64>>,
-    /// Slots without a query, of those in `places`. Held by whoever changes which queries there are and where.
+    /// Unused slots of `places`. Its lock is held to add, remove or move queries.
     free: Mutex<Vec<Slot>>,
-    /// Which slots equal queries may share. Locked by whoever holds `free`.
+    /// Finds slots that equal queries may share. Locked only with `free` locked.
     shared_slots: Option<Mutex<SharedSlots>>,
-    /// The label of the queries that come first, until the group has a task.
+    /// The label of the first queries, until the group has a task.
     label: Mutex<Option<LabelHash>>,
-    /// Events that came for a query that was gone already.
+    /// Events of queries that had been removed.
     strays: AtomicU64,
-    /// How often queries have moved, to another task or another slot.
+    /// The number of moves of queries, to another task or another slot.
     moves: AtomicU64,
 }
 
-/// Where a query is: a task (or [`SPILLED`]), and its slot there.
+/// The place of a query: a task (or [`SPILLED`]) and its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     task: u32,
@@ -119,7 +117,7 @@ struct Place {
 }
 
 impl Place {
-    /// Of a slot that has no query.
+    /// The place of a slot without a query.
     const NOWHERE: u64 = u64::MAX;
 
     fn pack(self) -> u64 {
@@ -169,19 +167,18 @@ impl Group {
         })
     }
 
-    /// A group that no worker runs: whoever has it calls [`Group::run`].
+    /// A group that no worker runs: the caller calls [`Group::run`].
     pub fn stepped(parts: GroupParts, clock: Arc<dyn Clock>) -> Arc<Self> {
         Self::new(0, parts, Arc::new(Host::stepped(clock)))
     }
 
-    /// Lets silent queries of a group that was made [`stepped`](Group::stepped) be spilled, when
-    /// [`Group::spill_silent`] is called.
+    /// Enables spilling in a [`stepped`](Group::stepped) group, by calls of [`Group::spill_silent`].
     pub fn enable_spilling(&self, spill: Spill) {
         self.host.enable_spilling(spill);
     }
 
-    /// As [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a group that was made
-    /// [`stepped`](Group::stepped).
+    /// Does what [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a [`stepped`](Group::stepped)
+    /// group.
     pub fn hold_timers_at(&self, at_us: i64) {
         self.host.held_at_us.store(at_us, Ordering::Release);
     }
@@ -196,19 +193,18 @@ impl Group {
         &self.settings.name
     }
 
-    /// Whether it can be [captured](Group::snapshot).
+    /// Whether the group can be [captured](Group::snapshot).
     pub fn is_checkpointed(&self) -> bool {
         self.settings.is_checkpointed
     }
 
-    /// Whether queries may move between tasks; not where the number of queries of a task is given, nor in a group that
-    /// hands rows on.
+    /// Whether queries may move between tasks. They may not where the number of queries of a task is fixed, or in a
+    /// group that passes rows on.
     pub(crate) fn is_movable(&self) -> bool {
         self.task_queries_max == usize::MAX && !self.settings.passes_on
     }
 
-    /// From now on `upstream`, which hands rows on, does so to this group too: what is under way there is not overtaken
-    /// by timers.
+    /// Makes `upstream`, which passes rows on, pass them to this group too: timers here wait for rows in flight there.
     pub fn follow(&self, upstream: &Arc<Self>) {
         let mut all = self.settings.upstream.write();
         all.retain(|one| one.strong_count() > 0);
@@ -217,38 +213,38 @@ impl Group {
         }
     }
 
-    /// When the oldest of the events came that wait or are yet to be handed on; `i64::MAX` without any.
+    /// The arrival of the oldest event that waits or is still to be passed on; `i64::MAX` if there is none.
     pub(crate) fn oldest_us(&self) -> i64 {
         self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 
-    /// The lowest position in the log of the events that wait, or are yet to be handed on; `None` if none is in the
-    /// log. Whoever asks several groups asks those that hand rows on first.
+    /// The lowest log position of the events that wait or are still to be passed on; `None` if none is in the log. A
+    /// caller that asks several groups asks those that pass rows on first.
     pub fn oldest_position(&self) -> Option<LogPosition> {
-        // Events move between tasks only when queries do.
+        // Events move between tasks only together with queries.
         let _still = self.free.lock();
         self.all_tasks().map(|(_, task)| task.oldest_position()).min().filter(|&lowest| lowest < LogPosition::MAX)
     }
 
-    /// How a single query may have several workers, or why it may not.
+    /// How a single query can use several workers, or why it cannot.
     pub fn cut(&self) -> &Cut {
         &self.settings.cut
     }
 
-    /// In how many parts the query of a slot runs: 1 for one piece.
+    /// The number of parts in which the query of a slot runs; 1 for one piece.
     pub fn parts_of(&self, slot: Slot) -> usize {
         let _still = self.free.lock();
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
         task.map_or(1, |task| task.parts())
     }
 
-    /// From now on one of its tasks runs in so many parts more as there are `workers`, each on one of them; in one
-    /// piece if there is none. Nothing happens in a group whose queries cannot be cut.
+    /// Sets the workers of the further parts of one task; without any, the task runs in one piece. Does nothing in a
+    /// group whose queries cannot be cut.
     pub fn cut_on(&self, task: &Task, workers: &[usize]) {
         task.cut_on(if self.is_movable() { workers } else { &[] });
     }
 
-    /// The tasks, those without queries included.
+    /// The tasks, including empty ones.
     pub fn tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
         self.tasks.iter().map(|(_, task)| task)
     }
@@ -262,8 +258,8 @@ impl Group {
         self.tasks.push(task)
     }
 
-    /// Queries with this label come next. A group without any begins where the groups are whose queries have it too, if
-    /// that worker has not much to do; of several labels the first counts.
+    /// The next queries have this label. A group without tasks begins on the worker of other groups with that label,
+    /// unless the worker is busy; of several labels the first counts.
     pub fn expect_label(&self, label: &str) {
         if !self.host.policy.is_balanced() {
             return;
@@ -281,13 +277,13 @@ impl Group {
         SlotTable::new(self.parameters.clone())
     }
 
-    /// Gives each query a place, if none has one and there are any.
+    /// Gives each query a place, if there are queries without places.
     fn make_places(&self, free: &mut Vec<Slot>) {
         if let Some(first) = self.tasks.get(0)
             && self.places.get().is_none()
         {
             let core = first.lock();
-            // Whoever pushes looks for places under this lock.
+            // A push looks up places under this lock.
             let _still = first.inbox().lock();
             let places = boxcar::Vec::new();
             for slot in 0..core.slots.capacity() as Slot {
@@ -301,7 +297,7 @@ impl Group {
         }
     }
 
-    /// A task, or the spilled task.
+    /// A task or the spilled task, by index.
     fn task(&self, index: usize) -> Option<&Arc<Task>> {
         if index == SPILLED {
             self.spilled_task.get().map(|spilled_task| &spilled_task.task)
@@ -315,7 +311,7 @@ impl Group {
         self.tasks.iter().chain(self.spilled_task.get().map(|spilled_task| (SPILLED, &spilled_task.task)))
     }
 
-    /// Where the query of a slot is. The caller holds `free`, or the lock of the inbox where it turns out to be.
+    /// The place of a slot's query. The caller holds `free`, or the lock of the inbox at that place.
     fn place(&self, slot: Slot) -> Option<Place> {
         match self.places.get() {
             Some(places) => Place::unpack(places.get(slot as usize)?.load(Ordering::Acquire)),
@@ -323,8 +319,8 @@ impl Group {
         }
     }
 
-    /// Adds queries, one for each row of `parameters`, and returns their slots. Events may be routed to the slots from
-    /// then on. Waits for a running activation to end; the other queries notice nothing.
+    /// Adds queries, one for each row of `parameters`, and returns their slots. From then on events may be routed to
+    /// the slots. Waits for a running activation to end; the other queries are not affected.
     pub fn add(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
         self.add_new(&mut self.free.lock(), queries, parameters)
     }
@@ -342,7 +338,7 @@ impl Group {
         slots
     }
 
-    /// The slot of a query that has come to a place.
+    /// The group's slot for a query that was added at a place.
     fn outer_slot(&self, free: &mut Vec<Slot>, place: Place) -> Slot {
         let Some(places) = self.places.get() else { return place.slot };
         match free.pop() {
@@ -354,11 +350,10 @@ impl Group {
         }
     }
 
-    /// The task for new queries, and how many it takes.
+    /// The task for new queries, and how many it accepts.
     fn task_with_room(&self, free: &mut Vec<Slot>) -> (usize, usize) {
         let with_fewest = if self.task_queries_max == usize::MAX {
-            // One without queries had them taken away because they were too few for two tasks; one in parts has enough
-            // to do.
+            // An empty task lost its queries because they were too few for two tasks; a task in parts is busy.
             let rank = |task: &Task| match task.queries() {
                 0 => usize::MAX,
                 _ if task.parts() > 1 => usize::MAX - 1,
@@ -366,7 +361,7 @@ impl Group {
             };
             self.tasks.iter().min_by_key(|(_, task)| rank(task)).map(|(index, task)| (index, task.queries()))
         } else {
-            // Tasks are filled one after the other; with thousands of them the last is the only one worth a look.
+            // Tasks are filled one after the other. There may be thousands, and only the last can have room.
             self.tasks.count().checked_sub(1).map(|last| (last, self.tasks[last].queries()))
         };
         match with_fewest {
@@ -375,8 +370,8 @@ impl Group {
         }
     }
 
-    /// Removes queries, all in these slots. Their routes must be gone already: nothing pushes events for these slots
-    /// any more.
+    /// Removes all queries in these slots. Their routes must have been removed: no event is pushed to these slots any
+    /// more.
     pub fn remove(&self, slots: &[Slot]) {
         let mut free = self.free.lock();
         let mut places: Vec<(Place, Slot)> =
@@ -400,14 +395,14 @@ impl Group {
         }
     }
 
-    /// Reads the parameters of queries: calls `read` for each of `slots` in which there is a query, in order, with the
-    /// table where it is and its row there. Of several that share a slot it is any.
+    /// Reads the parameters of queries: calls `read` for each of `slots` that has a query, in order, with its table and
+    /// its row there. Of several queries in a slot it may be any.
     pub fn with_queries<T>(&self, slots: &[Slot], mut read: impl FnMut(&SlotTable, Slot) -> T) -> Vec<Option<T>> {
         let slots = slots.iter().map(|&slot| (slot, ()));
         self.read_slots(slots, |table, row, ()| table.query(row).map(|_| read(table, row)))
     }
 
-    /// The same for certain queries: those that are in the slot beside them.
+    /// The same for given queries, each with its slot.
     pub fn with_each<T>(
         &self,
         queries: &[(Slot, QueryId)],
@@ -433,16 +428,16 @@ impl Group {
         values
     }
 
-    /// What is known of a query in a slot, for people who ask; nothing if it is not there. From now on it is counted
-    /// what becomes of its events, until `for_us` have passed since the last question. Nothing is told of a query in
-    /// parts, which would have to be put together for that. Of one that is spilled, what it holds stays on disk.
+    /// Tells what is known of a query in a slot, for users who ask; `None` if it is not there. From now on its events
+    /// are counted, until `for_us` after the last question. Nothing is told of a query in parts, which would have to be
+    /// joined for that. State of a spilled query stays on disk and is not told.
     pub fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
         self.task(place.task as usize)?.examine(place.slot, query, for_us)
     }
 
-    /// One more than the highest slot ever used.
+    /// The highest slot ever used, plus one.
     pub fn slots(&self) -> Slot {
         match self.places.get() {
             Some(places) => places.count() as Slot,
@@ -457,7 +452,7 @@ impl Group {
         self.task(place.task as usize)?.peek().slots.query(place.slot)
     }
 
-    /// The selected state of every operator, wherever it is; slots are those of the group. Empty for a group without
+    /// The selected state of every operator in all tasks; slots are those of the group. Empty for a group without
     /// tasks.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
         let _still = self.free.lock();
@@ -491,7 +486,7 @@ impl Group {
         Ok(merged)
     }
 
-    /// Takes over state that was exported from a group of the same application; slots as in this group.
+    /// Imports state that was exported from a group of the same application, with the slots of this group.
     pub fn import_state(&self, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
         let _still = self.free.lock();
         for (index, task) in self.all_tasks() {
@@ -512,7 +507,7 @@ impl Group {
         Ok(())
     }
 
-    /// The slots of the queries in a task, ascending, and beside each the query's slot in the group.
+    /// The slots of the queries in a task, ascending, and for each the slot in the group.
     fn slots_by_place(&self, task: usize) -> (Vec<Slot>, Vec<Slot>) {
         let Some(places) = self.places.get() else {
             let slots: Vec<Slot> = self.tasks[task].peek().slots.slots().collect();
@@ -543,7 +538,7 @@ impl Group {
         Activation::Ran(rows)
     }
 
-    /// Ends the group's input: processes what waits, closes what is open and hands it to the sink.
+    /// Ends the group's input: processes waiting events, closes open windows and hands their results to the sink.
     pub fn end(&self) {
         self.wake_all();
         self.run();
@@ -558,7 +553,7 @@ impl Group {
         metrics
     }
 
-    /// Events and payload bytes waiting.
+    /// The numbers of waiting events and payload bytes.
     pub fn waiting(&self) -> (usize, usize) {
         self.all_tasks().map(|(_, task)| task.waiting()).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
     }
@@ -578,8 +573,8 @@ impl Group {
 }
 
 impl Group {
-    /// Copies one event in that came by one of the application's inputs; see [`Inbox::push`]. The events of all inputs
-    /// wait in one inbox, so that their order is kept.
+    /// Copies in one event of one of the application's inputs; see [`Inbox::push`]. The events of all inputs wait in
+    /// one inbox, which keeps their order.
     #[inline]
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, topic: &[u8], payload: &[u8]) -> Push {
         match self.settings.rest.has_closed_intake() {
@@ -588,7 +583,7 @@ impl Group {
         }
     }
 
-    /// The same with all that is known of the event; one that `must_fit` is not refused.
+    /// The same for an event with all its fields; with `must_fit` the event is accepted even if the inbox is full.
     #[inline]
     pub fn push_event(&self, mut event: Event<'_>, must_fit: bool) -> Push {
         let slot = event.slot;
@@ -603,7 +598,8 @@ impl Group {
                 return Push::Taken;
             };
             let queue = task.inbox().lock();
-            // While this thread waited for the inbox the query may have been moved, if only by giving it a place.
+            // While this thread waited for the inbox, the query may have been moved, or have been given its first
+            // place.
             let is_still = match places {
                 None => self.places.get().is_none(),
                 Some(_) => self.place(slot) == Some(place),
@@ -617,7 +613,7 @@ impl Group {
         }
     }
 
-    /// Whether events of an input wait with their topic.
+    /// Whether events of an input wait with their topics.
     #[inline]
     fn keeps_topics(&self, input: InputIndex) -> bool {
         self.topic_inputs.checked_shr(input.into()).is_some_and(|bits| bits & 1 == 1)
@@ -660,7 +656,7 @@ impl Inbox for Group {
     }
 }
 
-/// A group as what one of the further inputs of its application pushes to.
+/// The inbox of a group for one of the further inputs of its application.
 pub struct GroupInput {
     group: Arc<Group>,
     input: InputIndex,

@@ -1,7 +1,8 @@
-//! Queries get other values of their parameters while their group stands still.
+//! Changes the parameters of queries while their group is suspended.
 //!
-//! What must hold: an operator whose state depends on a value that changes begins anew, and no other does. Values,
-//! state and the number of the change are of one moment, so what is saved of a query says which changes are in it.
+//! What must hold: an operator whose state depends on a changed parameter begins anew, and no other does. Parameters,
+//! state and the number of the change belong to the same moment, so the saved state of a query says which changes it
+//! contains.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +13,25 @@ use super::{Group, Place, SPILLED};
 use crate::Task;
 use crate::task::Core;
 
-/// How often a query is brought back from the spilled task that goes there again at once.
+/// How often to bring back a query that returns to the spilled task at once.
 const TRIES_MAX: usize = 8;
 
-/// Other values for one query.
+/// A change of the parameters of one query.
 pub struct Alter<'a> {
     /// Its slot.
     pub slot: Slot,
-    /// The query. If others share its slot, only where results go may change.
+    /// The query. If others share its slot, only parameters of its outputs may change.
     pub query: QueryId,
-    /// The row of its values.
+    /// The row of its new parameters.
     pub row: usize,
-    /// Which operators go on with their state; `None` if all do.
+    /// Which operators keep their state; `None` if all do.
     pub map: Option<&'a StateMap>,
-    /// The number of the change, higher than that of any before; 0 if nobody has to know it after a restart.
+    /// The number of the change, higher than that of any earlier one; 0 if a restart need not know it.
     pub number: u64,
 }
 
 impl Group {
-    /// Whether it stands still or takes nothing in, because another version takes over from it.
+    /// Whether the group is suspended or takes no events, because another version takes over from it.
     pub fn rests(&self) -> bool {
         self.settings.rest.is_in_force()
     }
@@ -44,11 +45,11 @@ impl Group {
         self.all_tasks().any(|(index, task)| task.inbox().lock().slots().any(|slot| is_meant(index, slot)))
     }
 
-    /// Gives queries other values, which stand in rows of `parameters`. The group is [suspended](Group::suspend), and
-    /// no event waits that is to be processed with the values before.
+    /// Changes the parameters of queries to rows of `parameters`. The group is [suspended](Group::suspend), and no
+    /// waiting event belongs before the change.
     ///
     /// # Errors
-    /// State that cannot be taken over: those queries begin anew, and all have their values.
+    /// State that cannot be imported: those queries begin anew. All queries have their new parameters.
     pub fn alter(&self, changes: &[Alter<'_>], parameters: &RecordBatch) -> Result<(), StateError> {
         self.bring_back_altered(changes);
         let _still = self.free.lock();
@@ -59,7 +60,7 @@ impl Group {
         for of_task in placed.chunk_by(|(one, _), (other, _)| one.task == other.task) {
             let task = self.task(of_task[0].0.task as usize).expect("a place is in a task");
             let mut core = task.lock();
-            // Those that begin anew in the same way together.
+            // Queries that reset the same operators are changed together.
             let mut resets: BTreeMap<*const StateMap, Vec<(Slot, &Alter<'_>)>> = BTreeMap::new();
             for (place, change) in of_task {
                 match change.map {
@@ -75,7 +76,7 @@ impl Group {
         done
     }
 
-    /// Brings queries back into memory whose state changes.
+    /// Brings altered queries back into memory whose state changes.
     fn bring_back_altered(&self, changes: &[Alter<'_>]) {
         let Some(spilled_task) = self.spilled_task.get() else { return };
         let slots: Vec<Slot> = changes.iter().filter(|one| one.map.is_some()).map(|one| one.slot).collect();
@@ -99,7 +100,7 @@ impl Core {
 }
 
 impl Task {
-    /// Gives queries, all with the same map, other values and what of their state the map keeps.
+    /// Changes the parameters of queries with the same map, keeping the state that the map keeps.
     fn reset(
         &self,
         core: &mut Core,
@@ -114,7 +115,7 @@ impl Task {
         changes.iter().for_each(|(slot, change)| core.set(*slot, change, parameters));
         self.control(core, Control::AddSlots(slots.clone()));
         kept.and_then(|frames| self.import_state(core, &frames)).inspect_err(|_| {
-            // None of it rather than half of it.
+            // Drops all state of these queries rather than keeping half of it.
             self.control(core, Control::RemoveSlots(slots.clone()));
             self.control(core, Control::AddSlots(slots));
         })

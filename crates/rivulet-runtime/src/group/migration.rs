@@ -1,12 +1,12 @@
-//! All queries of a group go over to another one: that of a new version of their application.
+//! Moves all queries of a group to another group: that of a new version of their application.
 //!
-//! Slots stay what they are, so routes, registry and whoever pushes know nothing of it. The group before [stands
-//! still](Group::quiesce) meanwhile: it takes nothing in and processes nothing, and whoever pushes is told that it is
-//! full. So there is one moment at which state, parameters and waiting events change hands, and as long as it has not
-//! come nothing has happened: a step that fails leaves the group as it was, to [go on](Group::go_on).
+//! Slots do not change, so routes, registry and sources notice nothing. The old group is [quiesced](Group::quiesce)
+//! meanwhile: it accepts and processes nothing, and a push is told that it is full. So state, parameters and waiting
+//! events change hands at one moment, and before that moment nothing has happened: a step that fails leaves the old
+//! group as it was, and it [goes on](Group::go_on).
 //!
 //! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting
-//! events and cannot; [`Group::retire`] ends the group before.
+//! events and cannot fail; [`Group::retire`] ends the old group.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -23,46 +23,46 @@ const INTAKE_CLOSED: u8 = 1;
 const QUIESCED: u8 = 2;
 const SUSPENDED: u8 = 3;
 
-/// Whether a group does less than usual.
+/// Whether and how far a group is stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Rest(AtomicU8);
 
 impl Rest {
-    /// Whether events are to wait where they come from.
+    /// Whether events must wait at their source.
     #[inline]
     pub(crate) fn has_closed_intake(&self) -> bool {
         matches!(self.0.load(Ordering::Acquire), INTAKE_CLOSED | QUIESCED)
     }
 
-    /// Whether it does less than usual.
+    /// Whether the group is stopped in any way.
     pub(crate) fn is_in_force(&self) -> bool {
         self.0.load(Ordering::Acquire) != RUNS
     }
 
-    /// Whether nothing is taken in and nothing processed.
+    /// Whether no event is accepted and none processed.
     #[inline]
     pub(crate) fn is_quiesced(&self) -> bool {
         self.0.load(Ordering::Acquire) == QUIESCED
     }
 
-    /// Whether nothing is processed.
+    /// Whether no event is processed.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         matches!(self.0.load(Ordering::Acquire), QUIESCED | SUSPENDED)
     }
 }
 
-/// What queries become in the group that takes them over.
+/// How queries are migrated to another group.
 pub struct StateMigration<'a> {
-    /// Whose state the operators take over.
+    /// Which state the operators take over.
     pub state: &'a StateMap,
-    /// The parameters that queries have there, a row for each. Queries that share a slot are equal there too.
+    /// The parameters of queries in the new group, one row for each. Queries that share a slot are equal there too.
     pub parameters: &'a dyn Fn(&[QueryId]) -> RecordBatch,
 }
 
 impl Group {
-    /// From now on every event from outside is told that there is no room; what waits is processed, and rows that are
-    /// handed on still come. A push may be half way: see `Router::await_routing` of the connectors.
+    /// Closes the intake: events from outside find no room. Waiting events are processed, and rows passed on by other
+    /// groups are still accepted. A push may be in progress: see `Router::await_routing` of the connectors.
     pub fn close_intake(&self) {
         self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
     }
@@ -73,14 +73,14 @@ impl Group {
         rest.compare_exchange(RUNS, INTAKE_CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// From now on nothing is processed and no event taken in; when this returns nothing is under way. Workers come
-    /// back to its tasks as they do where results find no room.
+    /// Quiesces the group: no event is accepted and none processed. When this returns, nothing is in flight. Workers
+    /// treat its tasks as if the sink had no room.
     pub fn quiesce(&self) {
         self.rest(QUIESCED);
     }
 
-    /// From now on nothing is processed; events wait in the inboxes, as far as these have room. When this returns
-    /// nothing is under way.
+    /// Suspends the group: no event is processed; events wait in the inboxes, as far as these have room. When this
+    /// returns, nothing is in flight.
     pub fn suspend(&self) {
         self.rest(SUSPENDED);
     }
@@ -89,30 +89,29 @@ impl Group {
         self.settings.rest.0.store(how, Ordering::Release);
         for (_, task) in self.all_tasks() {
             drop(task.inbox().lock());
-            // An activation that was under way ends first.
+            // Waits for an activation in progress.
             drop(task.lock());
         }
     }
 
-    /// Takes back [`Group::close_intake`], [`Group::quiesce`] and [`Group::suspend`].
+    /// Ends [`Group::close_intake`], [`Group::quiesce`] and [`Group::suspend`].
     pub fn go_on(&self) {
         self.settings.rest.0.store(RUNS, Ordering::Release);
     }
 
-    /// Whether nothing waits, nor is yet to be handed on. An activation may still be under way.
+    /// Whether no event waits or is still to be passed on. An activation may be in progress.
     pub fn is_idle(&self) -> bool {
         // Events move with queries: none slips from a task that is yet to be looked at into one that was already.
         let _still = self.free.lock();
         self.waiting().0 == 0 && self.oldest_us() == i64::MAX
     }
 
-    /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each gets the slot
-    /// that it has there. Both stand still: a timer must not be served by both.
-    ///
-    /// Silent queries whose state is on disk come into memory by this, until they are found silent again.
+    /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each keeps its slot.
+    /// Both groups are quiesced: a timer must not run in both. Spilled queries come into memory by this, until they are
+    /// found silent again.
     ///
     /// # Errors
-    /// State that cannot be read or does not fit. `before` is as it was; this group is of no use any more.
+    /// State that cannot be read or does not fit. `before` is unchanged; this group cannot be used any more.
     pub fn migrate_from(&self, before: &Self, migration: &StateMigration<'_>) -> Result<(), StateError> {
         let quiesce = before.settings.rest.is_quiesced() && self.settings.rest.is_quiesced();
         assert!(quiesce, "who is taken over stands still, and who takes over too");
@@ -124,7 +123,7 @@ impl Group {
         }
         for (index, source) in before.all_tasks() {
             let (inner, outer) = before.slots_by_place(index);
-            // The first one is there for the counters at least, which are of the application, whatever its version.
+            // The first task is always copied: it has the counters of the application, whatever its version.
             if inner.is_empty() && index != 0 {
                 continue;
             }
@@ -151,7 +150,7 @@ impl Group {
         Ok(())
     }
 
-    /// Gives the events that wait to the group that has taken over, in their order.
+    /// Moves the waiting events to the group that has taken over, in order.
     pub fn hand_over(&self, after: &Self) {
         let (_still, _also) = (after.free.lock(), self.free.lock());
         for (index, source) in self.all_tasks() {
@@ -172,7 +171,7 @@ impl Group {
         }
     }
 
-    /// Forgets all queries, which another group has, and events that wait: nothing of them is done here any more.
+    /// Drops all queries, which another group has taken over, and all waiting events.
     pub fn retire(&self) {
         let mut free = self.free.lock();
         for (index, task) in self.all_tasks() {
@@ -188,19 +187,19 @@ impl Group {
         for (_, place) in self.places.get().into_iter().flat_map(|places| places.iter()) {
             place.store(Place::NOWHERE, Ordering::Release);
         }
-        // So that its tasks come to an end where they wait to be run.
+        // Tasks that wait to be run come to an end.
         self.go_on();
     }
 }
 
 impl Copied {
-    /// What is copied as the new version has it.
+    /// Translates copied queries to the new version.
     fn translate(mut self, migration: &StateMigration<'_>, now_us: i64) -> Result<Self, StateError> {
         let parameters = migration.parameters;
         self.parameters = parameters(&self.queries);
         self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
         self.frames = migration.state.apply(&self.frames)?;
-        // Other operators may stand where it was counted what reaches them.
+        // The new version may have other operators at the places where tallies counted.
         self.tallies.iter_mut().flatten().for_each(|tally| *tally = tally.anew(now_us));
         Ok(self)
     }

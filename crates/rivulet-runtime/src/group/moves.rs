@@ -1,4 +1,4 @@
-//! How queries move between the tasks of a group: split, merge, and to the spilled task and back.
+//! Moves queries between the tasks of a group: split, merge, and to the spilled task and back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use crate::scheduler::Runnable;
 use crate::task::Core;
 use crate::task::progress::{Absences, Mark};
 
-/// How many queries are moved between two tasks at once. The two do not run meanwhile.
+/// How many queries are moved between two tasks at a time. Neither task runs meanwhile.
 pub(super) const MOVED_AT_ONCE: usize = 8_192;
 
-/// A task this large that is mostly empty is left for a small one.
+/// A task with at least this many slots that is mostly empty is replaced by a small one.
 const COMPACTED_SLOTS_MIN: usize = 1_024;
 
 impl Group {
-    /// Moves half of the queries of a task to another one, which is new or has none, and returns that.
+    /// Moves half of the queries of a task to another task, which is new or empty, and returns that task.
     ///
     /// No event is lost, doubled or reordered within a query. Sources wait for less than the time of one batch.
     pub fn split(&self, task: &Arc<Task>) -> Result<Arc<Task>, StateError> {
@@ -30,8 +30,8 @@ impl Group {
         Ok(self.tasks[to].clone())
     }
 
-    /// Moves the query that a task has most to do for to a task of its own on the same worker, and returns that; the
-    /// task itself if it has no other query. `None` if no query stands out any more.
+    /// Moves the busiest query of a task to a task of its own on the same worker, and returns that task; the task
+    /// itself if it has no other query. `None` if no query stands out any more.
     pub(crate) fn isolate(&self, task: &Arc<Task>) -> Result<Option<Arc<Task>>, StateError> {
         if task.queries() == 1 {
             return Ok(Some(task.clone()));
@@ -53,8 +53,8 @@ impl Group {
         self.move_all(&self.slots_by_place(from).1, from, to)
     }
 
-    /// Moves what is left in a task with room for many times as much to one that has no more than it needs. Tables of
-    /// slots do not shrink by themselves.
+    /// Moves the queries of a mostly empty task to a task that is just large enough. Slot tables do not shrink by
+    /// themselves.
     pub(super) fn compact(&self, from: usize) -> Result<(), StateError> {
         let task = &self.tasks[from];
         let (live, capacity) = {
@@ -87,8 +87,8 @@ impl Group {
         slots.chunks(MOVED_AT_ONCE).try_for_each(|slots| self.move_queries(slots, from, to, |_, _| true).map(drop))
     }
 
-    /// Moves those queries for which `is_wanted` holds, given the source's core and their slot there, with their state
-    /// and their waiting events from one task to another. Returns how many.
+    /// Moves queries with their state and waiting events from one task to another: those for which `is_wanted` holds,
+    /// given the source's core and their slot there. Returns their number.
     pub(super) fn move_queries(
         &self,
         slots: &[Slot],
@@ -96,13 +96,13 @@ impl Group {
         to: usize,
         is_wanted: impl Fn(&Core, Slot) -> bool,
     ) -> Result<usize, StateError> {
-        // Whoever locks two tasks of a group holds this, so the order in which they are locked does not matter.
+        // Only the holder of this lock locks two tasks of a group, so the order of locking does not matter.
         let _still = self.free.lock();
         let task = |index| self.task(index).expect("queries move between tasks that are there");
         let (source, target) = (task(from), task(to));
         let places = self.places.get().expect("there are several tasks");
         let mut source_core = source.lock();
-        // Some may have been removed meanwhile.
+        // Some queries may have been removed meanwhile.
         let mut moved: Vec<(Slot, Slot)> = slots
             .iter()
             .filter_map(|&slot| {
@@ -115,7 +115,7 @@ impl Group {
         }
         moved.sort_unstable_by_key(|(_, old)| *old);
         let old: Vec<Slot> = moved.iter().map(|(_, old)| *old).collect();
-        // What is in the spilled task is read from disk, before anybody else has to wait.
+        // State of the spilled task is read from disk here, before any other thread has to wait.
         let copied = Copied::new(&source_core, &old)?;
         let mut target_core = target.lock();
         let new = copied.put(&mut target_core, target, &old)?;
@@ -132,7 +132,7 @@ impl Group {
         }
         let has_events = target_queue.waiting().0 > 0;
         drop((source_queue, target_queue));
-        // Before anybody can look into the source: see `Group::snapshot`.
+        // Counted before any other thread can look into the source: see `Group::snapshot`.
         self.moves.fetch_add(1, Ordering::AcqRel);
         target.note_deadline(&target_core);
         drop(target_core);
@@ -140,7 +140,7 @@ impl Group {
         let had_retired = source_core.has_retired();
         source.remove(&mut source_core, &old);
         if !had_retired {
-            // Their events went with them.
+            // The slots are free at once: their events have moved too.
             source_core.recycle();
             if source_core.slots.live() == 0 {
                 source_core.renew(self.new_slots(), self.new_chain(from));
@@ -155,7 +155,7 @@ impl Group {
     }
 }
 
-/// From `old` slots, ascending, to the `new` ones beside them.
+/// Maps the `old` slots, ascending, to the `new` slots at the same indices.
 pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Slot> {
     |slot| old.binary_search(&slot).ok().map(|row| new[row])
 }
@@ -164,16 +164,16 @@ pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Sl
 pub(super) struct Copied {
     pub(super) queries: Vec<QueryId>,
     pub(super) parameters: RecordBatch,
-    /// Those that share the slots, by the slot they had.
+    /// The further queries of shared slots, by old slot.
     pub(super) further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
     pub(super) frames: Vec<Option<StateFrame>>,
-    /// How far each has come, in a group that is captured.
+    /// The progress of each slot, in a group that is captured.
     marks: Vec<Mark>,
-    /// Up to where events may come once more.
+    /// The highest stamp that may be repeated.
     repeats_to: u64,
-    /// When queries of the group were away.
+    /// Absences of queries of the group.
     absences: Option<Arc<Absences>>,
-    /// What became of their events, where that is counted.
+    /// Tallies of their events, where they are counted.
     pub(super) tallies: Vec<Option<Tally>>,
 }
 
@@ -207,7 +207,7 @@ impl Copied {
             .collect::<Result<Vec<_>, _>>()
             .and_then(|renumbered| target.import_state(target_core, &renumbered));
         if let Err(error) = taken {
-            // The queries stay where they were.
+            // On failure the queries stay in the source.
             target.remove(target_core, &new);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! Rows that were decoded on the way find their queries.
+//! Brings decoded rows to their queries.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +9,13 @@ use super::Group;
 use crate::{Picked, Task};
 
 impl Group {
-    /// Puts rows that were decoded already into the inboxes of the queries they are for. Either all find room or none
-    /// is taken: then they come back, to be offered again later.
+    /// Puts decoded rows into the inboxes of their queries. Either all rows find room, or none is accepted and all are
+    /// returned, to be offered again later.
     ///
-    /// Rows for a query that is gone are counted and forgotten, as events are.
+    /// Rows of a removed query are counted and dropped, as events are.
     pub fn push_rows(&self, rows: Picked) -> Option<Picked> {
         let mut rows = rows;
-        // Whoever has it stand still waits for those who have looked before.
+        // A thread that quiesces the group waits for pushes that have passed this check.
         if self.settings.rest.is_quiesced() {
             return Some(rows);
         }
@@ -25,7 +25,7 @@ impl Group {
                 return None;
             };
             let queue = task.inbox().lock();
-            // A second task may have come while this thread waited for the inbox.
+            // A second task may have been made while this thread waited for the inbox.
             if self.places.get().is_none() {
                 if !task.inbox().has_room_for_rows(&queue) {
                     return Some(rows);
@@ -39,7 +39,7 @@ impl Group {
             return Some(rows);
         }
         for (index, task) in self.all_tasks() {
-            // Looked up under the lock of the inbox: only then does a query stay where it is.
+            // Looked up under the lock of the inbox: only then the query cannot move.
             let queue = task.inbox().lock();
             let here = rows
                 .extract(|slot| self.place(slot).filter(|place| place.task as usize == index).map(|place| place.slot));
@@ -47,7 +47,7 @@ impl Group {
                 task.push_rows(queue, here);
             }
         }
-        // What is left was moved meanwhile to a task that had been passed already, or is gone.
+        // The remaining rows belong to queries that moved meanwhile to a task already passed, or were removed.
         while !rows.is_empty() {
             let one = rows.split_front(1);
             self.push_row(one.slots()[0], one.to_batch());
@@ -55,7 +55,7 @@ impl Group {
         None
     }
 
-    /// Puts one row into the inbox of its query, wherever that is.
+    /// Puts one row into the inbox of its query, wherever the query is.
     fn push_row(&self, slot: Slot, row: Batch) {
         loop {
             let Some((place, task)) = self.place(slot).and_then(|place| Some((place, self.task(place.task as usize)?)))

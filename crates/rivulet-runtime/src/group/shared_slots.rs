@@ -1,9 +1,9 @@
 //! Equal queries are computed once: they share a slot, and each gets its results.
 //!
-//! Queries are equal if all parameters are that decide what is computed: those that stand in an expression or in the
-//! address of an input. What must hold: nobody can tell that a slot is shared. So a query shares one only while that is
-//! as good as new, without state and without a waiting event that came before the query did; and who is paused is given
-//! a slot of its own first, with a copy of all that is there ([`Group::part`]).
+//! Queries are equal if all parameters are that decide what is computed: those used in an expression or in the address
+//! of an input. What must hold: sharing has no visible effect. So a query joins a slot only while the slot is as good
+//! as new: it has no state, and no waiting event that came before the query. And before a query is paused it gets a
+//! slot of its own, with a copy of the state ([`Group::part`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
@@ -21,34 +21,34 @@ use rivulet_dataflow::{QueryId, Slot, SlotTable, StateError, StateSelection};
 use super::moves::renumber;
 use super::{Group, Place, SPILLED};
 
-/// The most queries that share a slot. Beyond it they begin another one, so that nobody who leaves is looked for long.
+/// The most queries that share a slot. Further ones begin another slot, so that a query that leaves is found quickly.
 const QUERIES_MAX: usize = 64;
 
-/// How often a query is brought back from the spilled task that goes there again at once.
+/// How often to bring back a query that returns to the spilled task at once.
 const TRIES_MAX: usize = 8;
 
-/// Finds slots that queries may share, by the parameters in which these must be equal. Locked behind the list of free
-/// slots.
+/// Finds slots that queries may share, by the parameters in which the queries must be equal. Locked only with the list
+/// of free slots locked.
 pub(super) struct SharedSlots {
     converter: RowConverter,
-    /// Which parameters those are.
+    /// The indices of those parameters.
     parameters: Vec<usize>,
     hasher: RandomState,
-    /// For each combination of values the slot that came last, with their hash.
+    /// For each combination of values the slot used last, with the hash of the values.
     slots: HashTable<(u32, Slot)>,
 }
 
 impl SharedSlots {
-    /// Of a group in which queries are equal if they are in these `parameters`.
+    /// For a group in which queries are equal if these `parameters` are.
     pub(super) fn new(schema: &SchemaRef, parameters: Vec<usize>) -> Mutex<Self> {
         let fields = parameters.iter().map(|&parameter| schema.field(parameter).data_type().clone());
-        // A row without any column would be no row.
+        // A row needs at least one column.
         let fields = fields.chain(parameters.is_empty().then_some(DataType::Null)).map(SortField::new).collect();
         let converter = RowConverter::new(fields).expect("parameters have types that can be compared");
         Mutex::new(Self { converter, parameters, hasher: RandomState::default(), slots: HashTable::new() })
     }
 
-    /// What must be equal, of each row of parameters.
+    /// The values that must be equal, of each row of parameters.
     fn keys(&self, rows: &RecordBatch) -> Rows {
         let columns: Vec<ArrayRef> = match self.parameters.as_slice() {
             [] => vec![new_null_array(&DataType::Null, rows.num_rows())],
@@ -61,7 +61,7 @@ impl SharedSlots {
         self.hasher.hash_one(key) as u32
     }
 
-    /// No further query joins those in these slots, each beside its row in `table`.
+    /// Prevents further queries from joining these slots, each with its row in `table`.
     pub(super) fn forget(&mut self, slots: impl Iterator<Item = Slot>, table: &SlotTable, rows: &[Slot]) {
         let keys = self.keys(&table.parameters(rows));
         for (slot, key) in slots.zip(&keys) {
@@ -72,7 +72,7 @@ impl SharedSlots {
         }
     }
 
-    /// Makes a slot the one that equal queries share, instead of the one before it.
+    /// Makes a slot the one that equal queries join, in place of the slot before.
     fn put(&mut self, hash: u32, slot: Slot, before: Option<Slot>) {
         match self.slots.find_mut(spread(hash), |&(_, known)| Some(known) == before) {
             Some(entry) => *entry = (hash, slot),
@@ -87,50 +87,50 @@ impl SharedSlots {
     }
 }
 
-/// A hash that uses all 64 bits, as the table does.
+/// Spreads a hash over all 64 bits, which the table uses.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where a query that came has been put.
+/// The slot of a query that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// Its slot.
     pub slot: Slot,
-    /// Whether nobody has been there before it. Only then events are to be routed to the slot.
+    /// Whether the query is the first in it. Only then must events be routed to the slot.
     pub is_new: bool,
 }
 
-/// Equal queries that came together.
+/// Equal queries of one batch.
 struct Together {
     hash: u32,
-    /// Rows of the batch in which they came.
+    /// Their rows in the batch.
     rows: Vec<u32>,
-    /// The slot of their kind that came last.
+    /// The last slot of equal queries.
     before: Option<Slot>,
-    /// That slot, if they share it.
+    /// That slot, if they join it.
     shared: Option<Slot>,
-    /// Whether they are about to be restored.
+    /// Whether their state is about to be restored.
     is_restored: bool,
 }
 
 impl Together {
-    /// The rows by the slot that they share.
+    /// The rows, divided by the slot that they share.
     fn parts(&self) -> impl Iterator<Item = &[u32]> {
         self.rows.chunks(QUERIES_MAX)
     }
 }
 
 impl Group {
-    /// Adds queries as [`Group::add`] does, but lets equal ones share a slot, among themselves and with those that are
-    /// there already.
+    /// Adds queries as [`Group::add`] does, but lets equal queries share a slot, with each other and with existing
+    /// ones.
     pub fn join(&self, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Joined> {
         self.join_restored(queries, parameters, &|_| None)
     }
 
-    /// The same for queries of which some are about to be [restored](Group::restore): those share a slot only with
-    /// others that did when they were captured. `shared` tells for each of these a number, equal for those that shared
-    /// a slot.
+    /// The same for queries of which some are about to be [restored](Group::restore). Those share a slot only with
+    /// queries that shared it when they were captured. For each of them `shared` has a number, equal for those that
+    /// shared a slot.
     pub fn join_restored(
         &self,
         queries: &[QueryId],
@@ -149,7 +149,7 @@ impl Group {
         let first_rows = kinds.iter().filter(|kind| kind.shared.is_none());
         let first_rows: UInt32Array = first_rows.flat_map(Together::parts).map(|rows| rows[0]).collect();
         let mut new = match first_rows.len() == queries.len() {
-            // Usually nobody is like another.
+            // The usual case: no two queries are equal.
             true => self.add_new(&mut free, queries, parameters),
             false => {
                 let (queries, parameters) = taken(queries, parameters, first_rows);
@@ -169,7 +169,7 @@ impl Group {
                 shared_slots.put(kind.hash, slot, before.replace(slot));
                 joined[rows[0] as usize].is_new = true;
                 if rows.len() > 1 {
-                    // No event is routed there yet, so it is still as good as new.
+                    // The new slot has no route yet, so it is as good as new.
                     let (queries, parameters) = taken(queries, parameters, rows[1..].to_vec().into());
                     self.share_held(slot, &queries, &parameters);
                 }
@@ -178,8 +178,8 @@ impl Group {
         joined
     }
 
-    /// Lets further queries share a slot that has one. The caller vouches that they are equal to it, and that the slot
-    /// is as good as new.
+    /// Adds further queries to a used slot. The caller guarantees that they are equal, and that the slot is as good as
+    /// new.
     pub fn share(&self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
         let _still = self.free.lock();
         self.share_held(slot, queries, parameters);
@@ -191,7 +191,7 @@ impl Group {
         task.lock().slots.share(place.slot, queries, parameters);
     }
 
-    /// Finds, for each kind of query, the slot of that kind, and lets them share it if it is as good as new.
+    /// Finds for each kind of query the slot of that kind, and shares it if it is as good as new.
     fn share_known(
         &self,
         shared_slots: &SharedSlots,
@@ -200,9 +200,9 @@ impl Group {
         queries: &[QueryId],
         parameters: &RecordBatch,
     ) {
-        // By task: the slot there, the slot, and which kind may be meant.
+        // For each task: its slot, the group's slot, and the kind that may join it.
         let mut candidates: BTreeMap<usize, Vec<(Slot, Slot, usize)>> = BTreeMap::new();
-        // What is restored has state, or had.
+        // Restored queries have or had state.
         for (kind, Together { hash, .. }) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_restored) {
             for &(_, slot) in shared_slots.slots.iter_hash(spread(*hash)).filter(|(known, _)| known == hash) {
                 if let Some(place) = self.place(slot) {
@@ -212,7 +212,7 @@ impl Group {
         }
         for (index, mut candidates) in candidates {
             let task = self.task(index).expect("a place is in a task");
-            // Held to the end: no event may be processed between the look at a slot and its sharing.
+            // Locked until the end: no event may be processed between the check of a slot and its sharing.
             let mut core = task.lock();
             candidates.sort_unstable();
             let inner: Vec<Slot> = candidates.iter().map(|(inner, ..)| *inner).collect();
@@ -233,13 +233,13 @@ impl Group {
             let mut used: HashSet<Slot> = waiting.slots().filter(|slot| inner.binary_search(slot).is_ok()).collect();
             drop(waiting);
             if let Some(progress) = &core.progress {
-                // Results have numbers, which go on from those of the slot: who comes later would not have the same
-                // ones after a restart.
+                // Results are numbered on from those of the slot: a query that joins later would get other numbers
+                // after a restart.
                 used.extend(inner.iter().copied().filter(|&slot| progress.mark(slot).results > 0));
             }
             match core.export_state(&StateSelection::Slots(inner)) {
                 Ok(frames) => used.extend(frames.iter().flatten().flat_map(|frame| frame.slots())),
-                // Sharing is no more than thrift.
+                // Sharing only saves memory and time.
                 Err(_) => continue,
             }
             for (inner, slot, kind) in candidates {
@@ -253,8 +253,8 @@ impl Group {
         }
     }
 
-    /// Takes queries out of slots that others share. Returns the slots of the others: they are alone there, and leave
-    /// with [`Group::remove`] once no event is routed to them any more.
+    /// Removes queries from slots that others share. Returns the slots of queries that were alone: they are removed
+    /// with [`Group::remove`] once no event is routed to them.
     pub fn leave(&self, queries: &[(Slot, QueryId)]) -> Vec<Slot> {
         if self.shared_slots.is_none() {
             return queries.iter().map(|(slot, _)| *slot).collect();
@@ -275,16 +275,16 @@ impl Group {
         alone
     }
 
-    /// Sees to it that a query is alone in its slot and stays so, and returns that: a new one, with a copy of state and
-    /// of waiting events, if it shared one. Nothing is routed there yet.
+    /// Makes sure that a query is alone in its slot and stays so. Returns its slot: a new one, with a copy of state and
+    /// waiting events, if the query shared one. No event is routed to a new slot yet.
     ///
     /// # Errors
-    /// State that cannot be copied; then all is as it was.
+    /// State that cannot be copied; nothing has changed then.
     pub fn part(&self, slot: Slot, query: QueryId) -> Result<Slot, StateError> {
         let Some(shared_slots) = &self.shared_slots else { return Ok(slot) };
         for _ in 0..TRIES_MAX {
             if let Some(spilled_task) = self.spilled_task.get() {
-                // What is on disk is copied in memory.
+                // Spilled state is copied in memory.
                 self.bring_back(spilled_task, &[slot]);
             }
             let mut free = self.free.lock();
@@ -319,7 +319,7 @@ impl Group {
                 let mark = progress.mark(place.slot);
                 progress.set(own, mark);
             }
-            // Before anybody can look into the task: see `Group::snapshot`.
+            // Counted before any other thread can look into the task: see `Group::snapshot`.
             self.moves.fetch_add(1, Ordering::AcqRel);
             core.slots.leave(place.slot, query);
             task.inbox().lock().copy_events(place.slot, own, task.inbox().chunk_rows());
@@ -330,8 +330,8 @@ impl Group {
         )))
     }
 
-    /// The same for many queries, most of them alone already: in their order the slots that they have then, and the
-    /// error of the first that stays where it is because its state cannot be copied.
+    /// The same for many queries, most of them alone already. Returns their slots, in order, and the error of the first
+    /// query that stays where it is because its state cannot be copied.
     pub fn part_all(&self, queries: &[(Slot, QueryId)]) -> (Vec<Slot>, Result<(), StateError>) {
         let Some(shared_slots) = &self.shared_slots else {
             return (queries.iter().map(|(slot, _)| *slot).collect(), Ok(()));
@@ -362,7 +362,7 @@ impl Group {
         (queries.iter().map(part).collect(), done)
     }
 
-    /// How many queries share a slot with one before them: nothing is computed for those.
+    /// The number of further queries in shared slots: nothing is computed for them.
     pub fn further_queries(&self) -> usize {
         match self.shared_slots {
             None => 0,
@@ -377,8 +377,8 @@ fn taken(queries: &[QueryId], parameters: &RecordBatch, rows: UInt32Array) -> (V
     (rows.values().iter().map(|&row| queries[row as usize]).collect(), parameters)
 }
 
-/// Rows with equal keys together, in the order of the first of each; of those that are restored only the ones that
-/// shared a slot.
+/// Groups rows with equal keys, in the order of the first row of each. Restored queries are grouped only with those
+/// that they shared a slot with.
 fn put_together(shared_slots: &SharedSlots, keys: &Rows, shared: &[Option<u64>]) -> Vec<Together> {
     let mut kinds: Vec<Together> = Vec::new();
     let mut by_key: HashTable<usize> = HashTable::with_capacity(keys.num_rows());

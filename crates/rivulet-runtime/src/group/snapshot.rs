@@ -1,15 +1,14 @@
-//! What a checkpoint saves of a group, and how it comes back.
+//! What a checkpoint saves of a group, and how it is restored.
 //!
-//! A group need not stand still for it: the queries of applications have nothing to do with each other but through
-//! topics, so each is saved at a moment of its own, with the position of the last event in its state. Events behind
-//! that are replayed by whoever logs them; those before it are known by their position and passed over. So a capture
-//! takes some thousand queries at a time, and between two such slices the task goes on. Only what changed since the
-//! last capture is taken, so the cost is that of what happened.
+//! The group is not suspended for it. Queries of applications interact only through topics, so each is saved at a
+//! moment of its own, with the position of the last event in its state. The log replays later events; earlier ones are
+//! recognised by their position and skipped. So a capture takes some thousand queries at a time, and between two such
+//! slices the task goes on. Only what changed since the last capture is taken, so the cost follows the number of
+//! changes.
 //!
-//! What is saved is known by the numbers of queries ([`saved`]), for slots and tasks are others after a restart.
+//! Saved state is identified by the numbers of queries ([`saved`]), because slots and tasks differ after a restart.
 //!
-//! What must hold: every change that was made before a capture began is in what it returns, wherever queries move
-//! meanwhile.
+//! What must hold: every change made before a capture began is in its result, wherever queries move meanwhile.
 
 mod saved;
 
@@ -29,51 +28,49 @@ use crate::task::progress::{Absences, Mark, position_of, stamp};
 
 pub use saved::Saved;
 
-/// How many queries are taken while their task stands still, which is some hundred microseconds.
+/// How many queries are captured while their task is locked, which takes some hundred microseconds.
 const SNAPSHOT_AT_ONCE: usize = 1_024;
 
-/// What a checkpoint saves of a group.
+/// The capture of a group for a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSnapshot {
-    /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may stand behind each
-    /// other.
+    /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may be concatenated.
     pub bytes: Vec<u8>,
-    /// How many slots are in it.
+    /// The number of slots in it.
     pub slots: usize,
-    /// The highest position of an event that is in the state of any: the log must be durable up to here before this
-    /// counts.
+    /// The highest position of an event in any state: the log must be durable up to here before the checkpoint counts.
     pub position: u64,
-    /// How many slots could not be taken, and why not the first: they are tried again the next time.
+    /// How many slots could not be captured, and the error of the first. The next capture tries them again.
     pub failures: (usize, Option<String>),
 }
 
-/// What came back of what was saved.
+/// The result of restoring a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// How many slots have their state again.
+    /// How many slots were restored.
     pub slots: usize,
-    /// How many begin anew because theirs could not be read, and why not the first.
+    /// How many slots begin anew because their state could not be read.
     pub lost: usize,
-    /// Why not the first of them.
+    /// The error of the first of them.
     pub error: Option<String>,
 }
 
-/// Queries as they were at one moment, in ascending order of slot.
+/// Queries at one moment, in ascending order of slot.
 struct Slice {
     slots: Vec<Slot>,
     marks: Vec<Mark>,
-    /// Each query beside the place of its slot in `slots`.
+    /// Each query with the index of its slot in `slots`.
     queries: Vec<(u32, QueryId)>,
     frames: Vec<Option<StateFrame>>,
 }
 
 impl Group {
-    /// Takes what changed since the last capture, or `everything`. Whoever cannot keep what this returns takes
+    /// Captures what changed since the last capture, or `everything`. A caller that cannot keep the result captures
     /// everything the next time.
     ///
-    /// Events go on being processed meanwhile. What came before this call is in the state or still waits. `rest` is
-    /// called behind each slice, with how long that took, while nothing is locked: whoever shares the machine with the
-    /// group can wait there.
+    /// Events are processed meanwhile. An event that came before this call is in the state or still waits. `rest` is
+    /// called after each slice, with the time the slice took, while nothing is locked; the caller may wait there to
+    /// leave the machine to others.
     ///
     /// # Panics
     /// If the group was not made to be captured.
@@ -81,21 +78,22 @@ impl Group {
         assert!(self.settings.is_checkpointed, "the group keeps what changed");
         let mut captured = GroupSnapshot::default();
         if everything {
-            // Nobody slips from a task that is yet to be marked into one that is already.
+            // Locked, so that no query moves from a task that is not marked yet to one that is.
             let _still = self.free.lock();
             self.all_tasks().for_each(|(_, task)| task.lock().change_all());
         }
         let moves = self.moves.load(Ordering::Acquire);
         self.all_tasks().for_each(|(_, task)| captured.take(task, everything, rest));
         if self.moves.load(Ordering::Acquire) != moves {
-            // Who moved may have slipped behind the one who looks: once more, while nobody moves. Few are left.
+            // Queries that moved may have escaped the pass over tasks: a second pass, while none can move. Few are
+            // left.
             let _still = self.free.lock();
             self.all_tasks().for_each(|(_, task)| captured.take(task, everything, &mut |_| {}));
         }
         captured
     }
 
-    /// No event up to this position of the log is any more for the queries that are here.
+    /// The present queries get no event up to this position of the log.
     pub fn pass(&self, position: LogPosition) {
         let _still = self.free.lock();
         for (_, task) in self.all_tasks() {
@@ -105,8 +103,8 @@ impl Group {
         }
     }
 
-    /// No event up to this position of the log is for the queries in these slots, which come behind it. Events that are
-    /// handed on to them may have been received before.
+    /// The queries in these slots begin behind this position of the log and get no event up to it. Rows passed on to
+    /// them may be of earlier events.
     pub fn begin_behind(&self, slots: &[Slot], position: LogPosition) {
         let stamp = stamp(position, InputIndex::MAX);
         let _still = self.free.lock();
@@ -120,8 +118,7 @@ impl Group {
         }
     }
 
-    /// These queries were away at times: what the log gives of that is not for them. Takes the place of what was said
-    /// before.
+    /// Sets the absences of queries: ranges of the log that are not for them. Replaces those set before.
     pub fn set_absences(&self, absences: &Arc<Absences>) {
         let _still = self.free.lock();
         for (_, task) in self.all_tasks() {
@@ -131,13 +128,13 @@ impl Group {
         }
     }
 
-    /// Gives queries back what was saved of them. `slot_of` tells where a query is, if it still is; the group has had
-    /// no event yet. What cannot be read is lost for its queries, which begin anew.
+    /// Restores the saved state of queries. `slot_of` gives the slot of a query that still exists; the group has had no
+    /// event yet. Queries whose state cannot be read begin anew.
     pub fn restore(&self, saved: &Saved<'_>, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
         self.restore_from(saved, None, slot_of)
     }
 
-    /// The same with what was saved by an earlier version of the application, whose state goes where `map` says.
+    /// The same for the state of an earlier version of the application, migrated by `map`.
     pub fn restore_from(
         &self,
         saved: &Saved<'_>,
@@ -147,7 +144,7 @@ impl Group {
         let mut restored = Restored::default();
         let _still = self.free.lock();
         for part in 0..saved.parts() {
-            // Where each goes: the task, the place in the part, the slot in the task.
+            // The target of each query: the task, the index in the part, the slot in the task.
             let mut targets: Vec<(usize, u32, Slot)> = saved
                 .newest_of(part)
                 .filter_map(|(query, index)| {
@@ -167,7 +164,7 @@ impl Group {
             for of_task in targets.chunk_by(|(one, ..), (other, ..)| one == other) {
                 let task = self.task(of_task[0].0).expect("a place is in a task");
                 let mut left: Vec<(u32, Slot)> = of_task.iter().map(|&(_, index, slot)| (index, slot)).collect();
-                // Usually one slot goes to one; more if those who shared it do not any more.
+                // Usually one saved slot goes to one slot; more if queries do not share it any more.
                 while !left.is_empty() {
                     let mut last = None;
                     let round: Vec<(u32, Slot)> =
@@ -193,7 +190,7 @@ impl Group {
 }
 
 impl GroupSnapshot {
-    /// Adds what changed in a task, slice by slice.
+    /// Adds the changes of a task, slice by slice.
     fn take(&mut self, task: &Task, everything: bool, rest: &mut dyn FnMut(Duration)) {
         let (mut from, end) = (0, task.lock().slots.capacity() as Slot);
         loop {
@@ -204,11 +201,11 @@ impl GroupSnapshot {
             from = last + 1;
             let slice = core.slice(slots.clone());
             drop(core);
-            // What it says is written while the task runs.
+            // The slice is encoded while the task runs.
             if let Err(error) = slice.and_then(|slice| self.write(slice, everything)) {
                 match slots.len() {
                     1 => self.failed(task, &slots, &error),
-                    // Whoever it is, the others are not to suffer.
+                    // One of these slots fails; the others must not suffer.
                     _ => slots.iter().for_each(|&slot| self.take_one(task, slot, everything)),
                 }
             }
@@ -252,11 +249,11 @@ impl Core {
         }
     }
 
-    /// The next slots with a query that have changed.
+    /// The next changed slots that have a query.
     fn changed(&self, from: Slot, end: Slot) -> Vec<Slot> {
         let Some(progress) = &self.progress else { return Vec::new() };
         let (mut from, mut found) = (from, Vec::new());
-        // Those that are gone are of no interest, but they must not look like the end either.
+        // Empty slots are skipped, but must not look like the end.
         while found.is_empty() {
             let changed = progress.changed(from, end, SNAPSHOT_AT_ONCE);
             let Some(&last) = changed.last() else { break };
@@ -267,7 +264,7 @@ impl Core {
         found
     }
 
-    /// Queries as they are; from now on they have not changed.
+    /// Copies queries and marks them as captured.
     fn slice(&mut self, slots: Vec<Slot>) -> Result<Slice, StateError> {
         let mut queries = Vec::with_capacity(slots.len());
         for (index, &slot) in (0..).zip(&slots) {
@@ -282,7 +279,7 @@ impl Core {
 }
 
 impl Task {
-    /// Gives slots the state that stands in frames under the numbers `indices`, ascending.
+    /// Restores slots from the rows of frames with the slot numbers `indices`, ascending.
     fn restore(
         &self,
         frames: &[Option<StateFrame>],
@@ -299,7 +296,7 @@ impl Task {
             .collect::<Result<_, _>>()?;
         let mut core = self.lock();
         if let Err(error) = self.import_state(&mut core, &own) {
-            // None of it rather than half of it.
+            // Drops all state of these slots rather than keeping half of it.
             let mut slots = slots.to_vec();
             slots.sort_unstable();
             self.control(&mut core, Control::RemoveSlots(slots.clone()));

@@ -1,4 +1,4 @@
-//! Silent queries go to the spilled task of their group, and come back on their next event. See [`crate::spill`].
+//! Moves silent queries to the spilled task of their group, and back on their next event. See [`crate::spill`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::spill::spilled::SpilledState;
 use crate::task::TICK_GRACE_US;
 use crate::{Activation, Task};
 
-/// How many queries go to the spilled task at once, and how many come back in one activation: the task concerned does
-/// not run meanwhile, for a few milliseconds.
+/// How many queries are spilled at a time, and how many come back in one activation. The task concerned does not run
+/// meanwhile, for a few milliseconds.
 const SPILLED_AT_ONCE: usize = 512;
 
-/// How many slots are looked at while a task is held up: well below a millisecond.
+/// How many slots are swept while a task is locked, which takes well below a millisecond.
 const SWEPT_AT_ONCE: Slot = 32_768;
 
 /// The silent queries of a group.
@@ -27,7 +27,7 @@ pub(super) struct SpilledTask {
     pub(super) task: Arc<Task>,
     pub(super) alarms: Arc<Mutex<Alarms>>,
     file: Arc<SpillFile>,
-    /// How many operators the application has.
+    /// The number of operators of the application.
     operators: usize,
     spilled: AtomicU64,
     woken: AtomicU64,
@@ -49,13 +49,12 @@ impl SpilledTask {
 }
 
 impl Group {
-    /// One sweep: every query has been silent for one sweep more, and those move to the spilled task for which `sweeps`
-    /// have come since their last event and nothing is due within `horizon_us`. Returns how many. Nothing happens in a
-    /// group whose host has no file to spill to, whose operators have no state, or whose tasks have a given number of
-    /// queries.
+    /// One sweep: every query ages by one sweep. Queries move to the spilled task if `sweeps` sweeps have passed since
+    /// their last event and nothing is due within `horizon_us`. Returns their number. Does nothing in a group whose
+    /// host has no file to spill to, whose operators have no state, or whose tasks have a fixed number of queries.
     ///
     /// # Errors
-    /// A disk that is full or fails. The queries concerned stay in memory, and it is counted.
+    /// A disk that is full or fails. The queries concerned stay in memory, and the failure is counted.
     pub fn spill_silent(self: &Arc<Self>, sweeps: u8, horizon_us: i64) -> Result<usize, StateError> {
         let Some(spill) = self.host.spill.get().filter(|_| self.is_movable()) else { return Ok(0) };
         let until_us = self.host.clock.now_us().saturating_add(horizon_us);
@@ -85,11 +84,11 @@ impl Group {
         Ok(spilled)
     }
 
-    /// The slots, in a task, of its silent queries. The task is held up for a short time only, some times over.
+    /// The slots of the silent queries in a task. The task is locked several times, each for a short time.
     fn silent_of(&self, index: usize, sweeps: u8, until_us: i64) -> Result<Vec<Slot>, StateError> {
         let task = &self.tasks[index];
         if task.parts() > 1 {
-            // What runs in parts is anything but silent.
+            // A task in parts is busy, so none of its queries is spilled.
             return Ok(Vec::new());
         }
         let slots = {
@@ -102,7 +101,7 @@ impl Group {
         };
         let ranges = (0..slots).step_by(SWEPT_AT_ONCE as usize).map(|first| first..slots.min(first + SWEPT_AT_ONCE));
         let mut silent: Vec<Slot> = ranges.flat_map(|range| task.lock().silent(range, sweeps, until_us)).collect();
-        // Events that wait would only bring them back.
+        // Waiting events would bring these queries back at once.
         let waiting: HashSet<Slot> = match silent.is_empty() {
             true => HashSet::new(),
             false => task.inbox().lock().slots().collect(),
@@ -132,14 +131,14 @@ impl Group {
             failures: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         };
-        // Whoever sees the spilled task looks for places.
+        // Code that finds a spilled task looks up places.
         self.make_places(&mut free);
-        // Under the lock of the free slots: nobody else has made one.
+        // Set with the free slots locked, so no other thread has set it.
         let _ = self.spilled_task.set(spilled_task);
         Ok(())
     }
 
-    /// Operators without state, for a task whose queries have gone.
+    /// A chain without state, for a task that has become empty.
     pub(super) fn new_chain(&self, index: usize) -> Chain {
         match self.spilled_task.get().filter(|_| index == SPILLED) {
             Some(spilled_task) => {
@@ -150,7 +149,7 @@ impl Group {
         }
     }
 
-    /// The activation of the spilled task: brings back the queries for which events wait or something is due.
+    /// The activation of the spilled task: brings back queries with waiting events or a due timer.
     pub(crate) fn wake(&self) -> Activation {
         let Some(spilled_task) = self.spilled_task.get() else { return Activation::Ran(0) };
         let now_us = self.host.clock.now_us() - TICK_GRACE_US;
@@ -158,7 +157,7 @@ impl Group {
             let mut core = spilled_task.task.lock();
             let mut queue = spilled_task.task.inbox().lock();
             if core.has_retired() {
-                // Nothing is pushed for them any more.
+                // Events of removed queries; no more are pushed.
                 let strays = queue.retain_slots(|slot| core.slots.query(slot).is_some());
                 core.count_removed(strays as u64);
                 core.recycle();
@@ -171,7 +170,7 @@ impl Group {
             slots.dedup();
             let outer: Vec<Slot> = slots.iter().filter_map(|&slot| alarms.outer(slot)).collect();
             drop(alarms);
-            // The earliest alarm may have been that of a query that has left.
+            // The earliest timer may have belonged to a query that has left.
             spilled_task.task.note_deadline(&core);
             outer
         };
@@ -195,7 +194,7 @@ impl Group {
         }
         let to = self.task_with_room(&mut self.free.lock()).0;
         let woken = self.move_queries(slots, SPILLED, to, |_, _| true).unwrap_or_else(|_| {
-            // Some of the state cannot be read: whoever it does not belong to gets back his own.
+            // Some of the state cannot be read: the queries come back one by one, so that the others keep theirs.
             slots.iter().map(|&slot| self.bring_back_one(spilled_task, slot, to)).sum()
         });
         spilled_task.woken.fetch_add(woken as u64, Ordering::Relaxed);
@@ -206,14 +205,14 @@ impl Group {
             let Some(query) = self.forget_state(spilled_task, slot) else { return 0 };
             spilled_task.lost.fetch_add(1, Ordering::Relaxed);
             tracing::error!(application = self.name(), query, "a query starts anew, for its state is lost: {error}");
-            // Without state there is nothing left that could fail.
+            // Without state, nothing is left that could fail.
             self.move_queries(&[slot], SPILLED, to, |_, _| true).unwrap_or(0)
         })
     }
 
-    /// Forgets the state of a query in the spilled task, and returns the query; none if it is not there any more.
+    /// Drops the state of a query in the spilled task, and returns the query; `None` if it is not there any more.
     fn forget_state(&self, spilled_task: &SpilledTask, slot: Slot) -> Option<QueryId> {
-        // Nobody removes or moves queries meanwhile: its slot in the spilled task may soon be another's.
+        // Locked, so that no query is removed or moved: its slot in the spilled task could become that of another.
         let _still = self.free.lock();
         let place = self.place(slot).filter(|place| place.task as usize == SPILLED)?;
         let mut core = spilled_task.task.lock();
@@ -222,7 +221,7 @@ impl Group {
         Some(query)
     }
 
-    /// How many queries are spilled, and what became of others.
+    /// The number of spilled queries, and counts of what became of others.
     pub fn spill_status(&self) -> SpillStatus {
         self.spilled_task.get().map_or_else(SpillStatus::default, |spilled_task| SpillStatus {
             queries: spilled_task.task.queries() as u64,

@@ -1,16 +1,14 @@
-//! The form in which queries are saved.
-//!
-//! Part behind part, each of queries that were captured together:
+//! The format of saved queries: parts, one after the other, each of queries that were captured together.
 //!
 //! ```text
 //! number of frames (4 bytes) | for each: its length (8 bytes, 0 for none) and its bytes
 //! ```
 //!
-//! Numbers are little-endian, frames are [`StateFrame`]s with a version and a checksum of their own. The first says
-//! which queries there are: `slot` counts the slots of the part from 0 and is what the other frames, one for each
-//! operator of the chain, mean by it; `query` is a query in it, one row for each that shares it; `applied` and
-//! `results` are how far the slot has come, and `altered` is the number of the last change of values that is in it. Of
-//! a query that is in several parts the last one counts, also where that has no state.
+//! Numbers are little-endian; frames are [`StateFrame`]s with a version and a checksum of their own. The first frame
+//! lists the queries. Its column `slot` numbers the slots of the part from 0, and the other frames, one for each
+//! operator of the chain, refer to these numbers. `query` is a query in the slot, one row for each query that shares
+//! it. `applied` and `results` are the progress of the slot, and `altered` is the number of the last change of
+//! parameters in it. If a query is in several parts, the last one counts, even if it has no state there.
 
 use std::sync::Arc;
 
@@ -22,17 +20,17 @@ use super::Slice;
 use crate::group::moves::renumber;
 use crate::task::progress::Mark;
 
-/// What the frame of queries is called, and the version of its columns. Those of the first do not say `altered`.
+/// The name of the frame of queries, and the version of its columns. Version 1 has no `altered`.
 const QUERIES: (&str, u32) = ("queries", 2);
 const WITHOUT_ALTERED: u32 = 1;
 
-/// More operators than any application has: a number beyond is no number of frames.
+/// More operators than any application has; a higher number of frames is damage.
 const FRAMES_MAX: u32 = 4_096;
 
 /// More slots than a part of any version has.
 const SLOTS_MAX: usize = 4_096;
 
-/// Appends a part; returns how many slots are in it. Of everything, what is as good as new is left out.
+/// Appends a part; returns the number of its slots. With `everything`, slots that are as good as new are left out.
 pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result<usize, StateError> {
     let Slice { slots, marks, queries, frames } = slice;
     let places: Vec<u32> = (0..slots.len() as u32).collect();
@@ -68,7 +66,7 @@ pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result
         of_marks(|mark| mark.altered),
     ];
     let head = StateFrame::new(QUERIES.0, QUERIES.1, RecordBatch::try_new(Arc::new(schema), columns)?);
-    // Where something fails, nothing was appended.
+    // Encoded before anything is appended, so that a failure appends nothing.
     let mut encoded = vec![head.to_bytes()?];
     for frame in &frames {
         encoded.push(match frame {
@@ -84,28 +82,28 @@ pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result
     Ok(kept)
 }
 
-/// Queries of a group as they were saved, oldest first.
+/// The saved queries of a group, oldest part first.
 #[derive(Debug, Default)]
 pub struct Saved<'a> {
     parts: Vec<Part<'a>>,
-    /// Each query with the part that counts for it, and the place of its slot there; by query.
+    /// Each query with the part that counts for it and the index of its slot there, sorted by query.
     newest: Vec<(QueryId, u32, u32)>,
-    /// The same in order of part.
+    /// The same, sorted by part.
     by_part: Vec<(QueryId, u32, u32)>,
 }
 
 #[derive(Debug)]
 struct Part<'a> {
-    /// By place of the slot.
+    /// The progress of each slot.
     marks: Vec<Mark>,
     frames: Vec<&'a [u8]>,
 }
 
 impl<'a> Saved<'a> {
-    /// Looks through what captures of one group have returned, in their order.
+    /// Parses the captures of one group, in order.
     ///
     /// # Errors
-    /// Bytes that are nothing of the kind, or of a later version. State is looked at only when it is restored.
+    /// Bytes in another format, or of a later version. State is read only when it is restored.
     pub fn read(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, StateError> {
         let mut saved = Self::default();
         for mut rest in pieces {
@@ -113,7 +111,7 @@ impl<'a> Saved<'a> {
                 saved.read_part(&mut rest)?;
             }
         }
-        // The newest first, then only that.
+        // Sorted with the newest part first, of which the others are then removed.
         saved.newest.sort_unstable_by_key(|&(query, part, _)| (query, std::cmp::Reverse(part)));
         saved.newest.dedup_by_key(|(query, ..)| *query);
         saved.by_part = saved.newest.clone();
@@ -157,24 +155,24 @@ impl<'a> Saved<'a> {
         Ok(())
     }
 
-    /// How many queries were saved.
+    /// The number of saved queries.
     pub fn queries(&self) -> usize {
         self.newest.len()
     }
 
-    /// The highest number of a query that was saved.
+    /// The highest saved query number.
     pub fn last(&self) -> Option<QueryId> {
         self.newest.last().map(|(query, ..)| *query)
     }
 
-    /// Of a query that was saved, a number that is equal for those with which it shared a slot.
+    /// For a saved query a number that is equal for the queries it shared a slot with.
     pub fn shared(&self, query: QueryId) -> Option<u64> {
         let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query).ok()?;
         let (_, part, place) = self.newest[place];
         Some(u64::from(part) << 32 | u64::from(place))
     }
 
-    /// The number of the last change of the values of a query that is in what was saved of it; 0 without any.
+    /// The number of the last change of parameters in the saved state of a query; 0 if there is none.
     pub fn altered(&self, query: QueryId) -> u64 {
         let place = self.newest.binary_search_by_key(&query, |(query, ..)| *query);
         place.map_or(0, |place| {
@@ -183,13 +181,13 @@ impl<'a> Saved<'a> {
         })
     }
 
-    /// The highest number of a change of values that is in it; nothing without any.
+    /// The highest number of a change of parameters in any saved state; `None` if there is none.
     pub fn altered_max(&self) -> Option<u64> {
         let marks = self.parts.iter().flat_map(|part| &part.marks);
         marks.map(|mark| mark.altered).max().filter(|altered| *altered > 0)
     }
 
-    /// Looks through the state as well, without restoring it.
+    /// Reads the state too, without restoring it.
     ///
     /// # Errors
     /// A part that cannot be read.
@@ -201,7 +199,7 @@ impl<'a> Saved<'a> {
         self.parts.len()
     }
 
-    /// The queries for which a part counts, with the place of their slot in it.
+    /// The queries for which a part counts, each with the index of its slot in the part.
     pub(super) fn newest_of(&self, part: usize) -> impl Iterator<Item = (QueryId, u32)> + '_ {
         let from = self.by_part.partition_point(|(_, other, _)| (*other as usize) < part);
         let of_part = self.by_part[from..].iter().take_while(move |(_, other, _)| *other as usize == part);
