@@ -1,34 +1,34 @@
-//! Evening out load between workers: how busy tasks keep them, and what is to be moved, split or merged.
+//! Balances load between workers: measures how busy tasks keep them, and plans what to move, split or merge.
 //!
-//! The load of a task is its utilisation as an M/M/1 queue: the rate at which events arrive divided by the rate at
-//! which it could process them. A worker's load is the sum over its tasks. [`plan`] is a function of loads alone, so it
-//! can be tested without threads or clocks.
+//! The load of a task is its utilisation as an M/M/1 queue: the arrival rate of events divided by the rate at which the
+//! task could process them. A worker's load is the sum over its tasks. [`plan`] is a function of loads alone, so it can
+//! be tested without threads or clocks.
 
 use std::time::Duration;
 
-/// Beyond this a worker gives tasks away.
+/// Beyond this load a worker gives tasks away.
 const OVERLOADED: f64 = 0.95;
 
-/// Below this a worker takes tasks.
+/// Below this load a worker accepts tasks.
 pub(crate) const UNDERLOADED: f64 = 0.80;
 
-/// The most steps of one plan: a plan rests on what was measured before, and each step makes that less true.
+/// The most steps of a plan: a plan rests on measurements, and each step makes them less accurate.
 const STEPS_MAX: usize = 30;
 
-/// A task counts at most this much: its true load cannot be seen while it cannot keep up.
+/// The most a task counts: the true load of a task that cannot keep up is unknown.
 const LOAD_MAX: f64 = 1.5;
 
-/// Joining a query that runs in parts takes so much less load than cutting it, in parts of that: so that none is cut
+/// A query in parts is joined at a load lower by this factor than the load at which it was cut, so that it is not cut
 /// and joined again and again.
 const JOINED_BELOW: f64 = UNDERLOADED / OVERLOADED;
 
-/// For how many periods a task that was moved stays where it is, so that none is thrown to and fro.
+/// For how many periods a moved task stays where it is, so that tasks do not oscillate.
 const REST_PERIODS: u32 = 3;
 
-/// What a task had done when the balancer looked, in total.
+/// The totals of a task when the balancer looked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// Events that came.
+    /// Events that arrived.
     pub(crate) arrived: u64,
     /// Events that wait.
     pub(crate) waiting: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
     pub(crate) busy_us: u64,
 }
 
-/// Measures the load of one task from one look to the next.
+/// Measures the load of one task between two looks.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Seen,
@@ -45,12 +45,12 @@ pub(crate) struct LoadMeter {
 }
 
 impl LoadMeter {
-    /// Updates the load by what was seen `elapsed` after the look before, of a task that runs in so many parts.
+    /// Updates the load from the totals seen `elapsed` after the look before, for a task with this many parts.
     pub(crate) fn look(&mut self, seen: Seen, elapsed: Duration, parts: usize) {
         let arrived = seen.arrived - self.last.arrived;
         let processed = (self.last.waiting + arrived).saturating_sub(seen.waiting);
         let busy_us = (seen.busy_us - self.last.busy_us) as f64;
-        // What came, and what should have come earlier.
+        // The events that arrived, and those that should have been processed earlier.
         let offered = (processed + seen.waiting) as f64;
         if processed > 0 {
             let busy_each = busy_us / processed as f64;
@@ -62,37 +62,37 @@ impl LoadMeter {
         self.rests = self.rests.saturating_sub(1);
     }
 
-    /// The load as it was last measured; 1 keeps a worker busy.
+    /// The last measured load; a load of 1 keeps a worker busy.
     pub(crate) fn load(&self) -> f64 {
         self.load
     }
 
-    /// The task was moved, or split off: it stays where it is for some periods, with this load until it is measured.
+    /// The task was moved or split off: it stays where it is for some periods, and has this load until it is measured.
     pub(crate) fn moved(&mut self, seen: Seen, load: f64) {
         (self.last, self.load, self.rests) = (seen, load, REST_PERIODS);
     }
 
-    /// Whether the task was moved a short while ago.
+    /// Whether the task was moved recently.
     pub(crate) fn rests(&self) -> bool {
         self.rests > 0
     }
 }
 
-/// A task, as [`plan`] sees it; of one in parts, each of them.
+/// A task as [`plan`] sees it; a task in parts has one entry for each part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TaskLoad {
-    /// Which one: whatever the caller likes.
+    /// The caller's number of the task.
     pub(crate) task: usize,
-    /// Tasks of one group can be merged.
+    /// The group: tasks of one group can be merged.
     pub(crate) group: usize,
     pub(crate) worker: usize,
     pub(crate) load: f64,
     pub(crate) queries: usize,
-    /// Whether it stays where it is, as it is.
+    /// Whether the task must stay as it is.
     pub(crate) rests: bool,
-    /// In how many parts it runs. Each has an equal share of the load.
+    /// The number of its parts. Each has an equal share of the load.
     pub(crate) parts: usize,
-    /// Whether a single query makes up most of its load, and can be cut.
+    /// Whether a single query makes up most of its load and can be cut.
     pub(crate) is_one_hot_query: bool,
 }
 
@@ -103,16 +103,16 @@ pub(crate) enum Step {
     Move { task: usize, to: usize },
     /// Give half of the task's queries to a new task on another worker.
     Split { task: usize, to: usize },
-    /// Give the queries of a task back to another one of its group.
+    /// Give the queries of a task back to another task of its group.
     Merge { task: usize, into: usize },
-    /// Run the task in one part more, on that worker.
+    /// Run the task in one more part, on that worker.
     Cut { task: usize, to: usize },
     /// Run the task in one piece again.
     Join { task: usize },
 }
 
-/// What to do about workers that have too much, about queries that need more than `cut_above` of one, and about groups
-/// and queries that need not be in parts any more.
+/// Plans steps for overloaded workers, for queries that need more than `cut_above` of a worker, and for groups and
+/// queries that need not be divided any more.
 pub(crate) fn plan(workers: usize, tasks: &[TaskLoad], cut_above: f64) -> Vec<Step> {
     let mut tasks = tasks.to_vec();
     let mut loads = vec![0.0; workers];
@@ -142,7 +142,7 @@ pub(crate) fn plan(workers: usize, tasks: &[TaskLoad], cut_above: f64) -> Vec<St
     steps
 }
 
-/// One step that makes the most loaded worker's load less.
+/// One step that reduces the load of the most loaded worker.
 fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
     let by_load = |a: &usize, b: &usize| loads[*a].total_cmp(&loads[*b]);
     let from = (0..loads.len()).max_by(by_load).filter(|&worker| loads[worker] > OVERLOADED)?;
@@ -152,15 +152,15 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
         tasks.iter_mut().filter(|task| task.worker == from && is_whole(task) && task.load > 0.0).collect();
     own.sort_by(|a, b| b.load.total_cmp(&a.load));
     let fits = |load: f64| loads[to] + load < OVERLOADED;
-    // The largest task that the other worker can take; a worker whose only task is too much is not helped by moving
-    // that.
+    // The largest task that the other worker can accept. Moving its only task does not help a worker whose task is too
+    // much for any.
     if let Some(task) = own.iter_mut().find(|task| fits(task.load) && loads[to] + task.load < loads[from]) {
         loads[from] -= task.load;
         loads[to] += task.load;
         (task.worker, task.rests) = (to, true);
         return Some(Step::Move { task: task.task, to });
     }
-    // Half of the queries would have most of the load still where one of them makes it.
+    // If one query makes most of the load, half of the queries would still have most of it.
     let task = own.into_iter().find(|task| task.queries > 1 && !task.is_one_hot_query && fits(task.load / 2.0))?;
     let half = task.load / 2.0;
     loads[from] -= half;
@@ -169,7 +169,7 @@ fn relieve(tasks: &mut [TaskLoad], loads: &mut [f64]) -> Option<Step> {
     Some(Step::Split { task: task.task, to })
 }
 
-/// One part more for the hottest query that is too much for a worker, if one has room that has no part of it.
+/// One more part for the hottest query that is too much for a worker, on a worker that has room and no part of it.
 fn cut(tasks: &mut Vec<TaskLoad>, loads: &mut [f64], cut_above: f64) -> Option<Step> {
     let is_hot = |task: &&TaskLoad| task.is_one_hot_query && !task.rests && task.load > cut_above;
     let hottest = *tasks.iter().filter(is_hot).max_by(|a, b| a.load.total_cmp(&b.load))?;
@@ -191,7 +191,7 @@ fn cut(tasks: &mut Vec<TaskLoad>, loads: &mut [f64], cut_above: f64) -> Option<S
 /// The query in parts with the least load, if the worker of its first part has room for all of it.
 fn join(tasks: &[TaskLoad], loads: &[f64], cut_above: f64) -> Option<Step> {
     let mut in_parts: Vec<&TaskLoad> = tasks.iter().filter(|task| task.parts > 1 && !task.rests).collect();
-    // The first part of each comes first.
+    // The first entry of each task is that of its first part.
     in_parts.dedup_by_key(|task| task.task);
     in_parts
         .into_iter()
@@ -203,7 +203,7 @@ fn join(tasks: &[TaskLoad], loads: &[f64], cut_above: f64) -> Option<Step> {
         .map(|task| Step::Join { task: task.task })
 }
 
-/// The task of a split group with the least load, if another one of its group can take it back.
+/// The task of a split group with the least load, if another task of its group can take its queries back.
 fn merge(tasks: &[TaskLoad], loads: &[f64]) -> Option<Step> {
     let mut tasks: Vec<&TaskLoad> = tasks.iter().filter(|task| !task.rests && task.parts == 1).collect();
     tasks.sort_by_key(|task| task.group);
@@ -231,7 +231,7 @@ mod tests {
         TaskLoad { task, group: task, worker, load, queries, rests: false, parts: 1, is_one_hot_query: false }
     }
 
-    /// What is planned where queries are cut that are too much for a worker.
+    /// A plan that cuts queries which are too much for a worker.
     fn plan(workers: usize, tasks: &[TaskLoad]) -> Vec<Step> {
         super::plan(workers, tasks, OVERLOADED)
     }
@@ -295,7 +295,7 @@ mod tests {
         let second = Duration::from_secs(1);
         meter.look(Seen { arrived: 1000, waiting: 0, busy_us: 250_000 }, second, 1);
         assert!((meter.load() - 0.25).abs() < 1e-9);
-        // It processed 1000 in half a second of work, and as many wait: it needs the whole second.
+        // The task processed 1000 events in half a second of work, and as many wait: it needs the whole second.
         meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second, 1);
         assert!((meter.load() - 1.0).abs() < 1e-9);
         meter.look(Seen { arrived: 3000, waiting: 1000, busy_us: 750_000 }, second, 1);

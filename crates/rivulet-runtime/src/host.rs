@@ -1,4 +1,4 @@
-//! What a process has once, for all groups: the clock, the scheduler, and a list of when tasks want to be woken.
+//! What a process has once for all groups: the clock, the scheduler, and the deadlines of tasks.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,41 +20,41 @@ pub(crate) struct Host {
     pub(crate) policy: &'static Policy,
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) closing: Arc<Closing>,
-    /// Tasks that wait for a worker, run, or wait for room in their sink.
+    /// The number of tasks that wait for a worker, run, or wait for room in their sink.
     pub(crate) scheduled: AtomicUsize,
     pub(crate) deadlines: Deadlines<Task>,
     /// The same for tasks of big queries.
     pub(crate) flow_deadlines: Deadlines<FlowTask>,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
-    /// On which cores and nodes the workers stand, if there are any.
+    /// The cores and memory nodes of the workers, if there are any.
     pub(crate) stands: Option<Stands>,
-    /// Where silent queries go, if they do.
+    /// Where silent queries are spilled to, if spilling is enabled.
     pub(crate) spill: OnceLock<Spill>,
     pub(crate) relief: Relief,
     pub(crate) labels: Labels,
-    /// Timers go no further than this while events are replayed that came after it; `i64::MAX` otherwise.
+    /// Timers are held at this time while later events are still to be replayed; `i64::MAX` otherwise.
     pub(crate) held_at_us: AtomicI64,
-    /// Starts the worker of a new task, where each has its own. Whether it runs.
+    /// Starts the worker of a new task, where each task has its own. Returns whether the worker runs.
     pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
-/// Memory that a thread has allocated and another one has freed goes back to the system, in allocators with a heap for
-/// each thread, only when the first is asked to let go of it.
+/// Asks threads to return memory. In an allocator with a heap for each thread, memory that one thread has allocated and
+/// another has freed goes back to the system only when the first thread is asked to return it.
 #[derive(Default)]
 pub(crate) struct Relief {
-    /// What makes the calling thread let go.
+    /// Makes the calling thread return memory.
     pub(crate) give_back: OnceLock<fn()>,
-    /// How often everybody was asked.
+    /// How often the threads were asked.
     asked: AtomicUsize,
 }
 
 impl Relief {
-    /// Asks every worker to let go, after the task that it runs next.
+    /// Asks every worker to return memory after the next task it runs.
     pub(crate) fn ask(&self) {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets go, if that was asked since `done`.
+    /// Returns memory if that was asked since `done`.
     pub(crate) fn follow(&self, done: &mut usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         if asked != *done
@@ -66,19 +66,19 @@ impl Relief {
     }
 }
 
-/// How busy a worker is, as the balancer last saw it.
+/// The load of a worker, as the balancer last saw it.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLoad {
-    /// Thousandths of its time.
+    /// In thousandths of its time.
     pub(crate) load: AtomicUsize,
-    /// Tasks that were placed on it since.
+    /// The number of tasks placed on it since.
     pub(crate) placed: AtomicUsize,
-    /// Tasks of big queries that belong to it.
+    /// The number of its tasks of big queries.
     pub(crate) flow_tasks: AtomicUsize,
 }
 
 impl WorkerLoad {
-    /// Which part of its time its groups need, as last measured.
+    /// The fraction of its time that its groups need, as last measured.
     pub(crate) fn load(&self) -> f64 {
         self.load.load(Ordering::Relaxed) as f64 / 1_000.0
     }
@@ -89,12 +89,12 @@ impl WorkerLoad {
 }
 
 impl Host {
-    /// A host without workers: tasks are run by hand.
+    /// A host without workers: the caller runs tasks.
     pub(crate) fn stepped(clock: Arc<dyn Clock>) -> Self {
         Self::scheduled_by(Box::new(Nobody), clock)
     }
 
-    /// A host without workers, whose scheduler somebody asks by hand.
+    /// A host without workers, whose scheduler the caller asks.
     pub(crate) fn scheduled_by(scheduler: Box<dyn Scheduler>, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -114,22 +114,22 @@ impl Host {
         }
     }
 
-    /// A task may have work: hands it to the scheduler if it is idle. While it waits there, a scheduler that asked for
-    /// it is told how much waits now.
+    /// Hands a task that may have work to the scheduler, if the task is idle. If it already waits there, a scheduler
+    /// that asks for it is told how much waits now.
     pub(crate) fn schedule<T: Runnable + 'static>(&self, task: &Arc<T>) {
         if self.is_to_be_told(task.standing()) {
             self.scheduler.ready(task.clone(), task.pending());
         }
     }
 
-    /// A worker is done with a task for now: its budget is spent, or its sink had no room a while ago.
+    /// A worker returns a task that has more work: its budget is spent, or its sink had no room.
     pub(crate) fn schedule_again(&self, task: Arc<dyn Runnable>) {
         task.standing().again();
         let pending = task.pending();
         self.scheduler.ready(task, pending);
     }
 
-    /// A task has been run to its end: from here on what comes schedules it again. What came meanwhile does so at once.
+    /// A worker returns a task without work. Later work schedules it again; work that came meanwhile does so at once.
     pub(crate) fn ran(&self, task: Arc<dyn Runnable>) {
         task.standing().release();
         self.scheduled.fetch_sub(1, Ordering::AcqRel);
@@ -139,23 +139,23 @@ impl Host {
         }
     }
 
-    /// Whether the scheduler is to be told of work for a task that stands so.
+    /// Whether the scheduler must be told of work for a task in this standing.
     fn is_to_be_told(&self, standing: &Standing) -> bool {
         if standing.claim() {
             self.scheduled.fetch_add(1, Ordering::AcqRel);
-            // At the end nobody is left who would run it, and what waits has been reported.
+            // At the end no worker is left to run the task, and waiting events have been reported.
             return !self.closing.is_over();
         }
         self.policy.follows_pending && standing.is_waiting()
     }
 
-    /// Spills silent queries from now on; a second call changes nothing.
+    /// Enables spilling of silent queries; a second call changes nothing.
     pub(crate) fn enable_spilling(&self, spill: Spill) {
         let _ = self.spill.set(spill);
     }
 
-    /// The worker for the first task of a group with a label: that of the others, unless it has much to do or there are
-    /// none.
+    /// The worker for the first task of a group with a label: that of other groups with the label, unless it is busy or
+    /// there are none.
     pub(crate) fn place_near(&self, label: LabelHash) -> usize {
         let has_room = |worker: &usize| {
             let load = self.workers.get(*worker).map(|worker| worker.load.load(Ordering::Relaxed));

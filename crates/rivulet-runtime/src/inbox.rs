@@ -1,9 +1,9 @@
 //! The bounded queue in front of a task.
 //!
-//! Sources append to the last of a few arenas while a worker empties the first, so neither waits for the other for
-//! longer than a swap, and a worker can stop between two arenas. What does not fit is refused to the source, which then
-//! stops reading; or dropped and counted, where the input says so. Between the arenas may stand rows that were decoded
-//! already, because several queries read them.
+//! Sources append to the last of a few arenas while a worker empties the first. So neither waits for the other for
+//! longer than a swap, and a worker can stop between two arenas. An event that does not fit is refused to the source,
+//! which then stops reading; or it is dropped and counted, where the input says so. Between the arenas there may be
+//! decoded rows, which several queries read.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,14 +16,14 @@ use crate::Picked;
 use crate::scheduler::level;
 use crate::task::progress::stamp;
 
-/// The most events in one arena, and so in one batch. Beyond some thousand rows a batch is not cheaper per row, but
-/// holds its worker for longer.
+/// The most events in an arena, and so in a batch. Beyond some thousand rows a batch is not cheaper per row, but
+/// occupies its worker for longer.
 const CHUNK_ROWS: usize = 4_096;
 
-/// An arena takes no further event beyond so many payload bytes.
+/// The payload bytes beyond which an arena accepts no further event.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What happens to an event for which there is no room.
+/// What happens to an event that finds no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// The source stops until there is room: nothing is lost.
@@ -35,14 +35,14 @@ pub enum Overflow {
     DropNewest,
 }
 
-/// How much an inbox holds.
+/// The bounds of an inbox.
 #[derive(Clone, Copy, Debug)]
 pub struct InboxLimits {
-    /// Most events.
+    /// The most events.
     pub rows_max: usize,
-    /// Most payload bytes; an inbox that is empty takes one larger event.
+    /// The most payload bytes; an empty inbox accepts one larger event.
     pub bytes_max: usize,
-    /// What happens beyond.
+    /// What happens beyond these bounds.
     pub overflow: Overflow,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct TaskInbox {
     limits: InboxLimits,
     /// The most events in one batch: [`CHUNK_ROWS`], or fewer where a baseline asks for it.
     chunk_rows: usize,
-    /// How many events wait, for those who do not hold the queue.
+    /// The number of waiting events, readable without the lock.
     pending: AtomicUsize,
     queue: Mutex<Queue>,
 }
 
-/// The queue of an inbox while it stands still. When it is let go of, everybody can see how many events wait.
+/// The locked queue of an inbox. Unlocking it publishes the number of waiting events.
 pub(crate) struct Held<'a> {
     queue: MutexGuard<'a, Queue>,
     pending: &'a AtomicUsize,
@@ -89,11 +89,11 @@ impl Drop for Held<'_> {
     }
 }
 
-/// What waits in an inbox. Numbers of events count from the creation of the inbox.
+/// The content of an inbox. Event numbers count from the creation of the inbox.
 #[derive(Default)]
 pub(crate) struct Queue {
     chunks: VecDeque<Chunk>,
-    /// One empty arena, kept for its memory.
+    /// One empty arena, kept to reuse the memory.
     spare: Option<Events>,
     rows: usize,
     bytes: usize,
@@ -103,9 +103,9 @@ pub(crate) struct Queue {
 
 /// Events that are processed as one batch.
 pub(crate) enum Chunk {
-    /// Payloads as they came.
+    /// Payloads as they arrived.
     Raw(Events),
-    /// Rows that were decoded on the way.
+    /// Decoded rows.
     Rows(Picked),
 }
 
@@ -139,7 +139,7 @@ impl Chunk {
         }
     }
 
-    /// The place of an event among all: see [`stamp`].
+    /// The order of the event at `row` among all: see [`stamp`].
     #[inline]
     pub(crate) fn stamp(&self, row: usize) -> u64 {
         match self {
@@ -148,7 +148,7 @@ impl Chunk {
         }
     }
 
-    /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
+    /// How many of the oldest events must go to free `bytes`; all of them if that is not enough.
     fn rows_to_free(&self, bytes: usize) -> usize {
         match self {
             Self::Raw(events) => events.rows_to_free(bytes),
@@ -171,7 +171,7 @@ impl Chunk {
         }
     }
 
-    /// The position in the log of the event at `row`; 0 if it is in none.
+    /// The log position of the event at `row`; 0 if it is not in the log.
     pub(crate) fn position(&self, row: usize) -> LogPosition {
         match self {
             Self::Raw(events) => events.position(row),
@@ -179,7 +179,7 @@ impl Chunk {
         }
     }
 
-    /// Whether any of the events may be in the log.
+    /// Whether any event may be in the log.
     pub(crate) fn has_positions(&self) -> bool {
         match self {
             Self::Raw(events) => !events.positions().is_empty(),
@@ -194,7 +194,7 @@ impl Chunk {
         (0..self.rows()).map(|row| self.position(row)).filter(|&position| position > 0).min()
     }
 
-    /// Keeps only the events in rows for which `keep` holds, in order.
+    /// Keeps only the rows for which `keep` holds, in order.
     pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
         match self {
             Self::Raw(events) => {
@@ -221,31 +221,31 @@ impl Chunk {
     }
 }
 
-/// The oldest of the events that were taken from an inbox and not handed on yet.
+/// The oldest event that was taken from an inbox and not passed on yet.
 pub(crate) struct InHand {
-    /// When it came; `i64::MAX` without any.
+    /// Its arrival; `i64::MAX` if there is none.
     pub(crate) arrival_us: AtomicI64,
-    /// The lowest position in the log; the highest there can be without any.
+    /// The lowest log position; the highest possible position if there is none.
     pub(crate) position: AtomicU64,
 }
 
 impl InHand {
-    /// Nothing.
+    /// No event.
     pub(crate) fn new() -> Self {
         Self { arrival_us: AtomicI64::new(i64::MAX), position: AtomicU64::new(LogPosition::MAX) }
     }
 
-    /// Everything was handed on.
+    /// All events have been passed on.
     pub(crate) fn clear(&self) {
         self.arrival_us.store(i64::MAX, Ordering::Release);
         self.position.store(LogPosition::MAX, Ordering::Release);
     }
 }
 
-/// What became of an event that was offered to a [`Queue`].
+/// The result of offering an event to a [`Queue`].
 pub(crate) struct Pushed {
     pub(crate) push: Push,
-    /// Whether the order of magnitude of what waits has risen, as from nothing to one event: its task has to be
+    /// Whether the order of magnitude of the waiting events has risen, for instance from none to one: the task must be
     /// scheduled.
     pub(crate) has_risen: bool,
 }
@@ -256,13 +256,13 @@ impl TaskInbox {
         Self { limits, chunk_rows, pending: AtomicUsize::new(0), queue: Mutex::default() }
     }
 
-    /// Holds the inbox still: to push, or to move events between two of them.
+    /// Locks the inbox, to push or to move events between two inboxes.
     #[inline]
     pub(crate) fn lock(&self) -> Held<'_> {
         Held { queue: self.queue.lock(), pending: &self.pending }
     }
 
-    /// How many events wait, or did a moment ago: nothing is locked for it.
+    /// The number of events that wait, or waited a moment ago; takes no lock.
     pub(crate) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
@@ -271,12 +271,12 @@ impl TaskInbox {
         queue.rows >= self.limits.rows_max || (queue.rows > 0 && queue.bytes + payload_bytes > self.limits.bytes_max)
     }
 
-    /// Whether an event finds room, or an older one makes it.
+    /// Whether there is room for an event, or an older one would make room.
     pub(crate) fn has_room(&self, queue: &Queue, payload_bytes: usize) -> bool {
         self.limits.overflow != Overflow::Block || !self.is_full(queue, payload_bytes)
     }
 
-    /// Offers an event to the queue of this inbox. One that `must_fit` is not refused.
+    /// Offers an event to the queue of this inbox. With `must_fit` it is not refused.
     #[inline]
     pub(crate) fn push(&self, queue: &mut Queue, event: Event<'_>, must_fit: bool) -> Pushed {
         if self.is_full(queue, event.bytes()) {
@@ -288,25 +288,26 @@ impl TaskInbox {
                     return Pushed { push: Push::Taken, has_risen: false };
                 }
                 Overflow::DropOldest => {
-                    // An eighth at a time: moving an arena for every single event would cost its size each time.
+                    // Drops an eighth at a time: a move within the arena for every single event would cost its size
+                    // each time.
                     let excess = (queue.bytes + event.bytes()).saturating_sub(self.limits.bytes_max);
                     queue.drop_oldest((queue.rows / 8).max(1), excess);
                 }
             }
         }
         queue.append(event, self.chunk_rows);
-        // One more event makes it rise at each power of two.
+        // With one more event the level rises at each power of two.
         Pushed { push: Push::Taken, has_risen: queue.rows.is_power_of_two() }
     }
 
-    /// Whether rows find room. Rows are decoded already, so they are taken as a whole or not at all; but what drops
-    /// events when it is full always has room for them.
+    /// Whether there is room for rows. Decoded rows are accepted as a whole or not at all; an inbox that drops events
+    /// when it is full always has room.
     pub(crate) fn has_room_for_rows(&self, queue: &Queue) -> bool {
         let is_full = queue.rows >= self.limits.rows_max || queue.bytes >= self.limits.bytes_max;
         !is_full || self.limits.overflow != Overflow::Block
     }
 
-    /// Offers rows to the queue of this inbox, which has room; returns whether its task has to be scheduled.
+    /// Puts rows into the queue of this inbox, which has room; returns whether its task must be scheduled.
     pub(crate) fn push_rows(&self, queue: &mut Queue, mut rows: Picked) -> bool {
         let before = queue.rows;
         let excess = |queue: &Queue, rows: &Picked| {
@@ -318,7 +319,7 @@ impl TaskInbox {
             queue.drop_oldest(events, bytes);
         }
         if self.limits.overflow != Overflow::Block {
-            // More than an inbox can hold is too much however empty it is, but one event always fits.
+            // What exceeds the whole inbox is dropped however empty the inbox is, but one event always fits.
             let (events, bytes) = excess(queue, &rows);
             let dropped =
                 events.max(rows.rows_of(bytes)).min(rows.len() - usize::from(queue.rows == 0 && !rows.is_empty()));
@@ -333,8 +334,8 @@ impl TaskInbox {
         level(queue.rows) > level(before)
     }
 
-    /// Takes the oldest events, one batch of them, and gives back those that were taken before. `in_hand` is told of
-    /// them before anybody can see that they do not wait any more.
+    /// Takes the oldest events, one batch of them, and returns the memory of the batch before. `in_hand` is set before
+    /// any thread can see that these events no longer wait.
     pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>) -> Option<Chunk> {
         let mut queue = self.lock();
         queue.keep(done);
@@ -354,7 +355,7 @@ impl TaskInbox {
         Some(chunk)
     }
 
-    /// Whether nothing waits.
+    /// Whether no event waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().rows == 0
     }
@@ -408,7 +409,7 @@ impl Queue {
         }
     }
 
-    /// Keeps the memory of an arena that was processed.
+    /// Keeps the memory of a processed arena.
     pub(crate) fn keep(&mut self, done: Option<Chunk>) {
         let Some(Chunk::Raw(mut done)) = done else { return };
         let (rows, bytes) = (done.rows(), done.payload_bytes());
@@ -417,8 +418,8 @@ impl Queue {
         self.spare.get_or_insert(done);
     }
 
-    /// Moves the events for which `place` knows another slot to the end of `to`, in order. Bounds are not looked at:
-    /// what was taken once is not refused later.
+    /// Moves the events for which `place` has another slot to the end of `to`, in order. Bounds are ignored: an
+    /// accepted event is not refused later.
     pub(crate) fn move_events(&mut self, to: &mut Self, chunk_rows: usize, place: impl Fn(Slot) -> Option<Slot>) {
         if !self.chunks.iter().any(|chunk| chunk.slots().iter().any(|&slot| place(slot).is_some())) {
             return;
@@ -442,7 +443,7 @@ impl Queue {
                     Some(slot) => to.append(Event { slot, ..event }, chunk_rows),
                     None => {
                         self.append(event, chunk_rows);
-                        // It was counted when it came.
+                        // The event was counted when it came.
                         self.pushed -= 1;
                     }
                 }
@@ -450,7 +451,7 @@ impl Queue {
         }
     }
 
-    /// Copies the events of a slot, in order, for another one; bounds are not looked at.
+    /// Copies the events of a slot, in order, to another slot; bounds are ignored.
     pub(crate) fn copy_events(&mut self, from: Slot, to: Slot, chunk_rows: usize) {
         for index in 0..self.chunks.len() {
             match &self.chunks[index] {
@@ -477,7 +478,7 @@ impl Queue {
         self.chunks.iter().flat_map(Chunk::slots).copied()
     }
 
-    /// Keeps only the events whose slot satisfies `keep`, and returns how many others there were.
+    /// Keeps only the events whose slot satisfies `keep`, and returns the number of others.
     pub(crate) fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) -> usize {
         let before = self.rows;
         self.chunks.iter_mut().for_each(|chunk| chunk.retain_slots(&keep));
@@ -487,33 +488,33 @@ impl Queue {
         before - self.rows
     }
 
-    /// Events and payload bytes waiting.
+    /// The numbers of waiting events and payload bytes.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.rows, self.bytes)
     }
 
-    /// When the oldest of the waiting events came.
+    /// The arrival of the oldest waiting event.
     pub(crate) fn oldest_arrival_us(&self) -> Option<i64> {
-        // Moved events stand behind others that came later, so every one is looked at.
+        // Moved events may stand behind later ones, so all are compared.
         self.chunks.iter().filter_map(Chunk::oldest_arrival_us).min()
     }
 
-    /// The lowest position in the log of the waiting events; `None` if none is in one.
+    /// The lowest log position of the waiting events; `None` if none is in the log.
     pub(crate) fn oldest_position(&self) -> Option<LogPosition> {
         self.chunks.iter().filter_map(Chunk::oldest_position).min()
     }
 
-    /// How many events were ever taken in.
+    /// The number of all events ever accepted.
     pub(crate) fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// How many events have left again, one way or another.
+    /// The number of events that have left the inbox in any way.
     pub(crate) fn left(&self) -> u64 {
         self.pushed - self.rows as u64
     }
 
-    /// How many events were dropped because there was no room.
+    /// The number of events dropped because there was no room.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -544,7 +545,7 @@ mod tests {
         (0..events).map(|slot| push(inbox, slot, b"x")).collect()
     }
 
-    /// Takes everything, as slots by batch.
+    /// Takes all events; returns the slots of each batch.
     fn take_all(inbox: &TaskInbox) -> Vec<Vec<Slot>> {
         let (mut done, mut batches) = (None, Vec::new());
         while let Some(chunk) = inbox.take(done, None) {
@@ -626,7 +627,7 @@ mod tests {
             };
             assert_eq!((counts, take_all(&inbox).concat()), ((6, 8), then));
         }
-        // A row that is picked often is held once.
+        // A row that is picked several times is held once.
         let bytes = picked(0..1000).bytes();
         assert!(bytes < 1000 * 16, "{bytes}");
     }
@@ -665,7 +666,7 @@ mod tests {
         assert_eq!((positions(&from), positions(&to)), (vec![(1, 0), (1, 5), (3, 4), (3, 6)], vec![(7, 4), (7, 6)]));
         assert_eq!(from.lock().oldest_position(), None);
 
-        // Two rows for two queries from the event at 8, one from that at 9: no batch ends within an event.
+        // The event at 8 gives two rows for two queries, the event at 9 one: no batch ends within an event.
         let column: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![1, 2, 3]));
         let columns = RecordBatch::try_from_iter([("v", column)]).unwrap();
         let zeros = vec![0; 3];

@@ -1,7 +1,7 @@
-//! Groups whose queries have a label in common, for example those of one home, begin on one worker.
+//! Makes groups whose queries have a label in common, for example those of one home, begin on one worker.
 //!
-//! No more than a preference at the beginning: a worker that has much to do gets no more because of a label, and the
-//! balancer moves tasks as it sees fit.
+//! This is only a preference at the beginning: a busy worker gets no more tasks because of a label, and the balancer
+//! moves tasks regardless of labels.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -9,13 +9,13 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-/// How many labels are remembered. Beyond that all are forgotten: who comes later begins anew, together.
+/// How many labels are remembered. Beyond that all are forgotten, and later groups begin together anew.
 const LABELS_MAX: usize = 1 << 16;
 
-/// A label as it is remembered.
+/// The hash of a label.
 pub(crate) type LabelHash = u64;
 
-/// On which worker the groups of each label began.
+/// The worker on which the groups of each label began.
 #[derive(Default)]
 pub(crate) struct Labels {
     hasher: RandomState,
@@ -32,7 +32,7 @@ impl Labels {
         self.workers.lock().get(&label).copied()
     }
 
-    /// A group with this label is on a worker. The first one counts.
+    /// Notes that a group with this label is on a worker. The first worker counts.
     pub(crate) fn note(&self, label: LabelHash, worker: usize) {
         let mut workers = self.workers.lock();
         if workers.len() >= LABELS_MAX && !workers.contains_key(&label) {

@@ -1,25 +1,25 @@
-//! Runs groups: inboxes, tasks, schedulers, worker threads, balance of load.
+//! Runs groups and big queries: inboxes, tasks, schedulers, worker threads, balancing of load.
 //!
 //! A [`Group`] holds the queries of one application, run as one dataflow over a table of slots. A source pushes raw
-//! events into it; they land in the inbox of the [`Task`] where the query is. The push that makes an inbox non-empty
-//! hands the task to the [`Scheduler`]; a worker takes it, drains the inbox batch by batch and runs the chain depth
-//! first. A group has one task until the balancer finds that one worker is not enough for it.
+//! events into the group; an event goes to the inbox of the [`Task`] where its query is. The push that makes an inbox
+//! non-empty hands the task to the [`Scheduler`]. A worker takes the task, drains the inbox batch by batch and runs the
+//! chain depth first. A group has one task until the balancer finds that one worker is not enough for it.
 //!
-//! The invariant of this crate: a query's events are processed by one thread at a time, in the order in which they
-//! came, wherever its query is moved; of a query in parts, the events of each key are. There is no payload format, no
-//! protocol and no SQL here.
+//! The invariant of this crate: the events of a query are processed by one thread at a time, in the order in which they
+//! came, wherever the query is moved; for a query in parts this holds for the events of each key. There is no payload
+//! format, no protocol and no SQL here.
 //!
 //! In reading order:
-//! - `inbox`: the bounded queue in front of a task, and `picked`: rows in it that were decoded already;
+//! - `inbox`: the bounded queue in front of a task, and `picked`: decoded rows in it;
 //! - [`task`]: queries that are processed together, one activation of them, and how several workers share that;
 //! - [`group`]: the queries of an application, and how they move between its tasks;
 //! - [`flow`]: a big query as parallel tasks;
 //! - [`spill`]: silent queries leave memory;
-//! - [`metrics`]: what is counted, and the latency histogram;
+//! - [`metrics`]: counters, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
-//! - `balance`: what is moved, split and merged, cut and joined; `labels`: what begins on one worker;
+//! - `balance`: which tasks are moved, split, merged, cut and joined; `labels`: which groups begin on one worker;
 //! - `host` and [`workers`]: what a process has once, and its threads;
-//! - [`numa`]: on which cores they stand.
+//! - [`numa`]: the cores and memory nodes of the threads.
 
 mod balance;
 pub mod flow;

@@ -1,4 +1,4 @@
-//! What a group counts, and the histogram for latencies.
+//! The counters of a group, and the histogram of latencies.
 
 use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::TimestampMicrosecondType;
@@ -9,13 +9,13 @@ use rivulet_dataflow::{InputIndex, Reason};
 pub struct GroupMetrics {
     /// Events taken from the inbox.
     pub events: u64,
-    /// The same by input, equal queries counted once; inputs behind the last one that had any are left out.
+    /// The same by input, with equal queries counted once; inputs behind the last one with events are left out.
     pub inputs: Vec<u64>,
     /// Batches processed.
     pub batches: u64,
-    /// How often a worker took the group.
+    /// How often a worker ran a task of the group.
     pub activations: u64,
-    /// How long the oldest event of each batch waited for a worker, microseconds in all.
+    /// How long the oldest event of each batch waited for a worker, in all, microseconds.
     pub waiting_us: u64,
     /// The largest batch, in events.
     pub batch_events_max: u64,
@@ -27,20 +27,19 @@ pub struct GroupMetrics {
     pub busy_us: u64,
     /// From arrival in the engine to the end of processing, microseconds, for each event.
     pub processing_latency_us: Histogram,
-    /// From the event's own time to the end of processing, microseconds, for each event of an input with event time
-    /// whose clock agrees with the engine's.
+    /// From the event's own time to the end of processing, microseconds, for events whose clock agrees with the
+    /// engine's.
     pub event_latency_us: Histogram,
-    /// Events whose own time differs from the engine's clock by more than an hour. They are processed as any other, and
-    /// left out of the latency: one device that believes in 1970 would hide all others.
+    /// Events whose own time differs from the engine's clock by more than an hour. They are processed normally but left
+    /// out of the latency, where one device with a wrong clock would hide all others.
     pub clock_differs: u64,
 }
 
-/// How far an event's time may be from the engine's clock to count for the latency.
+/// The largest difference between an event's time and the engine's clock that counts for the latency.
 const CLOCK_DIFFERENCE_MAX_US: u64 = 3_600_000_000;
 
 impl GroupMetrics {
-    /// Records for events that came at `arrival_us`, and whose own times are these where they have any, that they are
-    /// processed.
+    /// Records the latency of processed events, from their arrival and, where they have any, from their own times.
     pub(crate) fn record_latencies(&mut self, arrival_us: &[i64], event_times: Option<&ArrayRef>, end_us: i64) {
         for &arrival_us in arrival_us {
             self.processing_latency_us.record(end_us - arrival_us);
@@ -52,7 +51,7 @@ impl GroupMetrics {
         }
     }
 
-    /// Records how long after its own time an event had been processed.
+    /// Records the latency of an event from its own time.
     pub(crate) fn record_event_latency(&mut self, now_us: i64, time_us: i64) {
         if now_us.abs_diff(time_us) <= CLOCK_DIFFERENCE_MAX_US {
             self.event_latency_us.record(now_us - time_us);
@@ -61,7 +60,7 @@ impl GroupMetrics {
         }
     }
 
-    /// Counts events by input: `inputs` has that of each, or is empty if all came by the first.
+    /// Counts events by input: `inputs` has the input of each event, or is empty if all came by the first.
     pub(crate) fn count_inputs(&mut self, events: u64, inputs: &[InputIndex]) {
         if self.inputs.is_empty() {
             self.inputs.push(0);
@@ -100,17 +99,18 @@ impl GroupMetrics {
     }
 }
 
-/// Parts into which each doubling is divided: a value is known to 1/16, about 6 %.
+/// Bits of the parts into which each doubling is divided: a value is known to 1/16, about 6 %.
 const PARTS_BITS: u32 = 4;
 const PARTS: u64 = 1 << PARTS_BITS;
 /// Values from 2^36 us (19 hours) on share the last bucket.
 const BUCKETS: usize = ((36 - PARTS_BITS) as usize + 1) << PARTS_BITS;
 
-/// A histogram of microseconds with buckets that grow with the value: two instructions and one increment a record,
-/// merged by adding. It holds the buckets from the lowest to the highest one that was ever hit, some hundred bytes.
+/// A histogram of microseconds whose buckets grow with the value. A record costs two instructions and one increment;
+/// histograms are merged by adding. It holds the buckets from the lowest to the highest one ever hit, some hundred
+/// bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The bucket that `counts` begins with.
+    /// The index of the first bucket in `counts`.
     first: usize,
     counts: Vec<u64>,
     count: u64,
@@ -133,7 +133,7 @@ impl Histogram {
         self.max_us = self.max_us.max(value);
     }
 
-    /// The count of a bucket, which is made to exist.
+    /// The count of a bucket; the bucket is added if it is missing.
     #[cold]
     fn count_mut(&mut self, bucket: usize) -> &mut u64 {
         if self.counts.is_empty() {
@@ -150,7 +150,7 @@ impl Histogram {
         &mut self.counts[place]
     }
 
-    /// The buckets that were hit, and others between them, in ascending order: upper bound and count.
+    /// The buckets in ascending order, from the lowest to the highest one hit: upper bound and count.
     fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.counts.iter().enumerate().map(|(place, count)| (Self::bucket_max(self.first + place), *count))
     }
@@ -164,13 +164,13 @@ impl Histogram {
         (index as usize).min(BUCKETS - 1)
     }
 
-    /// The largest value that falls into a bucket.
+    /// The largest value of a bucket.
     fn bucket_max(index: usize) -> u64 {
         let (octave, part) = ((index as u64) >> PARTS_BITS, index as u64 & (PARTS - 1));
         if octave == 0 { part } else { ((PARTS + part + 1) << (octave - 1)) - 1 }
     }
 
-    /// How many values were recorded.
+    /// The number of values recorded.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -185,8 +185,8 @@ impl Histogram {
         self.max_us
     }
 
-    /// The value below or at which the fraction `quantile` (0 to 1) of the values lies, microseconds; at most 1/16 too
-    /// high. 0 where nothing was recorded.
+    /// The value at the fraction `quantile` (0 to 1) of all values, microseconds; at most 1/16 too high. 0 if nothing
+    /// was recorded.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
         if self.count == 0 {
             return 0;
@@ -217,7 +217,7 @@ impl Histogram {
         self.max_us = self.max_us.max(other.max_us);
     }
 
-    /// What was recorded since `earlier`, a copy of this histogram taken before. The maximum stays that of all values.
+    /// The values recorded since `earlier`, an older copy of this histogram. The maximum stays that of all values.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
         for (place, &count) in earlier.counts.iter().enumerate().filter(|(_, count)| **count > 0) {

@@ -1,15 +1,13 @@
-//! The machine's memory nodes (NUMA), and which worker stands where.
+//! The machine's memory nodes (NUMA), and the placement of workers on cores.
 //!
-//! A core reaches the memory of its own node sooner than that of others, so a worker stays on a core, and the tasks of
-//! one dataflow on the workers of one node as long as they fit there; after that on those of the nodes nearest to it.
-//! Memory needs no further care: Linux takes a page from the node of the thread that touches it first, and what a task
-//! owns is first touched by the worker that runs it.
+//! A core reaches the memory of its own node faster than that of others. So a worker is pinned to a core, and the tasks
+//! of one dataflow go to workers of one node as long as they fit there, and then to the nearest nodes.
 //!
-//! Nothing is set for that: the policy of a thread is to take memory from the node it runs on, and a worker on a core
-//! stays on its node.
+//! Memory needs no further care: Linux takes a page from the node of the thread that touches it first, and the worker
+//! that runs a task touches the task's memory first. A pinned worker stays on its node.
 //!
-//! What must hold: only cores that this process may use are ever given out; and on one node, or where the system tells
-//! nothing, everything is as if there were no nodes.
+//! What must hold: only cores that this process may use are given out. On one node, or where the system tells nothing,
+//! everything is as if there were no nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,17 +16,17 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
-/// Whether notice is taken of nodes.
+/// Whether memory nodes are used for placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numa {
-    /// Where there is more than one.
+    /// If there is more than one node.
     #[default]
     Auto,
-    /// Not at all.
+    /// Never.
     Off,
 }
 
-/// Where the workers of a process stand.
+/// The places of the workers of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stands {
     topology: Topology,
@@ -36,7 +34,7 @@ pub(crate) struct Stands {
 }
 
 impl Stands {
-    /// So many workers on the nodes of a machine; as if there were one node, where no notice is to be taken of them.
+    /// Places this many workers on the nodes of a machine; as if there were one node, where nodes are not used.
     pub(crate) fn new(topology: Topology, numa: Numa, workers: usize) -> Self {
         let topology = match numa {
             Numa::Auto => topology,
@@ -45,27 +43,27 @@ impl Stands {
         Self { places: topology.places(workers), topology }
     }
 
-    /// Whether there is more than one node. Otherwise everything is as if there were none.
+    /// Whether there is more than one node.
     pub(crate) fn has_nodes(&self) -> bool {
         self.topology.nodes.len() > 1
     }
 
-    /// The core of a worker; those who come later share the cores.
+    /// The core of a worker; later workers share the cores.
     pub(crate) fn core(&self, worker: usize) -> Option<usize> {
         self.places.get(worker % self.places.len().max(1)).map(|place| place.core)
     }
 
-    /// The node of a worker by its number in the system, where there is more than one.
+    /// The number of a worker's node in the system, where there is more than one node.
     pub(crate) fn node(&self, worker: usize) -> Option<usize> {
         let place = self.places.get(worker).filter(|_| self.has_nodes())?;
         self.topology.nodes.get(place.node).map(|node| node.id)
     }
 
-    /// The workers for the parallel instances of a dataflow, by instance; `load` is what each worker has to do already.
+    /// The worker for each parallel instance of a dataflow; `load` is the present load of each worker.
     pub(crate) fn workers_for(&self, instances: usize, load: &[f64]) -> Vec<usize> {
         match self.has_nodes() {
             true => self.topology.workers_for(instances, &self.places, load),
-            // Instance by instance, so that those of several dataflows with one instance less than workers meet evenly.
+            // In turn by instance, so that several dataflows with one instance less than workers spread evenly.
             false => (0..instances).map(|instance| instance % self.places.len().max(1)).collect(),
         }
     }
@@ -73,14 +71,14 @@ impl Stands {
 
 /// Where Linux describes the nodes.
 const NODES_FOLDER: &str = "/sys/devices/system/node";
-/// What Linux says the distance within a node is.
+/// The distance within a node, as Linux defines it.
 const LOCAL_DISTANCE: u32 = 10;
-/// And to another where it does not tell.
+/// The distance to another node, where Linux does not tell.
 const REMOTE_DISTANCE: u32 = 20;
-/// Numbers in a list beyond this are taken for a mistake: no system has as many cores or nodes.
+/// Higher numbers in a list are taken for errors: no system has as many cores or nodes.
 const NUMBER_MAX: usize = 1 << 16;
 
-/// The nodes of a machine, as far as this process may use their cores.
+/// The nodes of a machine, with the cores that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,
@@ -91,7 +89,7 @@ pub struct Topology {
 pub struct Node {
     /// Its number in the system.
     pub id: usize,
-    /// Its cores that may be used, ascending.
+    /// Its usable cores, ascending.
     pub cores: Vec<usize>,
     /// Its memory, where the system tells.
     pub memory_bytes: Option<u64>,
@@ -99,22 +97,22 @@ pub struct Node {
     pub distances: Vec<u32>,
 }
 
-/// Where a worker stands.
+/// The place of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its core.
     pub core: usize,
-    /// The place of its node in the topology.
+    /// The index of its node in the topology.
     pub node: usize,
 }
 
 impl Topology {
-    /// That of this machine, with the cores that this process may use. One node where the system tells nothing.
+    /// The topology of this machine, with the cores that this process may use. One node where the system tells nothing.
     pub fn of_this_machine() -> Self {
         Self::read(Path::new(NODES_FOLDER), &usable_cores())
     }
 
-    /// The nodes that a folder describes as Linux does, with those of their cores that are among `usable`.
+    /// The nodes described in a folder, in the format of Linux, with those of their cores that are `usable`.
     pub fn read(folder: &Path, usable: &BTreeSet<usize>) -> Self {
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let ids = numbers(&text(&folder.join("online")));
@@ -138,7 +136,7 @@ impl Topology {
         Self::with_cores(nodes, usable)
     }
 
-    /// Leaves out nodes without usable cores; cores that no node has make one of their own.
+    /// Leaves out nodes without usable cores. Cores without a node become a node of their own.
     fn with_cores(mut nodes: Vec<Node>, usable: &BTreeSet<usize>) -> Self {
         let is_kept: Vec<bool> = nodes.iter().map(|node| !node.cores.is_empty()).collect();
         for node in &mut nodes {
@@ -159,7 +157,7 @@ impl Topology {
         Self { nodes }
     }
 
-    /// The same cores as those of one node.
+    /// The same cores as a single node.
     fn as_one_node(&self) -> Self {
         let usable = self.nodes.iter().flat_map(|node| node.cores.iter().copied()).collect();
         Self::with_cores(Vec::new(), &usable)
@@ -170,13 +168,13 @@ impl Topology {
         &self.nodes
     }
 
-    /// How many cores may be used.
+    /// The number of usable cores.
     pub fn cores(&self) -> usize {
         self.nodes.iter().map(|node| node.cores.len()).sum()
     }
 
-    /// Where so many workers stand: a core each as long as there are any, on as few nodes, as near to each other, as
-    /// hold them. More workers than cores share them evenly.
+    /// The places of this many workers: one core each while there are free cores, on as few nodes as can hold them, as
+    /// near to each other as possible. Further workers share the cores evenly.
     pub fn places(&self, workers: usize) -> Vec<Place> {
         let mut places = Vec::with_capacity(workers);
         for node in self.nearest_nodes(workers, &vec![0.0; self.nodes.len()], |node| self.nodes[node].cores.len()) {
@@ -188,9 +186,9 @@ impl Topology {
         places
     }
 
-    /// The workers, among those at `places`, for the parallel instances of a dataflow, by instance: all on one node if
-    /// one has as many workers, the least loaded of those, else on nodes near to each other. `load` is what each worker
-    /// has to do already.
+    /// The worker, among those at `places`, for each parallel instance of a dataflow: all on one node if one has enough
+    /// workers (the least loaded such node), otherwise on nodes near to each other. `load` is the present load of each
+    /// worker.
     pub fn workers_for(&self, instances: usize, places: &[Place], load: &[f64]) -> Vec<usize> {
         let of_node = |node: usize| (0..places.len()).filter(move |&worker| places[worker].node == node);
         let load_of = |worker: usize| load.get(worker).copied().unwrap_or(0.0);
@@ -212,10 +210,10 @@ impl Topology {
         workers
     }
 
-    /// Nodes that together have room for `wanted`, as few as possible and near to each other; all of them if they have
-    /// not. Of several ways the one with the least load is taken.
+    /// The fewest nodes, near to each other, that together have room for `wanted`; all nodes if that is not enough.
+    /// Among equal choices, the one with the least load.
     fn nearest_nodes(&self, wanted: usize, load: &[f64], room: impl Fn(usize) -> usize) -> Vec<usize> {
-        // From each node outwards, the nearest first; with nodes by the dozen that is nothing, and it happens when a
+        // From each node outwards, the nearest first. With some dozen nodes that is cheap, and it happens only when a
         // dataflow starts.
         let outwards = (0..self.nodes.len()).filter(|&node| room(node) > 0).map(|first| {
             let mut others: Vec<usize> = (0..self.nodes.len()).filter(|&node| room(node) > 0).collect();
@@ -243,7 +241,7 @@ impl Topology {
     }
 }
 
-/// The cores that this process may use; those of the system where it does not tell.
+/// The cores that this process may use; all cores of the system where it does not tell.
 fn usable_cores() -> BTreeSet<usize> {
     match sched_getaffinity(Pid::from_raw(0)) {
         Ok(set) => (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect(),
@@ -251,7 +249,7 @@ fn usable_cores() -> BTreeSet<usize> {
     }
 }
 
-/// A list as Linux writes it: `0-3,8,10-11`. What is no number is left out.
+/// Parses a list as Linux writes it: `0-3,8,10-11`. Anything but a number is left out.
 fn numbers(list: &str) -> Vec<usize> {
     let mut numbers = BTreeSet::new();
     for part in list.trim().split(',') {
@@ -318,7 +316,7 @@ mod tests {
         let nodes = |workers| two.places(workers).iter().map(|place| place.node).collect::<Vec<_>>();
         assert_eq!(nodes(8), [0; 8]);
         assert_eq!(nodes(12), [[0; 8].as_slice(), &[1; 4]].concat());
-        // Of a node of which this process may use one core, only that one.
+        // If the process may use one core of a node, the node has only that core.
         let part = recorded("two_nodes", [3, 8, 9, 10]);
         assert_eq!(part.places(3).iter().map(|place| place.core).collect::<Vec<_>>(), [8, 9, 10]);
     }
@@ -342,7 +340,7 @@ mod tests {
         let sixteen = recorded("sixteen_nodes", 0..288);
         assert_eq!((sixteen.nodes().len(), sixteen.cores()), (16, 288));
         let places = sixteen.places(288);
-        // Nodes come in pairs that are near to each other, all others are far.
+        // Nodes come in near pairs; all others are far.
         let mut load = vec![0.0; 288];
         load[..18 * 6].fill(0.9);
         let workers = sixteen.workers_for(36, &places, &load);
@@ -351,7 +349,7 @@ mod tests {
         assert_eq!(all.len(), 288);
     }
 
-    /// As `cargo xtask numa` shows it.
+    /// The figures that `cargo xtask numa` shows.
     #[test]
     fn workers_stand_on_an_emulated_machine_as_they_were_seen_to() {
         let machine = recorded("emulated_two_nodes", 0..4);
@@ -380,7 +378,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every instance gets a worker that exists, evenly, and never on more nodes than are needed.
+        /// Every instance gets an existing worker; instances are spread evenly, on no more nodes than needed.
         #[test]
         fn placements_are_within_bounds(instances in 0usize..400, workers in 1usize..300, loads in prop::collection::vec(0.0..1.0f64, 0..300)) {
             let sixteen = recorded("sixteen_nodes", 0..288);

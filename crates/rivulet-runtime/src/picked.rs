@@ -1,33 +1,34 @@
-//! Decoded rows on their way to the queries that read them: the rows once, and which of them each query gets.
+//! Decoded rows on their way to the queries that read them: each row is held once, with a list of the queries that get
+//! it.
 
 use rivulet_dataflow::{Batch, LogPosition, Slot};
 
-/// Rows of one batch for queries of a group: row `rows[i]` of it is an event for `slots[i]`. The same row may be picked
-/// for any number of queries; it is held once.
+/// Rows of one batch for queries of a group: row `rows[i]` of the batch is an event for `slots[i]`. A row may be picked
+/// for any number of queries and is held once.
 #[derive(Clone, Debug)]
 pub struct Picked {
     batch: Batch,
     rows: Vec<u32>,
     slots: Vec<Slot>,
-    /// What a picked row counts for where payload bytes are bounded.
+    /// The size of a picked row where payload bytes are bounded.
     row_bytes: usize,
 }
 
 impl Picked {
-    /// The rows `rows` of `batch`, each for the query in the slot beside it, in the order in which the queries get
-    /// them.
+    /// Picks the rows `rows` of `batch`, each for the query in the slot at the same index, in the order in which the
+    /// queries get them.
     ///
     /// # Panics
     /// If there are not as many slots as rows, or a row is not in the batch.
     pub fn new(batch: &Batch, rows: Vec<u32>, slots: Vec<Slot>) -> Self {
         assert_eq!(rows.len(), slots.len(), "one slot for each picked row");
         let mut picked = Self { batch: batch.clone(), rows, slots, row_bytes: 0 };
-        // A few rows must not hold the memory of many.
+        // A few rows must not keep the memory of many.
         if picked.rows.len() * 2 < batch.rows() {
             picked.batch = picked.to_batch();
             picked.rows = (0..picked.slots.len() as u32).collect();
         }
-        // The rows are held once, however often they are picked.
+        // Rows are held once, however often they are picked.
         let held = picked.batch.columns.get_array_memory_size();
         picked.row_bytes = size_of::<u32>() + size_of::<Slot>() + held.div_ceil(picked.len().max(1));
         picked
@@ -38,7 +39,7 @@ impl Picked {
         self.rows.len()
     }
 
-    /// Whether there is no event.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -48,17 +49,17 @@ impl Picked {
         &self.slots
     }
 
-    /// What the events count for where payload bytes are bounded.
+    /// The size of the events where payload bytes are bounded.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * self.row_bytes
     }
 
-    /// How many of the oldest events hold at least `bytes`; all of them if they hold less.
+    /// How many of the oldest events must go to free `bytes`; all of them if that is not enough.
     pub(crate) fn rows_to_free(&self, bytes: usize) -> usize {
         self.rows_of(bytes).min(self.len())
     }
 
-    /// How many events make up so many bytes.
+    /// How many events have this size together.
     pub(crate) fn rows_of(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.row_bytes)
     }
@@ -68,17 +69,17 @@ impl Picked {
         self.rows.iter().map(|&row| self.batch.arrival_us[row as usize])
     }
 
-    /// The position in the log of the event at `index`; 0 if it is in none.
+    /// The log position of the event at `index`; 0 if it is not in the log.
     pub(crate) fn position(&self, index: usize) -> LogPosition {
         self.batch.position(self.rows[index] as usize)
     }
 
-    /// Whether any of the events may be in the log.
+    /// Whether any event may be in the log.
     pub(crate) fn has_positions(&self) -> bool {
         self.batch.positions.is_some()
     }
 
-    /// Where, from `events` on, no event of the log is cut in two: its rows, for whomever they are, lie side by side.
+    /// The first index from `events` on at which no event of the log is cut in two: the rows of an event are adjacent.
     pub(crate) fn end_of_event(&self, events: usize) -> usize {
         let goes_on = |&next: &usize| self.position(next) != 0 && self.position(next) == self.position(next - 1);
         events + (events.max(1)..self.len()).take_while(goes_on).count()
@@ -104,14 +105,14 @@ impl Picked {
         self.slots.retain(|&slot| keep(slot));
     }
 
-    /// Keeps only the events at places for which `keep` holds, in order.
+    /// Keeps only the events at indices for which `keep` holds, in order.
     pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
         let (mut of_rows, mut of_slots) = (0.., 0..);
         self.rows.retain(|_| keep(of_rows.next().expect("endless")));
         self.slots.retain(|_| keep(of_slots.next().expect("endless")));
     }
 
-    /// Takes out the events for which `place` knows another slot, with that slot.
+    /// Removes the events for which `place` has another slot, and returns them with that slot.
     pub(crate) fn extract(&mut self, place: impl Fn(Slot) -> Option<Slot>) -> Self {
         let (mut rows, mut slots) = (Vec::new(), Vec::new());
         for (&row, &slot) in self.rows.iter().zip(&self.slots) {
@@ -124,14 +125,14 @@ impl Picked {
         Self { batch: self.batch.clone(), rows, slots, row_bytes: self.row_bytes }
     }
 
-    /// The events of one slot, for another one.
+    /// Copies the events of one slot for another slot.
     pub(crate) fn copied(&self, from: Slot, to: Slot) -> Self {
         let events = self.rows.iter().zip(&self.slots).filter(|(_, slot)| **slot == from);
         let rows: Vec<u32> = events.map(|(row, _)| *row).collect();
         Self { batch: self.batch.clone(), slots: vec![to; rows.len()], rows, row_bytes: self.row_bytes }
     }
 
-    /// Memory held, in bytes. Rows that others hold too count in full.
+    /// Memory held, in bytes. Shared rows count in full.
     pub(crate) fn memory_bytes(&self) -> usize {
         let times = self.batch.rows() * (size_of::<Slot>() + 2 * size_of::<i64>());
         self.batch.columns.get_array_memory_size() + times + (self.rows.capacity() + self.slots.capacity()) * 4
@@ -164,7 +165,7 @@ mod tests {
     fn a_row_is_an_event_for_each_query_it_is_picked_for() {
         let picked = Picked::new(&batch(), vec![0, 0, 2], vec![5, 6, 5]);
         assert_eq!(events(&picked), [(5, 10, 7), (6, 10, 7), (5, 12, 9)]);
-        // One of three rows is copied, so that the others are not held.
+        // One of three rows is copied, so that the batch is not kept.
         let one = Picked::new(&batch(), vec![1], vec![4]);
         assert_eq!((events(&one), one.batch.rows()), (vec![(4, 11, 8)], 1));
     }

@@ -1,4 +1,4 @@
-//! A task: queries of a group that are processed together, by one thread at a time.
+//! A task: queries of a group that one thread at a time processes together.
 
 mod cut;
 mod idle;
@@ -30,14 +30,14 @@ use progress::Progress;
 use slots::Slots;
 pub use tally::Examined;
 
-/// How far behind the clock timers run. An event that a source has stamped but not yet delivered must not find that a
-/// timer for a later instant was served before it.
+/// How far timers run behind the clock. An event that a source has stamped but not yet delivered must come before a
+/// timer for a later time.
 pub(crate) const TICK_GRACE_US: i64 = 5_000;
 
 /// How many refused rows of one batch keep their content for the dead-letter output; the others are only counted.
 const REFUSED_CONTENT_MAX: usize = 256;
 
-/// What an instance of a group's dataflow is made of.
+/// The parts of an instance of a group's dataflow.
 pub struct TaskParts {
     /// Turns payloads into rows.
     pub decoder: Box<dyn Decoder>,
@@ -47,9 +47,9 @@ pub struct TaskParts {
     pub sink: Box<dyn GroupSink>,
 }
 
-/// What all tasks of a group have in common.
+/// Settings shared by all tasks of a group.
 pub(crate) struct TaskSettings {
-    /// The application's name, for people.
+    /// The application's name, for messages.
     pub(crate) name: String,
     /// Makes an instance of the application's dataflow.
     pub(crate) make: Box<dyn Fn() -> TaskParts + Send + Sync>,
@@ -59,52 +59,52 @@ pub(crate) struct TaskSettings {
     pub(crate) batch_rows_max: Option<usize>,
     /// The index of the event-time column, if the input has one.
     pub(crate) event_time_column: Option<usize>,
-    /// Whether the sink hands rows on to other groups.
+    /// Whether the sink passes rows on to other groups.
     pub(crate) passes_on: bool,
-    /// Whether it is kept what checkpoints need.
+    /// Whether the progress is kept that checkpoints need.
     pub(crate) is_checkpointed: bool,
     /// Whether a task with a few queries counts what becomes of the events of each.
     pub(crate) counts_few: bool,
-    /// Groups that hand rows on to this one.
+    /// Groups that pass rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
     pub(crate) rest: Rest,
 }
 
 impl TaskSettings {
-    /// When the oldest of the events came that are yet to be handed on to this group; `i64::MAX` without any.
+    /// The arrival of the oldest event that is still to be passed on to this group; `i64::MAX` if there is none.
     fn oldest_upstream_us(&self) -> i64 {
         self.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min().unwrap_or(i64::MAX)
     }
 }
 
-/// Queries of a group that are processed together: what a scheduler picks. A group has one task until it is split.
+/// Queries of a group that are processed together: the unit of scheduling. A group has one task until it is split.
 pub struct Task {
     myself: Weak<Self>,
     settings: Arc<TaskSettings>,
     inbox: TaskInbox,
     host: Arc<Host>,
-    /// The worker that it belongs to, where the policy knows owners.
+    /// The worker that the task belongs to, where the policy knows owners.
     worker: AtomicUsize,
     standing: Standing,
     deadline: DeadlineId,
     /// Time spent running, microseconds; readable without the core's lock.
     busy_us: AtomicU64,
     queries: AtomicUsize,
-    /// What was taken from the inbox and not handed on yet, in a group that does so.
+    /// Events taken from the inbox and not passed on yet, in a group that passes rows on.
     in_hand: InHand,
     pub(crate) load: Mutex<LoadMeter>,
-    /// Of a spilled task, its group: instead of processing events it wakes the queries that they are for.
+    /// For a spilled task, its group: instead of processing events, the task wakes the queries that they are for.
     spilled_task_of: Option<Weak<Group>>,
-    /// In how many parts it is to run: 1 for one piece.
+    /// The wanted number of parts; 1 for a task in one piece.
     parts_wanted: AtomicUsize,
-    /// The workers of the further parts that it is to have.
+    /// The workers of the wanted further parts.
     wanted_on: Mutex<Vec<usize>>,
-    /// Its parts, if it has any. Changed by whoever holds the core.
+    /// Its parts, if it has any. Changed only with the core locked.
     parts: RwLock<Option<Arc<Parts>>>,
     core: Mutex<Core>,
 }
 
-/// What only the thread that runs the task may touch.
+/// State that only the thread that runs the task touches.
 pub(crate) struct Core {
     pub(crate) slots: Slots,
     decoder: Box<dyn Decoder>,
@@ -113,19 +113,19 @@ pub(crate) struct Core {
     refusals: Refusals,
     metrics: GroupMetrics,
     idle: Idle,
-    /// What checkpoints need, in a group that is captured.
+    /// What checkpoints need, in a group that is checkpointed.
     pub(crate) progress: Option<Box<Progress>>,
-    /// Slots were retired when so many events had been pushed: once all these have left the inbox, none of theirs can
-    /// come.
+    /// The number of pushed events when slots were last retired: once these have left the inbox, no event of a retired
+    /// slot can come.
     retired_at: Option<u64>,
 }
 
-/// What one activation did.
+/// The outcome of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// It processed this many events, and nothing waited any more.
+    /// The task processed this many events, and no more waited.
     Ran(usize),
-    /// Its time slice ended before its inbox was empty.
+    /// The budget ended before the inbox was empty.
     Yielded(usize),
     /// The sink has no room: events stay in the inbox.
     Blocked,
@@ -162,18 +162,18 @@ impl Task {
         })
     }
 
-    /// Gives the task to another worker. If it waits for the old one now, it is run there once more.
+    /// Gives the task to another worker. If it waits for the old worker now, it runs there once more.
     pub(crate) fn assign(&self, worker: usize) {
         self.worker.store(worker, Ordering::Relaxed);
     }
 
-    /// Events and payload bytes that wait.
+    /// The numbers of waiting events and payload bytes.
     pub fn waiting(&self) -> (usize, usize) {
         let (rows, bytes) = self.inbox.lock().waiting();
         (rows + self.rows_in_parts(), bytes)
     }
 
-    /// Events that its parts have taken and are not done with.
+    /// Events that its parts have taken and not finished.
     fn rows_in_parts(&self) -> usize {
         self.parts.read().as_ref().map_or(0, |parts| parts.rows())
     }
@@ -183,7 +183,7 @@ impl Task {
         self.queries.load(Ordering::Relaxed)
     }
 
-    /// Whether its queries only wait here for their next event.
+    /// Whether this is a spilled task, whose queries only wait for their next event.
     pub(crate) fn is_spilled_task(&self) -> bool {
         self.spilled_task_of.is_some()
     }
@@ -192,19 +192,19 @@ impl Task {
         &self.inbox
     }
 
-    /// Holds the task still, and in one piece.
+    /// Locks the task, in one piece.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         let mut core = self.core.lock();
         self.make_whole(&mut core);
         core
     }
 
-    /// Holds it still for a look at its slots, in however many pieces it is.
+    /// Locks the task to read its slots, without joining its parts.
     pub(crate) fn peek(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
     }
 
-    /// The same, to process what may be refused.
+    /// Locks the task to process elements that may be refused.
     fn lock_to_run(&self) -> MutexGuard<'_, Core> {
         let mut core = self.core.lock();
         let are_shared = core.slots.further() > 0;
@@ -212,7 +212,7 @@ impl Task {
         core
     }
 
-    /// Offers an event to `queue`, the locked queue of this task's inbox, and lets go of it.
+    /// Offers an event to `queue`, the locked queue of this task's inbox, and unlocks it.
     #[inline]
     pub(crate) fn push(self: &Arc<Self>, mut queue: Held<'_>, event: Event<'_>, must_fit: bool) -> Push {
         let pushed = self.inbox.push(&mut queue, event, must_fit);
@@ -223,7 +223,7 @@ impl Task {
         pushed.push
     }
 
-    /// Puts rows into `queue`, the locked queue of this task's inbox, which has room for them, and lets go of it.
+    /// Puts rows into `queue`, the locked queue of this task's inbox, which has room for them, and unlocks it.
     pub(crate) fn push_rows(self: &Arc<Self>, mut queue: Held<'_>, rows: Picked) {
         let has_risen = self.inbox.push_rows(&mut queue, rows);
         drop(queue);
@@ -232,7 +232,7 @@ impl Task {
         }
     }
 
-    /// Lets the scheduler know that it has work: see [`Host::schedule`].
+    /// Tells the scheduler that the task has work: see [`Host::schedule`].
     pub(crate) fn schedule(self: &Arc<Self>) {
         self.host.schedule(self);
     }
@@ -243,30 +243,31 @@ impl Task {
         }
     }
 
-    /// When the oldest of the events came that wait, or that this task has yet to hand on; `i64::MAX` without any.
+    /// The arrival of the oldest event that waits or is still to be passed on; `i64::MAX` if there is none.
     pub(crate) fn oldest_us(&self) -> i64 {
         let waiting_us = self.inbox.lock().oldest_arrival_us().unwrap_or(i64::MAX);
         waiting_us.min(self.in_hand.arrival_us.load(Ordering::Acquire))
     }
 
-    /// The lowest position in the log of the events that wait, or that this task has yet to hand on; the highest there
-    /// can be without any.
+    /// The lowest log position of the events that wait or are still to be passed on; the highest position if there are
+    /// none.
     pub(crate) fn oldest_position(&self) -> LogPosition {
-        // In this order: what is taken is in hand before it does not wait any more.
+        // In this order: an event is in hand before it stops waiting.
         let waiting = self.inbox.lock().oldest_position().unwrap_or(LogPosition::MAX);
         waiting.min(self.in_hand.position.load(Ordering::Acquire))
     }
 
-    /// Does what timers are due by `now_us`, but nothing that an event which still waits might have come in time for.
+    /// Runs the timers due by `now_us`, except those that a waiting event might still precede.
     fn tick(&self, core: &mut Core, now_us: i64) {
         let is_due = |now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
         if !is_due(now_us) {
             return;
         }
-        // What is under way to this group first: it may arrive in the inbox meanwhile, but not the other way round.
+        // Events in flight to this group are checked first: they may arrive in the inbox meanwhile, but not the other
+        // way round.
         let upstream_us = self.settings.oldest_upstream_us();
         let oldest_us = self.oldest_us().min(upstream_us);
-        // What is yet to be replayed is under way too.
+        // Events that are still to be replayed are in flight too.
         let oldest_us = oldest_us.min(self.host.held_at_us.load(Ordering::Acquire));
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
@@ -312,13 +313,14 @@ impl Task {
         }
     }
 
-    /// Runs the rows of events that came at `arrival_us` through the chain; without rows if none could be decoded.
+    /// Runs the rows of events that arrived at `arrival_us` through the chain. `batch` is `None` if no event could be
+    /// decoded.
     fn process_batch(&self, core: &mut Core, batch: Option<Batch>, arrival_us: &[i64], now_us: i64) {
         core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
         let event_times: Option<ArrayRef> =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
         if let Some(mut batch) = batch {
-            // Operators know nothing of the log; only the queries that rows are handed on to do.
+            // Only passing rows on needs positions; operators do not use the log.
             if !self.settings.passes_on {
                 batch.positions = None;
             }
@@ -330,7 +332,7 @@ impl Task {
 
     /// Adds queries, one for each row of `parameters`, and returns their slots in this task.
     pub(crate) fn add(&self, core: &mut Core, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
-        // The routes of retired slots were removed before they retired, so an empty inbox holds none of their events.
+        // Routes are removed before slots retire, so an empty inbox holds no event of a retired slot.
         if core.retired_at.is_some() && self.inbox.is_empty() {
             core.slots.recycle();
             core.retired_at = None;
@@ -348,7 +350,7 @@ impl Task {
         slots
     }
 
-    /// Removes queries of which no event will be pushed any more; those that wait are counted as refused for
+    /// Removes queries that no event will be pushed to any more. Their waiting events count as refused for
     /// [`Reason::Removed`].
     pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
         self.control(core, Control::RemoveSlots(slots.to_vec()));
@@ -373,7 +375,7 @@ impl Task {
         result
     }
 
-    /// Ends the input: closes what is open and hands it to the sink.
+    /// Ends the input: closes open windows and hands their results to the sink.
     pub(crate) fn end(&self) {
         let mut core = self.lock_to_run();
         self.make_whole(&mut core);
@@ -388,7 +390,7 @@ impl Task {
         self.host.deadlines.set(self.deadline, deadline_us);
     }
 
-    /// The counters, with dropped events as refused for [`Reason::Overflow`].
+    /// The counters; dropped events count as refused for [`Reason::Overflow`].
     pub(crate) fn metrics(&self) -> GroupMetrics {
         let core = self.core.lock();
         let mut metrics = core.metrics.clone();
@@ -400,7 +402,7 @@ impl Task {
         metrics
     }
 
-    /// What the balancer wants to know.
+    /// The load of the task, for the balancer.
     pub(crate) fn seen(&self) -> Seen {
         let in_parts = self.rows_in_parts();
         let queue = self.inbox.lock();
@@ -443,14 +445,14 @@ impl Runnable for Task {
                 return Activation::Blocked;
             }
             let Some(group) = group.upgrade() else {
-                // The group is gone, and its queries with it.
+                // The group and its queries are gone.
                 while self.inbox.take(None, None).is_some() {}
                 return Activation::Ran(0);
             };
             return group.wake();
         }
         let mut core = self.lock_to_run();
-        // Looked at under the lock: whoever has it stand still waits for the lock then.
+        // Checked under the lock: a caller that suspends the group waits for this lock.
         if self.settings.rest.is_suspended() {
             return Activation::Blocked;
         }
@@ -466,7 +468,7 @@ impl Runnable for Task {
                 break Activation::Blocked;
             }
             let in_hand = self.settings.passes_on.then_some(&self.in_hand);
-            // The sink had room, so all is handed on that was taken.
+            // The sink had room, so all events taken were passed on.
             in_hand.inspect(|in_hand| in_hand.clear());
             let Some(mut chunk) = self.inbox.take(done.take(), in_hand) else {
                 break Activation::Ran(rows);
@@ -519,7 +521,7 @@ impl std::fmt::Debug for Task {
 enum Step<'a> {
     Element(Element),
     Tick,
-    /// Rows that reach the operator at a place, of which these are the task's own.
+    /// Rows for the operator at a place, with those that are the task's own.
     Own {
         place: usize,
         batch: &'a Batch,
@@ -542,7 +544,7 @@ impl Core {
         }
     }
 
-    /// Counts events that were taken: what each query got, also where some share a slot.
+    /// Counts taken events, for each query of a shared slot.
     fn count_events(&mut self, chunk: &Chunk, now_us: i64) {
         let events = chunk.rows() as u64;
         self.metrics.events += events + self.slots.further_of(chunk.slots());
@@ -557,32 +559,32 @@ impl Core {
         self.chain.export_state(selection)
     }
 
-    /// Whether no slot waits for being free again.
+    /// Whether retired slots are not free yet.
     pub(crate) fn has_retired(&self) -> bool {
         self.retired_at.is_some()
     }
 
-    /// Frees retired slots at once: the caller knows that no event of theirs waits.
+    /// Frees retired slots at once: the caller knows that none of their events waits.
     pub(crate) fn recycle(&mut self) {
         self.slots.recycle();
         self.retired_at = None;
     }
 
-    /// Counts events that came for a query that was gone already.
+    /// Counts events of queries that had been removed.
     pub(crate) fn count_removed(&mut self, events: u64) {
         self.metrics.refused[Reason::Removed as usize] += events;
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds counts from elsewhere.
     pub(crate) fn count_further(&mut self, metrics: &GroupMetrics) {
         self.metrics.merge(metrics);
     }
 
-    /// Takes out the events that are in the state of their slots already, and those that came while their query was
-    /// away: the log gives them after a restart.
+    /// Removes events that are already in the state of their slots, and those that fall into an absence of their query:
+    /// the log repeats them after a restart.
     fn pass_over_repeated(&mut self, chunk: &mut Chunk) {
         let Some(progress) = &self.progress else { return };
-        // Behind the last of them this is all that it costs.
+        // Behind the last repeated event, this check is the whole cost.
         if !chunk.has_positions() || !(0..chunk.rows()).any(|row| progress.may_repeat(chunk.stamp(row))) {
             return;
         }
@@ -596,7 +598,7 @@ impl Core {
         }
     }
 
-    /// Events go into the state of their slots.
+    /// Notes that events go into the state of their slots.
     fn note_progress(&mut self, chunk: &Chunk) {
         let Some(progress) = &mut self.progress else { return };
         if !chunk.has_positions() {
@@ -607,7 +609,7 @@ impl Core {
         }
     }
 
-    /// Decodes events; nothing if the decoder fails on them, which costs them.
+    /// Decodes events; `None` if the decoder panics, which costs these events.
     fn decode(&mut self, events: &Events, name: &str) -> Option<Batch> {
         let Self { decoder, refusals, .. } = self;
         match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
@@ -619,9 +621,8 @@ impl Core {
         }
     }
 
-    /// Runs the chain and hands what comes out to the sink. A failure or panic of an operator costs this batch and
-    /// nothing else: it is counted, logged, and the task goes on. What code of users costs, the chain has refused row
-    /// by row.
+    /// Runs the chain and hands its output to the sink. A failure or panic of an operator costs only this batch: it is
+    /// counted and logged, and the task goes on. Failures of user code were refused by the chain, row by row.
     fn run_chain(&mut self, step: Step<'_>, now_us: i64, name: &str) {
         let Self { chain, slots, refusals, sink, metrics, progress, .. } = self;
         let slots: &SlotTable = slots;
@@ -655,7 +656,7 @@ impl Core {
         }
     }
 
-    /// Counts and hands over what was refused, and sends what the sink has buffered on its way.
+    /// Counts and publishes refusals, and flushes the sink.
     fn finish(&mut self, name: &str) {
         let Self { sink, slots, refusals, metrics, .. } = self;
         if !refusals.is_empty() {
@@ -676,7 +677,7 @@ impl Core {
         }
     }
 
-    /// The application's code failed where it had no rows: in a timer, or when queries came or went.
+    /// The application's code failed without rows: in a timer, or when queries were added or removed.
     fn user_code_failed(&mut self, error: &OperatorError, name: &str) {
         self.refusals.count(Reason::UserCode, error.slots.len().max(1) as u64);
         tracing::warn!(application = name, queries = error.slots.len(), "the application's code failed: {error}");

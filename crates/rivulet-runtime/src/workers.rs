@@ -1,4 +1,4 @@
-//! The threads: workers that run tasks, and one that keeps time: it notices due deadlines and evens out load.
+//! The threads: workers that run tasks, and a timekeeper that notices due deadlines and balances load.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,47 +21,46 @@ use crate::scheduler::{Budget, Closing, Policy, Runnable, Stepped, Surroundings,
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
-/// How often deadlines are looked at; windows of silent queries close with this precision.
+/// How often deadlines are checked; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
 
-/// The same for big queries: sources are asked again, and windows by the clock close.
+/// The same for big queries: sources are polled again, and windows close by the clock.
 const FLOW_TIMER_PERIOD: Duration = Duration::from_millis(1);
 
-/// How often load is measured where it is not evened out.
+/// How often load is measured where it is not balanced.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often the balancer looks whether it should stop.
+/// How often the balancer checks whether to stop.
 const STOP_PERIOD: Duration = Duration::from_millis(100);
 
-/// From how many spilled queries on it is worth a few milliseconds of every worker to give their memory back.
+/// With this many spilled queries it is worth a few milliseconds of every worker to return their memory.
 const RELIEF_QUERIES_MIN: usize = 1_000;
 
-/// The stack of a worker that belongs to one task: there may be very many.
+/// The stack of a worker with a single task: there may be very many such workers.
 const SMALL_STACK: usize = 256 << 10;
 
-/// How many threads there are and how they work.
+/// The number of threads and how they work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSettings {
-    /// Worker threads, at least one. Not looked at where each task has its own.
+    /// Worker threads, at least one. Ignored where each task has a worker of its own.
     pub threads: usize,
     /// Which task runs next, and where.
     pub policy: &'static Policy,
     /// How long a worker stays with a task while others wait.
     pub time_slice: Duration,
-    /// How often load is evened out; `None` for never.
+    /// How often load is balanced; `None` for never.
     pub balance_period: Option<Duration>,
-    /// How many hundredths of a worker's time a single query may need before it is cut in parts, if it can be; `None`
-    /// for any number.
+    /// The percentage of a worker's time beyond which a single query is cut in parts, if it can be; `None` for never.
     pub cut_above_percent: Option<u32>,
-    /// Whether worker threads stay on one core each. Where notice is taken of several nodes they do in any case.
+    /// Whether each worker thread is pinned to a core. With several memory nodes in use, threads are always pinned.
     pub pins: bool,
-    /// Whether notice is taken of the nodes of the machine's memory.
+    /// Whether memory nodes are used for placement.
     pub numa: Numa,
 }
 
 impl Default for WorkerSettings {
     /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, queries cut from 95 % on, pinned where
-    /// there are several nodes.
+    /// there are several memory nodes.
     fn default() -> Self {
         Self {
             threads: 2,
@@ -75,10 +74,10 @@ impl Default for WorkerSettings {
     }
 }
 
-/// Worker threads over the groups of this process.
+/// The worker threads of this process, and its groups.
 pub struct Workers {
     shared: Arc<Shared>,
-    /// What is ready, where there are no threads.
+    /// The ready tasks, where there are no threads.
     stepped: Option<Arc<Stepped>>,
 }
 
@@ -86,12 +85,12 @@ struct Shared {
     settings: WorkerSettings,
     host: Arc<Host>,
     groups: Mutex<Groups>,
-    /// Tasks whose sink had no room; the timekeeper offers them again.
+    /// Tasks whose sink had no room; the timekeeper schedules them again.
     blocked: Mutex<Vec<Arc<dyn Runnable>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// How many workers there may be, where each task has its own.
+    /// The limit of workers, where each task has its own.
     thread_limit: Option<ThreadLimit>,
-    /// How many there are.
+    /// The number of workers started.
     started: AtomicUsize,
 }
 
@@ -101,18 +100,18 @@ struct Groups {
     next_id: GroupId,
 }
 
-/// What one worker does, for status pages.
+/// The state of one worker, for status pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerStatus {
     /// Its number.
     pub worker: usize,
-    /// Which part of its time its tasks need, as last measured; above 1 it cannot keep up.
+    /// The fraction of its time that its tasks need, as last measured; above 1 it cannot keep up.
     pub load: f64,
-    /// Tasks with queries, and of big queries, that belong to it.
+    /// The number of its tasks: those with queries, and those of big queries.
     pub tasks: usize,
-    /// The core that it stays on, if it does.
+    /// The core that it is pinned to, if any.
     pub core: Option<usize>,
-    /// The node of that core, where the machine has several.
+    /// The memory node of that core, where the machine has several.
     pub node: Option<usize>,
 }
 
@@ -125,7 +124,7 @@ impl Workers {
         Self::start_on(settings, clock, Topology::of_this_machine())
     }
 
-    /// The same on a machine with these nodes. A worker whose core there is not runs on any.
+    /// The same on a machine with this topology. A worker whose core does not exist here runs on any core.
     ///
     /// # Errors
     /// The system gives no threads.
@@ -133,7 +132,7 @@ impl Workers {
         let threads = settings.threads.max(1);
         let has_worker_for_each_task = settings.policy.has_worker_for_each_task();
         let stands = match has_worker_for_each_task {
-            // Threads come with tasks, on any node.
+            // Threads are started with tasks, on any node.
             true => Stands::new(topology.clone(), Numa::Off, topology.cores()),
             false => Stands::new(topology, settings.numa, threads),
         };
@@ -186,14 +185,14 @@ impl Workers {
         let (timed, balanced) = (shared.clone(), shared.clone());
         let timekeeper = named("rivulet-timer").spawn(move || timed.keep_time())?;
         shared.threads.lock().push(timekeeper);
-        // A thread of its own: moving many queries takes a while, and timers must not wait for it.
+        // In a thread of its own, because moving many queries takes a while, and timers must not wait for it.
         let balancer = named("rivulet-balancer").spawn(move || balanced.keep_balance())?;
         shared.threads.lock().push(balancer);
         Ok(workers)
     }
 
-    /// Workers without threads: somebody calls [`Workers::run_one`] and [`Workers::keep_time_once`], and decides so
-    /// what happens when. Load is not evened out; groups are split, merged and spilled by whoever wants that.
+    /// Workers without threads: the caller calls [`Workers::run_one`] and [`Workers::keep_time_once`], and so decides
+    /// what happens when. Load is not balanced; the caller splits, merges and spills groups.
     pub fn stepped(clock: Arc<dyn Clock>) -> Self {
         let stepped = Arc::<Stepped>::default();
         let shared = Shared {
@@ -208,8 +207,8 @@ impl Workers {
         Self { shared: Arc::new(shared), stepped: Some(stepped) }
     }
 
-    /// Of workers [by hand](Workers::stepped), runs one of the tasks that are ready: `choose` is told how many there
-    /// are, and says which. False if none is. A panic of the task is the caller's.
+    /// Runs one of the ready tasks of [stepped](Workers::stepped) workers: `choose` gets their number and returns an
+    /// index. Returns false if none is ready. A panic of the task reaches the caller.
     pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
         let Some(task) = self.stepped.as_ref().and_then(|ready| ready.take(choose)) else { return false };
         let outcome = task.run(Budget::of_time(slice));
@@ -217,7 +216,7 @@ impl Workers {
         true
     }
 
-    /// Of workers [by hand](Workers::stepped), has those look again whose sink had no room or whose time has come.
+    /// Schedules blocked tasks and due timers of [stepped](Workers::stepped) workers.
     pub fn keep_time_once(&self) {
         self.shared.retry_blocked();
         self.shared.schedule_due();
@@ -225,29 +224,29 @@ impl Workers {
         host.flow_deadlines.due(host.clock.now_us()).iter().for_each(FlowTask::schedule);
     }
 
-    /// When [`Workers::keep_time_once`] next finds a timer of a group due, microseconds since the epoch.
+    /// When [`Workers::keep_time_once`] next finds a due timer of a group, microseconds since the epoch.
     pub fn next_timer_us(&self) -> Option<i64> {
         self.shared.host.deadlines.next_us()
     }
 
-    /// Spills the state of silent queries from now on. A second call changes nothing.
+    /// Enables spilling of silent queries. A second call changes nothing.
     pub fn enable_spilling(&self, spill: Spill) {
         self.shared.host.enable_spilling(spill);
     }
 
-    /// Timers of groups go no further than `at_us` until this is called again: events that came then are yet to be
-    /// replayed. `i64::MAX` lets them follow the clock.
+    /// Holds the timers of groups at `at_us` until the next call, because later events are still to be replayed.
+    /// `i64::MAX` lets timers follow the clock.
     pub fn hold_timers_at(&self, at_us: i64) {
         self.shared.host.held_at_us.store(at_us, Ordering::Release);
     }
 
-    /// Has each worker call `give_back` after queries were spilled: it is to return memory that the calling thread's
+    /// Makes each worker call `give_back` after queries were spilled, which returns memory that the calling thread's
     /// heap does not need. A second call changes nothing.
     pub fn give_back_with(&self, give_back: fn()) {
         let _ = self.shared.host.relief.give_back.set(give_back);
     }
 
-    /// Where silent queries are spilled to, if they are.
+    /// Where silent queries are spilled to, if spilling is enabled.
     pub fn spill(&self) -> Option<&Spill> {
         self.shared.host.spill.get()
     }
@@ -264,22 +263,22 @@ impl Workers {
     /// Runs a big query.
     ///
     /// # Errors
-    /// The state that it is to go on with is not that of its operators.
+    /// The restored state is not that of its operators.
     pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, StateError> {
         Flow::start(parts, &self.shared.host)
     }
 
-    /// Forgets a group; its sources must have let go of it already.
+    /// Removes a group. Its sources must have released it already.
     pub fn remove_group(&self, id: GroupId) {
         self.shared.groups.lock().all.retain(|group| group.id() != id);
     }
 
-    /// Every group.
+    /// All groups.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         self.shared.groups.lock().all.clone()
     }
 
-    /// Whether every thread runs that was started: workers and timekeeper. False once stopped.
+    /// Whether every started thread, worker or timekeeper, is running. False once stopped.
     pub fn are_alive(&self) -> bool {
         let threads = self.shared.threads.lock();
         !threads.is_empty() && !threads.iter().any(JoinHandle::is_finished)
@@ -290,7 +289,7 @@ impl Workers {
         self.shared.host.scheduler.waiting()
     }
 
-    /// What each worker does; nothing where tasks belong to none.
+    /// The state of each worker; empty where tasks belong to no worker.
     pub fn status(&self) -> Vec<WorkerStatus> {
         let host = &self.shared.host;
         if !host.policy.is_owned() {
@@ -317,20 +316,20 @@ impl Workers {
         status
     }
 
-    /// Measures load and, unless it is configured otherwise, evens it out now, by what came since the last time.
+    /// Measures load by what came since the last call and, unless configured otherwise, balances it.
     pub fn balance(&self, elapsed: Duration) {
         self.shared.balance(elapsed);
     }
 
-    /// Lets the workers finish what is ready, for a bounded time, then joins them, and returns how many events still
-    /// wait because that was not enough. Further calls do nothing. Sources should have been closed before.
+    /// Lets the workers finish ready tasks, for a bounded time, joins them, and returns how many events still wait.
+    /// Further calls do nothing. Sources should have been closed before.
     pub fn stop(&self) -> usize {
         let host = &self.shared.host;
         host.closing.begin();
         host.scheduler.wake_all();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
-            // A panic in a worker was caught where it happened; the join has nothing to add.
+            // A panic in a worker was caught and reported where it happened.
             let _ = thread.join();
         }
         self.shared.blocked.lock().clear();
@@ -368,7 +367,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The core that a worker stays on, if it does.
+    /// The core that a worker is pinned to, if any.
     fn core(&self, worker: usize) -> Option<usize> {
         let stands = self.host.stands.as_ref()?;
         stands.core(worker).filter(|_| self.settings.pins || stands.has_nodes())
@@ -393,21 +392,21 @@ impl Shared {
                     });
                     self.goes_on(task, outcome);
                 }
-                // This worker is not needed any more.
+                // This worker was removed.
                 None if !closing.has_begun() => return,
                 None if closing.is_over() || self.host.scheduled.load(Ordering::Acquire) == 0 => return,
-                // A task waits for room in its sink, or runs and may have to be run again.
+                // A task waits for room in its sink, or runs and may have to run again.
                 None => std::thread::sleep(TIMER_PERIOD / 10),
             }
         }
     }
 
-    /// What becomes of a task that was run.
+    /// Decides what happens to a task after a run.
     fn goes_on(&self, task: Arc<dyn Runnable>, outcome: Activation) {
         match outcome {
             Activation::Ran(_) => self.host.ran(task),
             Activation::Yielded(_) => self.host.schedule_again(task),
-            // It stands as if it ran, so that no push hands it in before the timekeeper does.
+            // The task keeps its standing as running, so that no push schedules it before the timekeeper does.
             Activation::Blocked => self.blocked.lock().push(task),
         }
     }
@@ -423,21 +422,22 @@ impl Shared {
         }
     }
 
-    /// Hands in tasks again whose sink had no room.
+    /// Schedules tasks again whose sink had no room.
     fn retry_blocked(&self) {
         for task in std::mem::take(&mut *self.blocked.lock()) {
             self.host.schedule_again(task);
         }
     }
 
-    /// Hands in tasks whose deadline has passed.
+    /// Schedules tasks whose deadline has passed.
     fn schedule_due(&self) {
         for task in self.host.deadlines.due(self.host.clock.now_us()) {
             task.schedule();
         }
     }
 
-    /// Waits for a period of the groups' timers, in which big queries, if there are any, have several of theirs.
+    /// Waits for one period of the groups' timers; if there are big queries, it serves several of their periods
+    /// meanwhile.
     fn wait_with_flows(&self, period: Duration) {
         let until = Instant::now() + period;
         while self.host.flow_deadlines.are_any() && Instant::now() < until {
@@ -470,7 +470,7 @@ impl Shared {
 
     /// One sweep over all groups.
     fn spill(&self, period: Duration) {
-        // One for which something is due before it would be silent for that long once more is not worth the way.
+        // A query with something due before it could be silent for that long again is not worth spilling.
         let horizon_us = i64::try_from((period * u32::from(SWEEPS)).as_micros()).unwrap_or(i64::MAX);
         let groups = self.groups.lock().all.clone();
         let mut spilled = 0;
@@ -478,7 +478,7 @@ impl Shared {
             if self.host.closing.has_begun() {
                 return;
             }
-            // The sweep in which the last event came is not a whole one.
+            // The sweep in which the last event came does not count as a whole one.
             match group.spill_silent(SWEEPS + 1, horizon_us) {
                 Ok(0) => {}
                 Ok(queries) => {
@@ -492,7 +492,7 @@ impl Shared {
         }
         if spilled >= RELIEF_QUERIES_MIN {
             self.host.relief.ask();
-            // A worker that sleeps hears of it with its next task; where all is silent that is one without events.
+            // A sleeping worker learns of it with its next task; if all is silent, that is a task without events.
             let mut called = HashSet::new();
             for task in self.host.deadlines.tasks() {
                 if called.insert(task.worker()) {
@@ -502,7 +502,7 @@ impl Shared {
         }
     }
 
-    /// Measures every task, and carries out what the balancer plans.
+    /// Measures every task, and carries out the plan of the balancer.
     fn balance(&self, elapsed: Duration) {
         let groups = self.groups.lock().all.clone();
         let tasks: Vec<(&Arc<Group>, Arc<Task>)> =
@@ -567,7 +567,7 @@ impl Shared {
                 Step::Cut { task, to } => {
                     let (group, task) = &tasks[task];
                     let load = task.load.lock().load();
-                    // Other queries of the task are not to be held up whenever it is put together.
+                    // In a task of its own, so that other queries are not held up whenever its parts are joined.
                     let done = group.isolate(task).map(|alone| {
                         let Some(alone) = alone else { return };
                         let workers = [alone.workers_of_parts(), vec![to]].concat();
@@ -592,7 +592,7 @@ impl Shared {
     }
 }
 
-/// Keeps the calling thread on a core.
+/// Pins the calling thread to a core.
 fn pin(worker: usize, core: usize) {
     let mut one = CpuSet::new();
     let pinned = one.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &one));

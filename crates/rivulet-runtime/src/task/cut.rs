@@ -1,17 +1,17 @@
-//! A task in several parts: one query that is too much for a worker is processed by several of them.
+//! A task in several parts: one query that is too much for a worker is processed by several workers.
 //!
-//! The task stays what it is to everybody else: one inbox, one table of slots, one owner. Its *parts* each have a
-//! decoder, operators and a sink of their own. Blocks of events are taken from the inbox by whichever part is free, and
-//! prepared side by side, which is decoding and whatever keeps nothing between rows. Then they are handed over in the
+//! To all other code the task is unchanged: one inbox, one slot table, one owner. Each of its *parts* has a decoder,
+//! operators and a sink. A free part takes a block of events from the inbox and prepares it: it decodes the events and
+//! runs the operators that have no state between rows. Parts prepare blocks side by side, and hand them over in the
 //! order in which they were taken ([`order`](super::order)):
-//! - Without state, handing over is sending the results. So these leave in the order of the events.
+//! - Without state, handing over means sending the results, so results leave in the order of the events.
 //! - With state by key, every part gets the block and processes the rows of its own key groups. Of the other rows it
-//!   takes the times, so that the clock of a query is the same in all parts, and a window closes after the same row, as
-//!   in one. The results of a key leave in order; those of different keys side by side.
+//!   takes the times, so that the clock of a query is the same in all parts, and a window closes after the same row as
+//!   in a task without parts. The results of a key leave in order; those of different keys leave side by side.
 //!
-//! Whoever changes a task, or wants its state, needs it whole, and [`Task::lock`] makes it so: it waits for the parts,
-//! processes what is handed over, and puts their state together. The next activation cuts it again, as long as the
-//! balancer wants it cut. So nothing else in the engine knows of parts.
+//! Code that changes a task, or wants its state, needs the task whole, and [`Task::lock`] makes it whole: it waits for
+//! the parts, processes what is handed over, and joins their state. The next activation cuts the task again, as long as
+//! the balancer wants it cut. So no other code knows of parts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, TaskParts};
 
 impl Task {
-    /// From now on the task runs in so many parts more as there are `workers`, each on one of them; in one piece if
-    /// there is none, or it cannot be cut. It becomes so with its next activation.
+    /// Sets the workers of the further parts; without any, the task runs in one piece, as it does if it cannot be cut.
+    /// Takes effect with the next activation.
     pub(crate) fn cut_on(&self, workers: &[usize]) {
         let workers = if self.settings.can_be_cut() { workers } else { &[] };
         {
@@ -46,15 +46,15 @@ impl Task {
         }
     }
 
-    /// Whether most of what it has to do is for a single query, which can be cut.
+    /// Whether most of its work is for a single query that can be cut.
     pub(crate) fn is_one_hot_query(&self) -> bool {
         self.settings.can_be_cut() && (self.queries() == 1 || self.hottest().is_some())
     }
 
-    /// The slot of the query for which most of the events are that wait, if there is one.
+    /// The slot with most of the waiting events, if one has.
     pub(crate) fn hottest(&self) -> Option<Slot> {
         let queue = self.inbox.lock();
-        // By majority vote (Boyer and Moore, 1981): who has most of the votes is left, and one more look tells whether
+        // Majority vote (Boyer and Moore, 1981): if one slot has the majority it is left, and a second pass checks that
         // it has.
         let mut left = (0, 0_usize);
         for slot in queue.slots() {
@@ -68,7 +68,7 @@ impl Task {
         (votes * 2 > queue.waiting().0).then_some(left.0)
     }
 
-    /// In how many parts it runs now, and 1 if it is in one piece.
+    /// The present number of parts; 1 for a task in one piece.
     pub fn parts(&self) -> usize {
         self.parts.read().as_ref().map_or(1, |parts| parts.count())
     }
@@ -78,7 +78,7 @@ impl Task {
         self.parts.read().as_ref().map_or_else(Vec::new, |parts| parts.workers().collect())
     }
 
-    /// Runs one of its parts by hand, for at least one step; nothing if there is no such part.
+    /// Runs one of its parts for at least one step, for stepped tasks; does nothing if there is no such part.
     pub fn step_part(&self, number: usize, budget: Budget) -> Activation {
         let part = self.parts.read().as_ref().and_then(|parts| parts.others.get(number.checked_sub(1)?).cloned());
         match (number, part) {
@@ -88,11 +88,11 @@ impl Task {
         }
     }
 
-    /// Runs the task and its parts, by hand, until none has anything to do.
+    /// Runs the task and its parts until none has work, for stepped tasks.
     pub(crate) fn run_all_parts(&self) -> Activation {
         let mut rows = 0;
         loop {
-            // How many there are is decided by the first one.
+            // The first part decides how many parts there are.
             let mut number = 0;
             while number < self.parts() {
                 match self.step_part(number, Budget::ENDLESS) {
@@ -108,7 +108,7 @@ impl Task {
         }
     }
 
-    /// Cuts the task, or puts it together, as it was last asked for. Returns its parts, if it has any.
+    /// Cuts or joins the task as wanted. Returns its parts, if it has any.
     pub(super) fn parts_as_wanted(&self, core: &mut Core) -> Option<Arc<Parts>> {
         let parts = self.parts.read().clone();
         let wanted = self.parts_wanted.load(Ordering::Acquire);
@@ -118,7 +118,7 @@ impl Task {
         if let Some(parts) = parts {
             self.join(core, &parts);
         }
-        // Events of queries that are gone are told by their slots, which only the whole task knows.
+        // Events of removed queries are recognised by their slots, which only the whole task knows.
         if wanted == 1 || core.retired_at.is_some() || core.slots.live() == 0 {
             return None;
         }
@@ -138,7 +138,7 @@ impl Task {
         }
     }
 
-    /// Makes the parts. An error leaves everything as it is.
+    /// Makes the parts. After an error everything is unchanged.
     fn cut_up(&self, core: &mut Core, workers: &[usize]) -> Result<Arc<Parts>, StateError> {
         let count = workers.len() + 1;
         let (cut, key_groups) = (self.settings.cut.clone(), core.chain.key_groups());
@@ -152,9 +152,9 @@ impl Task {
                 of_part.chain.import_state(&core.chain.export_state(&StateSelection::KeyGroups(key_groups, range))?)?;
             }
         }
-        // The first part is the task itself, with the state that it keeps.
+        // The first part is the task itself, with its share of the state.
         core.chain = cores.remove(0).chain;
-        // What parts change is not noted slot by slot: there are few, and all of them are busy.
+        // Changes of parts are not tracked by slot: there are few slots, and all are busy.
         if let Some(progress) = &mut core.progress {
             progress.change_all(core.slots.slots());
         }
@@ -188,7 +188,7 @@ impl Task {
         }))
     }
 
-    /// Makes the task whole, if it is not.
+    /// Joins the parts of the task, if it has any.
     pub(super) fn make_whole(&self, core: &mut Core) {
         let parts = self.parts.read().clone();
         if let Some(parts) = parts {
@@ -196,17 +196,17 @@ impl Task {
         }
     }
 
-    /// Puts the parts together. The caller runs the first one, or keeps others from it.
+    /// Joins the parts. The caller runs the first one, or prevents its running.
     fn join(&self, core: &mut Core, parts: &Parts) {
-        // Whoever runs a part holds it, and gives it back only when each block it took is prepared.
+        // A running part holds its core, and releases it only when each block it took is prepared.
         let mut others: Vec<MutexGuard<'_, Option<Core>>> = parts.others.iter().map(|part| part.core.lock()).collect();
         {
             let others = others.iter_mut().map(|other| other.as_mut().expect("parts are put together once"));
             let mut cores: Vec<&mut Core> = std::iter::once(&mut *core).chain(others).collect();
             self.finish_blocks(parts, &mut cores);
             if parts.has_state() {
-                // An instant that one part knows of has to be known to all: then none has anything left that is due
-                // before it.
+                // All parts must have ticked as far as the furthest one: then none has anything left that was due
+                // before.
                 let ticked_us = parts.ticked_us.load(Ordering::Acquire);
                 for core in &mut cores {
                     core.run_chain(Step::Tick, ticked_us, self.name());
@@ -229,13 +229,13 @@ impl Task {
         drop(others);
         core.note_all_busy();
         self.note_deadline(core);
-        // Nobody may be left who would look.
+        // No part may be left that would check the inbox.
         if !self.inbox.is_empty() {
             self.schedule_myself();
         }
     }
 
-    /// Does what is left of the blocks that were taken.
+    /// Finishes the blocks that were taken.
     fn finish_blocks(&self, parts: &Parts, cores: &mut [&mut Core]) {
         loop {
             let next = parts.order.lock().next_in_turn();
@@ -287,7 +287,7 @@ impl Task {
         self.busy_us.fetch_add(busy_us, Ordering::Relaxed);
         self.note_deadline_of(parts, number, core);
         if number == 0 {
-            // The timekeeper knows the task, and not its parts.
+            // The timekeeper knows the task, not its parts.
             let is_due =
                 |number: &usize| parts.deadlines_us[*number].load(Ordering::Acquire) <= start_us - TICK_GRACE_US;
             (1..parts.count()).filter(is_due).for_each(|number| parts.wake(self, number));
@@ -297,14 +297,13 @@ impl Task {
 
     /// Sends the results of a block whose turn it is.
     fn send(&self, parts: &Parts, core: &mut Core, block: u64, times: &Times) {
-        // Handed over when all is sent, or has failed: not before, for then the next one may send.
+        // Dropped, and so handed over, when everything is sent or has failed: only then may the next block be sent.
         let _under_way = UnderWay { task: self, parts, block: Some(block) };
         core.finish(self.name());
         times.record(&mut core.metrics, self.host.clock.now_us());
     }
 
-    /// Decodes a block, runs it as far as that can be done without state, and hands it over. Returns the memory of its
-    /// events.
+    /// Decodes a block, runs it as far as possible without state, and hands it over. Returns the memory of its events.
     fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, mut chunk: Chunk) -> Chunk {
         let mut under_way = UnderWay { task: self, parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
@@ -340,7 +339,7 @@ impl Task {
                     core.run_chain(Step::Element(Element::Batch(batch)), now_us, self.name());
                 }
                 under_way.block = None;
-                // Its turn may have come already: that is seen next.
+                // Its turn may have come already; the next check sees that.
                 parts.order.lock().park(number, block, times);
             }
         }
@@ -384,14 +383,14 @@ impl Task {
     }
 
     fn note_deadline_of(&self, parts: &Parts, number: usize, core: &Core) {
-        // Held, so that of two parts the later one does not bring back what the earlier one knew.
+        // Locked, so that of two parts the later one does not restore an older value.
         let _order = parts.order.lock();
         parts.deadlines_us[number].store(core.chain.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
         self.host.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
     }
 }
 
-/// Puts the state of all parts into the first one.
+/// Joins the state of all parts into the first one.
 fn take_state_together(cores: &mut [&mut Core]) -> Result<(), StateError> {
     let mut of_parts = Vec::with_capacity(cores.len());
     for core in cores.iter() {
@@ -407,7 +406,7 @@ fn take_state_together(cores: &mut [&mut Core]) -> Result<(), StateError> {
 }
 
 impl Core {
-    /// A part of what this one is, without state.
+    /// A core for a part of this task, without state.
     fn of_part(&self, parts: TaskParts) -> Self {
         let mut refusals = Refusals::new(REFUSED_CONTENT_MAX);
         refusals.keep_slots(self.slots.further() > 0);
@@ -415,7 +414,7 @@ impl Core {
         Self { refusals, ..Self::new(self.slots.clone(), parts) }
     }
 
-    /// Runs rows as far as the operator at `place`, and gives what it takes of them, with the key group of each row.
+    /// Runs rows up to the operator at `place`. Returns the rows that it accepts, with the key group of each.
     fn prepare(&mut self, place: usize, batch: Batch, now_us: i64, name: &str) -> Vec<(Batch, Vec<KeyGroup>)> {
         let rows = batch.rows() as u64;
         let Self { chain, slots, refusals, .. } = self;
@@ -447,7 +446,7 @@ impl Core {
 }
 
 impl super::TaskSettings {
-    /// Whether one query may have several workers here.
+    /// Whether one query can use several workers here.
     pub(crate) fn can_be_cut(&self) -> bool {
         !self.passes_on && self.batch_rows_max.is_none() && !matches!(self.cut, Cut::Never(_))
     }

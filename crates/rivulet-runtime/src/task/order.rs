@@ -1,36 +1,36 @@
-//! The order of a task that runs in parts: blocks of events are taken one after the other, prepared side by side, and
-//! handed over in the order in which they were taken.
+//! The order of blocks in a task that runs in parts. Blocks of events are taken one after the other, prepared side by
+//! side, and handed over in the order in which they were taken.
 //!
-//! Where state is by key, handing a block over puts it into the queue of each part. Where there is no state, a part
-//! that has a block ready is *parked* with it until it is that block's turn, and then sends its results.
+//! With state by key, handing a block over puts it into the queue of each part. Without state, a part with a prepared
+//! block is *parked* until it is that block's turn, and then sends its results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many blocks for each part may be under way: enough that none waits for the others, few enough that they stay in
-/// the caches.
+/// How many blocks may be in progress for each part: enough that no part waits for others, few enough to stay in the
+/// caches.
 const BLOCKS_PER_PART: usize = 3;
 
-/// Which blocks are under way, and where. `B` is a block that was prepared, `R` what a part keeps while it is parked.
+/// The blocks in progress, and where they are. `B` is a prepared block, `R` what a part keeps while it is parked.
 pub(super) struct Order<B, R> {
-    /// The number of the block whose turn it is to be handed over.
+    /// The number of the block that is handed over next.
     turn: u64,
-    /// From that one on those that were taken and not handed over.
+    /// The blocks from that one on that were taken and not handed over.
     taken: VecDeque<Taken<B>>,
-    /// By part: what was handed over and not processed there yet, with its oldest arrival.
+    /// For each part the blocks that were handed over and not processed there yet, each with its oldest arrival.
     queues: Vec<VecDeque<(i64, Arc<B>)>>,
-    /// By part: the block that it has ready, and what it keeps of it.
+    /// For each part its parked block, and what the part keeps of it.
     parked: Vec<Option<(u64, R)>>,
-    /// How many blocks were handed over and not processed by all parts.
+    /// The number of blocks that were handed over and not processed by all parts.
     open: usize,
-    /// The events of all blocks under way.
+    /// The events of all blocks in progress.
     rows: usize,
 }
 
 struct Taken<B> {
     oldest_us: i64,
     rows: usize,
-    /// What the block has become, once it is prepared; nothing of a block that is forgotten.
+    /// The prepared block; `Some(None)` for a block that is skipped.
     prepared: Option<Option<Arc<B>>>,
 }
 
@@ -46,20 +46,20 @@ impl<B, R> Order<B, R> {
         }
     }
 
-    /// Whether a part may take a further block.
+    /// Whether a part may take another block.
     pub(super) fn may_take(&self, part: usize) -> bool {
         self.parked[part].is_none() && self.taken.len() + self.open < BLOCKS_PER_PART * self.queues.len()
     }
 
-    /// A block of so many events was taken, the oldest of which came at `oldest_us`; its number.
+    /// Notes that a block of this many events was taken, the oldest of which came at `oldest_us`; returns its number.
     pub(super) fn take(&mut self, rows: usize, oldest_us: i64) -> u64 {
         self.rows += rows;
         self.taken.push_back(Taken { oldest_us, rows, prepared: None });
         self.turn + self.taken.len() as u64 - 1
     }
 
-    /// A block is ready for the queues of all parts, or is forgotten. It and those behind it that waited for it are
-    /// handed over, as far as it is their turn. Whether any part got something.
+    /// A block is prepared, or with `None` skipped. This block and those behind it are handed over as far as it is
+    /// their turn. Returns whether any part got a block.
     pub(super) fn hand_over(&mut self, number: u64, block: Option<Arc<B>>) -> bool {
         let place = usize::try_from(number - self.turn).expect("a block is handed over once");
         self.taken[place].prepared = Some(block);
@@ -79,13 +79,13 @@ impl<B, R> Order<B, R> {
         is_any
     }
 
-    /// A part has a block ready, and keeps this of it until [`Order::turn_of`] gives it back.
+    /// Parks a part with a prepared block, until [`Order::turn_of`] returns what it keeps.
     pub(super) fn park(&mut self, part: usize, number: u64, kept: R) {
         self.parked[part] = Some((number, kept));
     }
 
-    /// The block that the part is parked with, and what it keeps of it, if it is that block's turn. It stays so until
-    /// the block is handed over.
+    /// The block that the part is parked with, and what it keeps, if it is that block's turn. The turn lasts until the
+    /// block is handed over.
     pub(super) fn turn_of(&mut self, part: usize) -> Option<(u64, R)> {
         if self.is_turn_of(part) { self.parked[part].take() } else { None }
     }
@@ -95,7 +95,7 @@ impl<B, R> Order<B, R> {
         self.parked[part].as_ref().is_some_and(|(number, _)| *number == self.turn)
     }
 
-    /// The part that is parked with the block whose turn it is.
+    /// The part parked with the block whose turn it is.
     pub(super) fn next_in_turn(&self) -> Option<usize> {
         (0..self.parked.len()).find(|&part| self.is_turn_of(part))
     }
@@ -105,24 +105,24 @@ impl<B, R> Order<B, R> {
         self.queues[part].pop_front().map(|(_, block)| block)
     }
 
-    /// Whether something is in the queue of a part.
+    /// Whether the queue of a part has a block.
     pub(super) fn has_next(&self, part: usize) -> bool {
         !self.queues[part].is_empty()
     }
 
-    /// All parts have processed a block of so many events.
+    /// All parts have processed a block of this many events.
     pub(super) fn done(&mut self, rows: usize) {
         self.open -= 1;
         self.rows -= rows;
     }
 
-    /// When the oldest of the events came that are under way to a part; `i64::MAX` without any.
+    /// The oldest arrival of the events in progress for a part; `i64::MAX` if there are none.
     pub(super) fn oldest_us(&self, part: usize) -> i64 {
         let taken = self.taken.iter().map(|one| one.oldest_us);
         taken.chain(self.queues[part].iter().map(|(oldest_us, _)| *oldest_us)).min().unwrap_or(i64::MAX)
     }
 
-    /// The events under way.
+    /// The number of events in progress.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }

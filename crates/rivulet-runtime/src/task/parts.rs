@@ -1,8 +1,8 @@
-//! The parts of a task that is cut ([`cut`](super::cut)): what each of them holds, how they find work, and who wakes
-//! whom.
+//! The parts of a task that is cut ([`cut`](super::cut)): what each part holds, how it finds work, and which part wakes
+//! which.
 //!
-//! What must hold: a part that is not scheduled has nothing to do. So whoever makes work for a part schedules it, and a
-//! part that has run looks once more.
+//! What must hold: a part that is not scheduled has nothing to do. So the code that makes work for a part schedules it,
+//! and a part that has run checks once more.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,12 +23,12 @@ pub(super) struct Parts {
     pub(super) task: Weak<Task>,
     pub(super) cut: Cut,
     pub(super) key_groups: KeyGroups,
-    /// All but the first, which is the task itself.
+    /// All parts but the first, which is the task itself.
     pub(super) others: Vec<Arc<Part>>,
     pub(super) order: Mutex<Order<Block, Times>>,
-    /// By part: when its operators next want to be run, in clock time.
+    /// For each part: when its operators next want to be run, in clock time.
     pub(super) deadlines_us: Vec<AtomicI64>,
-    /// The latest instant up to which any of them was.
+    /// The latest time up to which any part has ticked.
     pub(super) ticked_us: AtomicI64,
     /// Whether the task is whole again.
     pub(super) is_over: AtomicBool,
@@ -43,21 +43,21 @@ pub(super) struct Part {
     pub(super) name: Arc<str>,
     pub(super) worker: usize,
     pub(super) standing: Standing,
-    /// Nothing once the task is whole again.
+    /// `None` once the task is whole again.
     pub(super) core: Mutex<Option<Core>>,
 }
 
-/// Rows on their way to all parts.
+/// Rows that go to all parts.
 pub(super) struct Block {
-    /// With the key group of each row.
+    /// The rows, with the key group of each.
     pub(super) batches: Vec<(Batch, Vec<KeyGroup>)>,
     pub(super) times: Times,
     pub(super) events: usize,
-    /// How many parts have yet to process it.
+    /// How many parts have not processed the block yet.
     pub(super) missing: AtomicUsize,
 }
 
-/// When events came and, where they say so, happened: for the latencies, which are known when all has been done.
+/// The arrival times and, where they are known, event times of a block, for the latency counted when the block is done.
 pub(super) struct Times {
     pub(super) arrival_us: Vec<i64>,
     pub(super) event_times: Option<ArrayRef>,
@@ -69,24 +69,24 @@ impl Times {
     }
 }
 
-/// What a part does next.
+/// The next work of a part.
 pub(super) enum Work {
     Nothing,
-    /// It is the turn of the block whose results it has.
+    /// Send the results of its parked block, whose turn it is.
     Send(u64, Times),
-    /// Rows of all parts' keys, among them its own.
+    /// Process its own keys of a block.
     Own(Arc<Block>),
-    /// Events nobody has looked at, with their number.
+    /// Prepare a block of events, with its number.
     Prepare(u64, Chunk),
 }
 
 impl Parts {
-    /// Whether operators keep anything between rows.
+    /// Whether operators have state between rows.
     pub(super) fn has_state(&self) -> bool {
         matches!(self.cut, Cut::ByKey(_))
     }
 
-    /// How many there are, the task itself among them.
+    /// The number of parts, including the task itself.
     pub(super) fn count(&self) -> usize {
         self.others.len() + 1
     }
@@ -96,7 +96,7 @@ impl Parts {
         self.others.iter().map(|part| part.worker())
     }
 
-    /// Events that were taken from the inbox and are not done.
+    /// Events taken from the inbox and not done yet.
     pub(super) fn rows(&self) -> usize {
         self.order.lock().rows()
     }
@@ -109,13 +109,13 @@ impl Parts {
             .for_each(|of_part| metrics.merge(&of_part));
     }
 
-    /// Memory that the further parts hold, in bytes.
+    /// Memory of the further parts, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let of_part = |part: &Arc<Part>| part.core.lock().as_ref().map_or(0, |core| core.chain.memory_bytes());
         self.others.iter().map(of_part).sum()
     }
 
-    /// What a part is to do now: what others wait for comes first.
+    /// The next work of a part; work that others wait for goes first.
     pub(super) fn next(&self, task: &Task, number: usize, spare: Option<Chunk>) -> Work {
         let mut order = self.order.lock();
         if let Some((block, times)) = order.turn_of(number) {
@@ -127,7 +127,7 @@ impl Parts {
         if !order.may_take(number) {
             return Work::Nothing;
         }
-        // Under the lock of the order, so that at any time an event is seen in one of the two.
+        // Taken under the lock of the order, so that an event is always counted in the inbox or in the order.
         let Some(chunk) = task.inbox.take(spare, None) else { return Work::Nothing };
         let oldest_us = chunk.oldest_arrival_us().unwrap_or(i64::MAX);
         let block = order.take(chunk.rows(), oldest_us);
@@ -138,13 +138,13 @@ impl Parts {
         Work::Prepare(block, chunk)
     }
 
-    /// Whether there is something that the part could do.
+    /// Whether the part has work.
     pub(super) fn has_work(&self, task: &Task, number: usize) -> bool {
         let order = self.order.lock();
         order.is_turn_of(number) || order.has_next(number) || (order.may_take(number) && !task.inbox.is_empty())
     }
 
-    /// Has one more part look for work, if one does not.
+    /// Wakes one idle part, if there is one.
     fn wake_one(&self, task: &Task) {
         if task.standing.is_idle() {
             return task.schedule_myself();
@@ -154,7 +154,7 @@ impl Parts {
         }
     }
 
-    /// Has a part look for work.
+    /// Wakes a part.
     pub(super) fn wake(&self, task: &Task, number: usize) {
         match number.checked_sub(1) {
             None => task.schedule_myself(),
@@ -162,7 +162,7 @@ impl Parts {
         }
     }
 
-    /// Hands a block over, or lets it be forgotten, and wakes whoever gets something to do by that.
+    /// Hands a block over, or with `None` skips it, and wakes the parts that get work by that.
     pub(super) fn hand_over(&self, task: &Task, number: u64, block: Option<Arc<Block>>) {
         let (is_any, next) = {
             let mut order = self.order.lock();
@@ -176,14 +176,14 @@ impl Parts {
         }
     }
 
-    /// The rows of a batch that are a part's own.
+    /// The rows of a batch that belong to a part.
     pub(super) fn own(&self, key_groups: &[KeyGroup], number: usize) -> Vec<u32> {
         let range = self.key_groups.range_of(number, self.count());
         let rows = key_groups.iter().zip(0u32..).filter(|(key_group, _)| range.contains(&key_group.index()));
         rows.map(|(_, row)| row).collect()
     }
 
-    /// The first of all deadlines.
+    /// The earliest deadline of all parts.
     pub(super) fn deadline_us(&self) -> i64 {
         self.deadlines_us.iter().map(|one| one.load(Ordering::Acquire)).min().unwrap_or(i64::MAX)
     }
@@ -208,7 +208,7 @@ impl Runnable for Part {
         &self.standing
     }
 
-    /// That of the task: its parts take from one inbox.
+    /// The pending events of the task: all parts take from its inbox.
     fn pending(&self) -> usize {
         let task = self.parts.upgrade().and_then(|parts| parts.task.upgrade());
         task.map_or(0, |task| task.pending())
@@ -230,7 +230,7 @@ impl Runnable for Part {
     }
 }
 
-/// A block that a part has taken: if preparing it fails altogether, those behind it must not wait for it.
+/// Guards a block that a part has taken: if preparing it panics, the block is skipped, so that later ones do not wait.
 pub(super) struct UnderWay<'a> {
     pub(super) task: &'a Task,
     pub(super) parts: &'a Parts,
@@ -245,7 +245,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// A block that a part is done with when this goes, even if it has failed.
+/// Guards a block that a part processes: when dropped, the part counts as done with it, even after a panic.
 pub(super) struct ProcessedByPart<'a> {
     pub(super) parts: &'a Parts,
     pub(super) block: &'a Block,
@@ -260,7 +260,7 @@ impl ProcessedByPart<'_> {
         is_last
     }
 
-    /// The part is done with it. Whether all parts are.
+    /// Marks the block as done by this part. Returns whether all parts are done with it.
     pub(super) fn finish(self) -> bool {
         let is_last = self.count();
         std::mem::forget(self);

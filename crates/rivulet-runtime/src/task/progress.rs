@@ -1,9 +1,8 @@
-//! What a checkpoint has to know of each slot: whether it changed since the last one, up to which event it has come,
-//! and how many results it has given.
+//! What a checkpoint needs to know of each slot: whether it changed since the last one, which event it has come to, and
+//! how many results it has given.
 //!
-//! Kept in groups whose queries outlive the process, by nobody else. What must hold: it changes under the same lock as
-//! the state of the slot, and goes wherever that goes, so that state, position and number of results are always of one
-//! moment.
+//! Kept only in groups whose queries outlive the process. What must hold: progress changes under the same lock as the
+//! state of the slot, and moves with it. So state, position and number of results always belong to the same moment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,47 +10,47 @@ use std::sync::Arc;
 
 use rivulet_dataflow::{InputIndex, LogPosition, QueryId, Slot};
 
-/// Up to where a slot has come: what is saved with its state.
+/// The progress of a slot, saved with its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Whether anything happened since the last capture.
+    /// Whether the slot changed since the last capture.
     pub(crate) changed: bool,
-    /// The [stamp](stamp) of the last event that is in the state; 0 without any.
+    /// The [stamp](stamp) of the last event in the state; 0 if there is none.
     pub(crate) applied: u64,
-    /// The number of the last result; 0 without any.
+    /// The number of the last result; 0 if there is none.
     pub(crate) results: u64,
-    /// The number of the last change of the values of its queries; 0 without any.
+    /// The number of the last ALTER of a query in the slot; 0 if there is none.
     pub(crate) altered: u64,
 }
 
-/// An event's place among all: its position in the log, and by which input it came, for one message may be an event of
-/// several inputs of a query, which it reaches in their order. 0 for an event that is in no log.
+/// The order of an event among all: its position in the log and its input. One message may be an event of several
+/// inputs of a query, which get it in their order. 0 for an event that is not in the log.
 pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
     if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
 }
 
-/// The position of an event with this stamp.
+/// The log position of an event with this stamp.
 pub(crate) fn position_of(stamp: u64) -> u64 {
     stamp >> InputIndex::BITS
 }
 
-/// When queries were away, by positions of the log: what is replayed of that is not for them. Each of them is alone in
-/// its slot.
+/// Ranges of the log in which a query was paused or did not exist: a replay must not give it those events. Each of
+/// these queries is alone in its slot.
 #[derive(Clone, Debug, Default)]
 pub struct Absences {
     by_query: HashMap<QueryId, Vec<Range<LogPosition>>>,
-    /// No absence reaches as far.
+    /// All absences end before this position.
     end: LogPosition,
 }
 
 impl Absences {
-    /// A query gets none of the events with these positions.
+    /// The query gets none of the events in this range.
     pub fn add(&mut self, query: QueryId, positions: Range<LogPosition>) {
         self.end = self.end.max(positions.end);
         self.by_query.entry(query).or_default().push(positions);
     }
 
-    /// No absence goes on behind this position.
+    /// Ends all absences at this position.
     pub fn end_at(&mut self, position: LogPosition) {
         self.end = self.end.min(position);
         self.by_query.values_mut().flatten().for_each(|away| away.end = away.end.min(position));
@@ -62,26 +61,26 @@ impl Absences {
     }
 }
 
-/// The marks of a task's slots, in columns.
+/// The progress of a task's slots, in columns.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// A bit for each slot.
+    /// One bit for each slot.
     changed: Vec<u64>,
-    /// Shorter than the others as long as no event has a position.
+    /// Empty or short as long as no event has a position.
     applied: Vec<u64>,
     results: Vec<u64>,
-    /// Empty as long as no query was altered.
+    /// Empty as long as no query has been altered.
     altered: Vec<u64>,
-    /// No restored slot had come further: an event behind this is new.
+    /// The highest stamp of a restored slot: events behind it are new to all slots.
     repeats_to: u64,
-    /// When queries of the group were away, if any were.
+    /// Absences of queries of the group, if there are any.
     absences: Option<Arc<Absences>>,
-    /// The numbers of the rows that go to the sink; kept for its memory.
+    /// The numbers of the rows that go to the sink; kept to reuse the memory.
     numbers: Vec<u64>,
 }
 
 impl Progress {
-    /// The slots have new queries.
+    /// Resets slots that have new queries.
     pub(crate) fn reset(&mut self, slots: &[Slot]) {
         for &slot in slots {
             self.set(slot, Mark::default());
@@ -115,12 +114,12 @@ impl Progress {
         }
     }
 
-    /// Events up to this stamp may come once more: slots were restored that have come so far.
+    /// Slots were restored up to this stamp: events up to it may be repeated.
     pub(crate) fn expect_repeats(&mut self, stamp: u64) {
         self.repeats_to = self.repeats_to.max(stamp);
     }
 
-    /// Up to which stamp events may come once more.
+    /// The highest stamp that may be repeated.
     pub(crate) fn repeats_to(&self) -> u64 {
         self.repeats_to
     }
@@ -131,7 +130,7 @@ impl Progress {
         *grown(&mut self.changed, place / 64) |= 1 << (place % 64);
     }
 
-    /// What happened to the slot is captured.
+    /// Marks the slot as captured.
     pub(crate) fn clear(&mut self, slot: Slot) {
         let place = slot as usize;
         if let Some(word) = self.changed.get_mut(place / 64) {
@@ -139,7 +138,7 @@ impl Progress {
         }
     }
 
-    /// From now on these are the absences of the group's queries.
+    /// Replaces the absences of the group's queries.
     pub(crate) fn set_absences(&mut self, absences: Option<Arc<Absences>>) {
         self.absences = absences;
     }
@@ -148,37 +147,37 @@ impl Progress {
         self.absences.as_ref()
     }
 
-    /// Whether any event with this stamp may be in the state of its slot already, or not be for it.
+    /// Whether an event with this stamp may already be in the state of its slot, or may fall into an absence.
     #[inline]
     pub(crate) fn may_repeat(&self, stamp: u64) -> bool {
         let end = self.absences.as_ref().map_or(0, |absences| absences.end);
         stamp != 0 && (stamp <= self.repeats_to || position_of(stamp) < end)
     }
 
-    /// Whether a query was away when an event with this stamp came.
+    /// Whether a query was absent when the event with this stamp came.
     pub(crate) fn was_away(&self, query: Option<QueryId>, stamp: u64) -> bool {
         let is_away = |absences: &Arc<Absences>| query.is_some_and(|query| absences.has(query, position_of(stamp)));
         self.absences.as_ref().is_some_and(is_away)
     }
 
-    /// Whether an event is in the state of its slot already.
+    /// Whether an event is already in the state of its slot.
     #[inline]
     pub(crate) fn has_applied(&self, slot: Slot, stamp: u64) -> bool {
         stamp != 0 && self.applied.get(slot as usize).is_some_and(|&applied| stamp <= applied)
     }
 
-    /// An event goes into the state of its slot.
+    /// Notes that an event goes into the state of its slot.
     #[inline]
     pub(crate) fn note_event(&mut self, slot: Slot, stamp: u64) {
         self.note_change(slot);
         if stamp != 0 {
             let applied = grown(&mut self.applied, slot as usize);
-            // Never back: what was behind would be processed once more after a restart.
+            // The stamp never goes back: a restart would process the events in between once more.
             *applied = stamp.max(*applied);
         }
     }
 
-    /// Numbers results, each behind the others of its slot.
+    /// Numbers results; numbers of a slot are consecutive.
     pub(crate) fn number(&mut self, slots: &[Slot]) -> &[u64] {
         self.numbers.clear();
         for &slot in slots {
@@ -191,7 +190,7 @@ impl Progress {
         &self.numbers
     }
 
-    /// Of the slots from `from` on, which are fewer than `end`, the first `slots_max` that have changed, ascending.
+    /// The first `slots_max` changed slots from `from` up to `end` (exclusive), ascending.
     pub(crate) fn changed(&self, from: Slot, end: Slot, slots_max: usize) -> Vec<Slot> {
         let mut changed = Vec::new();
         let words = (from as usize / 64)..self.changed.len().min((end as usize).div_ceil(64));
@@ -212,7 +211,7 @@ impl Progress {
         changed
     }
 
-    /// Has these slots come at least as far as this stamp.
+    /// Raises the stamp of these slots to at least this one.
     pub(crate) fn pass(&mut self, slots: impl Iterator<Item = Slot>, stamp: u64) {
         for slot in slots {
             let mark = self.mark(slot);
@@ -220,19 +219,19 @@ impl Progress {
         }
     }
 
-    /// No event up to this stamp is for the slot. That changes nothing that would have to be saved.
+    /// The slot gets no event up to this stamp. This is not a change that must be saved.
     pub(crate) fn begin_behind(&mut self, slot: Slot, stamp: u64) {
         let Mark { applied, .. } = self.mark(slot);
         *grown(&mut self.applied, slot as usize) = applied.max(stamp);
     }
 
-    /// The values of a query in the slot have changed.
+    /// Notes that a query in the slot was altered.
     pub(crate) fn alter(&mut self, slot: Slot, number: u64) {
         let mark = self.mark(slot);
         self.set(slot, Mark { changed: true, altered: mark.altered.max(number), ..mark });
     }
 
-    /// Has every one of these slots count as changed.
+    /// Marks all these slots as changed.
     pub(crate) fn change_all(&mut self, slots: impl Iterator<Item = Slot>) {
         slots.for_each(|slot| self.note_change(slot));
     }
@@ -247,7 +246,7 @@ impl Progress {
     }
 }
 
-/// The value at a place, which is made if need be.
+/// The value at an index; the vector grows if needed.
 #[inline]
 fn grown(values: &mut Vec<u64>, place: usize) -> &mut u64 {
     if place >= values.len() {

@@ -1,11 +1,11 @@
-//! The table of slots of a task, which its parts read too while it has any.
+//! The slot table of a task, shared with its parts.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use rivulet_dataflow::SlotTable;
 
-/// A table of slots. It is changed only by the task, and only while that is in one piece.
+/// A slot table. Only the task changes it, and only while it has no parts.
 #[derive(Clone)]
 pub(crate) struct Slots(Arc<SlotTable>);
 

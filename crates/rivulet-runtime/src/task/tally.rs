@@ -1,33 +1,32 @@
-//! What a task knows of a query that somebody asks about: what became of its events ([`Tally`]), and what its operators
-//! hold.
+//! What a task tells of a query when a user asks: what became of its events ([`Tally`]), and what its operators hold.
 //!
-//! What must hold: a task with many queries counts for none that nobody asks about. One with a few counts for each of
-//! them from its start: whoever tries an application asks when its events have come already.
+//! What must hold: a task with many queries counts only for those that users ask about. A task with a few queries
+//! counts for each of them from the start, because a user who tries an application asks after the events have come.
 
 use rivulet_dataflow::{Holding, QueryId, Slot, Tally};
 
 use super::{Core, Task};
 use crate::inbox::Chunk;
 
-/// A task with so many queries counts for each of them.
+/// A task with at most this many queries counts for each of them.
 const FEW_QUERIES: usize = 16;
 
-/// What is known of a query that somebody asks about.
+/// The answer to a user's question about a query.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// What became of its events since something is counted.
+    /// What became of its events since counting began.
     pub tally: Tally,
-    /// What each operator holds for it, in the order of the chain.
+    /// What each operator holds for it, in chain order.
     pub holdings: Vec<Option<Holding>>,
-    /// When something is due for it although no event comes, microseconds since the epoch.
+    /// When its next timer is due, microseconds since the epoch.
     pub timer_us: Option<i64>,
-    /// Whether it waits on disk for its next event.
+    /// Whether its state is spilled.
     pub is_spilled: bool,
-    /// Its events that wait to be processed.
+    /// The number of its events that wait.
     pub waiting: u64,
-    /// Whether its task waits because results find no room on their way out.
+    /// Whether its task waits because the sink has no room.
     pub is_blocked: bool,
-    /// The results that it has ever given, where that outlives the process.
+    /// The number of all its results, where that outlives the process.
     pub results: Option<u64>,
     /// The host's clock, microseconds since the epoch.
     pub now_us: i64,
@@ -43,8 +42,8 @@ impl Task {
         }
     }
 
-    /// What is known of the query in a slot; nothing if it is not there, or runs in parts. From now on it is counted
-    /// what becomes of its events, until `for_us` have passed since the last question.
+    /// Tells what is known of the query in a slot; `None` if the query is not there, or runs in parts. From now on its
+    /// events are counted, until `for_us` after the last question.
     pub(crate) fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {
         let mut core = self.core.lock();
         if self.parts() > 1 {
@@ -74,7 +73,7 @@ impl Task {
 }
 
 impl Core {
-    /// Queries have come, of a group that counts for a few.
+    /// Begins tallies of new queries, in a group that counts for few.
     pub(super) fn tally_new(&mut self, slots: &[Slot], now_us: i64) {
         let has_few = self.slots.live() <= FEW_QUERIES;
         let tallies = self.refusals.tallies_mut();
@@ -89,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Queries have gone.
+    /// Ends the tallies of removed queries.
     pub(super) fn forget_tallies(&mut self, slots: &[Slot]) {
         if let Some(tallies) = self.refusals.tallies_mut() {
             tallies.retain(|slot, _| !slots.contains(&slot));
@@ -99,12 +98,12 @@ impl Core {
         }
     }
 
-    /// The tally of a slot, to be taken to another task.
+    /// The tally of a slot, to be moved to another task.
     pub(crate) fn tally(&self, slot: Slot) -> Option<Tally> {
         self.refusals.tallies()?.get(slot).cloned()
     }
 
-    /// Queries have come from another task, with these tallies.
+    /// Puts the tallies of queries that were moved here from another task.
     pub(crate) fn put_tallies(&mut self, slots: &[Slot], taken: Vec<Option<Tally>>) {
         let has_few = self.slots.live() <= FEW_QUERIES;
         for (&slot, tally) in slots.iter().zip(taken) {
@@ -115,13 +114,13 @@ impl Core {
                     }
                     self.refusals.tallies_mut().get_or_insert_default().set(slot, tally);
                 }
-                // A hot query may be alone in its task, and nobody asks about it.
+                // A hot query may be moved to a task of its own without anybody asking about it.
                 None => self.forget_tallies(&[slot]),
             }
         }
     }
 
-    /// Counts events that were taken, for the slots that somebody asks about.
+    /// Counts taken events, for the slots that users ask about.
     pub(super) fn tally_events(&mut self, chunk: &Chunk, now_us: i64) {
         let all = self.refusals.tallies_mut();
         let Some(tallies) = all else { return };
@@ -143,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Adds what a part of the task has counted.
+    /// Adds the counts of a part of the task.
     pub(super) fn take_tallies(&mut self, part: &mut Self) {
         let of_part = part.refusals.tallies_mut().take();
         if let (Some(tallies), Some(of_part)) = (self.refusals.tallies_mut(), of_part) {

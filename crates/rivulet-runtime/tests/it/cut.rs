@@ -1,4 +1,4 @@
-//! Tasks in parts, with real threads: nobody notices but by the time it takes.
+//! Tasks in parts, with real threads: only the time differs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Queries move between tasks; nobody notices.
+//! Queries move between tasks; their results do not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Equal queries share a slot, and nobody can tell.
+//! Equal queries share a slot; their results do not change.
 
 use std::sync::Arc;
 

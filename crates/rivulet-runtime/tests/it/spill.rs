@@ -1,4 +1,4 @@
-//! Silent queries leave memory and come back; nobody notices.
+//! Silent queries are spilled and come back; their results do not change.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
