@@ -1,10 +1,10 @@
 //! States of very many groups, each a row of words, updated a column at a time.
 //!
-//! Big queries count the rows of a batch in states that are known by number. The loop over the batch is inside the
-//! choice of the aggregate, and not the other way round, so that each aggregate is a loop without branches. The words
-//! are those of a window (see [`layout`](super::layout)): counts of 64 bits, then the states. What an aggregate does
-//! with a value is said once, in [`fixed`](super::fixed); only the first and the last of rows with one event time are
-//! told apart by their value here, because rows of several instances have no order.
+//! Big queries count the rows of a batch in states that are known by number. The choice of the aggregate is outside the
+//! loop over the batch, so each aggregate is a loop without branches. The words are those of a window (see
+//! [`layout`](super::layout)): counts of 64 bits, then the states. [`fixed`](super::fixed) defines what an aggregate
+//! does with a value. Only `first` and `last` differ here: of rows with one event time they choose by value, because
+//! rows of several instances have no order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::paged::PagedRows;
 /// Some rows of a batch, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum RowSet<'a> {
-    /// Rows that lie side by side.
+    /// Adjacent rows.
     Range(Range<usize>),
     /// Any rows.
     List(&'a [u32]),
@@ -35,7 +35,7 @@ impl RowSet<'_> {
         }
     }
 
-    /// Calls `each` with the place in the set and the row.
+    /// Calls `each` with the index in the set and the row.
     #[inline(always)]
     pub(crate) fn for_each(&self, mut each: impl FnMut(usize, usize)) {
         match self {
@@ -45,36 +45,36 @@ impl RowSet<'_> {
     }
 }
 
-/// How the rows of a batch go into states.
+/// Updates states with the rows of a batch.
 pub(crate) struct DenseUpdates<'a> {
     classes: Vec<ClassUpdate<'a>>,
 }
 
 struct ClassUpdate<'a> {
     valid: Option<&'a BooleanBuffer>,
-    /// Whether values and counts must go hand in hand.
+    /// Whether values and counts must be updated together, row by row.
     by_row: bool,
-    /// Where each state begins, and its values.
+    /// For each state its offset and its values.
     states: Vec<(usize, FixedValues<'a>)>,
 }
 
 impl Layout {
-    /// Words of a group's states.
+    /// The number of words of a group's states.
     pub(crate) fn dense_words(&self) -> usize {
         self.empty_window.len()
     }
 
-    /// How many of a group's words are counts; they come first.
+    /// The number of counts among a group's words; they come first.
     pub(crate) fn dense_counts(&self) -> usize {
         self.classes.len()
     }
 
-    /// Where each fixed state begins in a group's words.
+    /// The offset of each fixed state in a group's words.
     fn dense_offset(&self, state: usize) -> usize {
         self.classes.len() + self.fixed[state].offset - self.fixed[0].offset
     }
 
-    /// How the rows of a prepared batch go into states.
+    /// The updates for the rows of a prepared batch.
     pub(crate) fn dense_updates<'a>(&self, prepared: &'a Prepared) -> DenseUpdates<'a> {
         let mut values = self.fixed_values(prepared);
         let classes = self.classes.iter().enumerate().map(|(class, layout)| ClassUpdate {
@@ -91,7 +91,8 @@ impl Layout {
         DenseUpdates { classes: classes.collect() }
     }
 
-    /// Merges a group's words into another's. Of rows with one event time the least (greatest) value is first (last).
+    /// Merges the words of a group into those of another. Of rows with one event time, the least value is first and the
+    /// greatest is last.
     pub(crate) fn merge_dense(&self, words: &mut [u64], other: &[u64]) {
         let (counts, _) = other.split_at(self.classes.len());
         for (class, layout) in self.classes.iter().enumerate() {
@@ -125,7 +126,7 @@ fn timed(state: &[u64]) -> (i64, i64) {
 }
 
 impl DenseUpdates<'_> {
-    /// Takes the rows into the states: that at `rows[i]` into the group `groups[i]`.
+    /// Updates the states with rows: `rows[i]` belongs to the group `groups[i]`.
     pub(crate) fn update(&self, states: &mut PagedRows, groups: &[u32], rows: &RowSet<'_>, times_us: &[i64]) {
         for (place, class) in self.classes.iter().enumerate() {
             if class.by_row {
@@ -143,7 +144,7 @@ impl DenseUpdates<'_> {
                 each(groups, rows, class.valid, |group, _| states.row_mut(group)[place] += 1);
             }
             for (offset, values) in &class.states {
-                // The kind is named again inside the loop, so that there is no choice left in it.
+                // The kind is matched outside the loop, so that the loop has no branch.
                 macro_rules! column {
                     ($($kind:ident),*) => {
                         match values {
@@ -169,7 +170,7 @@ impl DenseUpdates<'_> {
                                     }
                                 });
                             }
-                            // Updated with their counts.
+                            // These are updated together with their counts.
                             FixedValues::Variance(_) | FixedValues::Regression(..) => {}
                         }
                     };
@@ -181,7 +182,7 @@ impl DenseUpdates<'_> {
         }
     }
 
-    /// Takes rows out of the states, which are counts and sums.
+    /// Removes rows from the states, which are counts and sums.
     pub(crate) fn undo(&self, states: &mut PagedRows, groups: &[u32], rows: &RowSet<'_>) {
         for (place, class) in self.classes.iter().enumerate() {
             each(groups, rows, class.valid, |group, row| {
@@ -195,7 +196,7 @@ impl DenseUpdates<'_> {
     }
 }
 
-/// Calls `update` with group and row of every row that counts.
+/// Calls `update` with the group and row of every row that counts.
 #[inline(always)]
 fn each(groups: &[u32], rows: &RowSet<'_>, valid: Option<&BooleanBuffer>, mut update: impl FnMut(usize, usize)) {
     match valid {
@@ -209,8 +210,8 @@ fn each(groups: &[u32], rows: &RowSet<'_>, valid: Option<&BooleanBuffer>, mut up
 }
 
 impl AggregateResult {
-    /// The results of this aggregate, which has words as state, of these windows. Those that leave BIGINT are null, and
-    /// their places are given to `failed`.
+    /// The results of this aggregate, whose state is words, for these windows. Results outside BIGINT are null, and
+    /// their indices are given to `failed`.
     pub(crate) fn column<'a>(
         &self,
         windows: impl Iterator<Item = &'a [u64]>,

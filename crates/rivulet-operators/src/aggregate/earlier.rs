@@ -1,8 +1,8 @@
-//! States as earlier versions laid them out: averages of integers were sums of floating point numbers, and are sums of
-//! integers.
+//! State in the layout of earlier versions: averages of integers were sums of floating-point numbers, and are now sums
+//! of integers.
 //!
-//! Saved state is read for ever. A frame says by its fingerprint how its words are laid out; words of the earlier
-//! layout become those of this one before they are read.
+//! Saved state is readable for ever. The fingerprint of a frame tells the layout of its words; words of the earlier
+//! layout are converted before they are read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,31 +14,30 @@ use rivulet_dataflow::{StateError, StateFrame};
 use super::fixed::{FixedKind, float, undone_sum};
 use super::layout::Layout;
 
-/// The layout of earlier versions for the same aggregates, and what of it is found where.
+/// The layout of earlier versions for the same aggregates, and how to convert it.
 #[derive(Debug)]
 pub(crate) struct Earlier {
     fingerprint: String,
-    /// Words of a pane, of these versions.
+    /// The number of words of a pane in those versions.
     pub(crate) entry_words: usize,
     dense_words: usize,
-    /// Words before the states in an entry, and in a group's words. They are the same now.
+    /// The number of words before the states in an entry and in a group's words, the same in both layouts.
     entry_header: usize,
     dense_header: usize,
     states: Vec<Move>,
 }
 
-/// A state of this version's layout, in order, and where it is found in the earlier one's; places are counted from the
-/// first state.
+/// A state of this layout, in order, and its source in the earlier layout; offsets count from the first state.
 #[derive(Debug)]
 struct Move {
     from: usize,
     words: usize,
-    /// What it was, if it was something else.
+    /// The earlier kind of the state, if it was different.
     was: Option<FixedKind>,
 }
 
 impl Earlier {
-    /// The difference of two layouts; nothing if there is none.
+    /// The difference between two layouts; `None` if there is none.
     pub(super) fn of(earlier: &Layout, now: &Layout) -> Option<Self> {
         let fingerprint = earlier.fingerprint();
         if fingerprint == now.fingerprint() {
@@ -57,7 +56,7 @@ impl Earlier {
             let mut candidates: Vec<usize> = (0..earlier.fixed.len())
                 .filter(|&old| same_class(index, old) && expressions(now, index) == expressions(earlier, old))
                 .collect();
-            // One that was the same is better than one to be converted.
+            // An identical state is preferred to one that must be converted.
             candidates.sort_by_key(|&old| earlier.fixed[old].kind != state.kind);
             let old = candidates.into_iter().map(|old| &earlier.fixed[old]).find(|old| {
                 let is_sum = matches!(old.kind, FixedKind::SumFloat | FixedKind::SumUndone);
@@ -76,12 +75,12 @@ impl Earlier {
         })
     }
 
-    /// The earlier fingerprint in the place of this version's.
+    /// The name with the earlier fingerprint in place of the present one.
     pub(crate) fn named(&self, now: &Layout, name: &str) -> String {
         name.replace(&now.fingerprint(), &self.fingerprint)
     }
 
-    /// The panes of an earlier version, one behind the other, as this one has them.
+    /// Converts consecutive panes of an earlier version.
     pub(crate) fn entries(&self, entries: &[u64]) -> Vec<u64> {
         entries.chunks_exact(self.entry_words).flat_map(|entry| self.moved(entry, self.entry_header)).collect()
     }
@@ -103,8 +102,7 @@ impl Earlier {
         now
     }
 
-    /// The states of a group in bytes, which begin with its words, as this version has them. `None` if they are too
-    /// few.
+    /// Converts the encoded states of a group, which begin with its words. `None` if there are too few bytes.
     fn group(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (words, rest) = bytes.split_at_checked(self.dense_words * 8)?;
         let words: Vec<u64> =
@@ -116,8 +114,8 @@ impl Earlier {
 }
 
 impl Layout {
-    /// A frame with the states of groups in columns called `states`, brought into this version's layout if it has the
-    /// earlier one's and would be as expected otherwise.
+    /// Converts a frame with the states of groups in columns called `states`, if it has the earlier layout and is
+    /// otherwise as expected.
     ///
     /// # Errors
     /// States that are not even words.
@@ -184,7 +182,7 @@ mod tests {
         let panes = [7, (-3.0f64).to_bits(), 0.5f64.to_bits(), 8, 1e15f64.to_bits(), 0];
         let now = [7, -3_i64 as u64, u64::MAX, 0.5f64.to_bits(), 8, 1_000_000_000_000_000, 0, 0];
         assert_eq!(earlier.entries(&panes), now);
-        // What is kept for each group begins with the count, and ends with what is no words.
+        // The state of a group begins with the count and ends with what is not words.
         let frame = |name: &str, words: &[u64]| {
             let names = HashMap::from([("rivulet.states".to_owned(), name.to_owned())]);
             let fields = vec![

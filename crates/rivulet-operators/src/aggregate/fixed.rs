@@ -1,25 +1,25 @@
 //! States of fixed size: a few 64-bit words that live in a pane.
 //!
-//! Every state can be merged with another of its kind, so that a window is the merge of its panes. Variances and
-//! regressions are kept as means and centred sums, updated after Welford and merged after Chan, Golub and LeVeque,
-//! which stays accurate where sums of squares cancel. How many values a state holds is counted beside it, once for all
-//! states over the same rows (see [`layout`](super::layout)).
+//! Every state can be merged with another of its kind, so a window is the merge of its panes. Variances and regressions
+//! are kept as means and centred sums, updated after Welford and merged after Chan, Golub and LeVeque, which stays
+//! accurate where sums of squares cancel. The number of values in a state is counted beside it, once for all states
+//! over the same rows (see [`layout`](super::layout)).
 
 use rivulet_dataflow::canonical_float;
 
 use super::AggregateFunction;
 
-/// What a state of fixed size holds.
+/// The content of a state of fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FixedKind {
     /// sum
     SumFloat,
     /// sum in 128 bits (low, high): it cannot overflow, so whether the result fits does not depend on the order
     SumInteger,
-    /// sum of numbers that may be taken back: in two words, the second what rounding has cut off the first, so that
-    /// nothing is left of what is undone; then how many values were NaN, infinite and minus infinite
+    /// sum of numbers that may be retracted: two words, the second of which holds the rounding error of the first, so
+    /// that a retraction leaves nothing behind; then the counts of NaN, infinite and minus infinite values
     SumUndone,
-    /// the least value; NaN without value, which is the greatest number
+    /// the least value; without values NaN, which is the greatest number
     MinFloat,
     /// the greatest value
     MaxFloat,
@@ -37,9 +37,9 @@ pub(crate) enum FixedKind {
     Variance,
     /// mean of x, mean of y, centred sums of x x, y y and x y
     Regression,
-    /// event time (`i64::MAX` without value), bits of the value
+    /// event time (`i64::MAX` without values), bits of the value
     First,
-    /// event time (`i64::MIN` without value), bits of the value
+    /// event time (`i64::MIN` without values), bits of the value
     Last,
 }
 
@@ -53,12 +53,12 @@ impl FixedKind {
         }
     }
 
-    /// Whether the number of values must be known to tell the result.
+    /// Whether the result depends on the number of values.
     pub(crate) fn is_counted(self) -> bool {
         !matches!(self, Self::First | Self::Last)
     }
 
-    /// Writes the state of no value; `state` is zeroed.
+    /// Writes the state without values; `state` is zeroed.
     pub(crate) fn initialize(self, state: &mut [u64]) {
         match self {
             Self::MinFloat => state[0] = f64::NAN.to_bits(),
@@ -71,8 +71,8 @@ impl FixedKind {
         }
     }
 
-    /// Merges the states at `offset` of `entries`, in order, into `state`, which holds `count` values; `count_of` says
-    /// how many an entry holds.
+    /// Merges the states at `offset` of `entries`, in order, into `state`, which holds `count` values; `count_of` gives
+    /// the number of values in an entry.
     pub(crate) fn merge<'a>(
         self,
         state: &mut [u64],
@@ -148,7 +148,7 @@ pub(crate) enum FixedValues<'a> {
 }
 
 impl FixedValues<'_> {
-    /// Takes the value of `row`, whose event time is `time_us`, into the state; with it the state holds `count` values.
+    /// Updates the state with the value of `row`, whose event time is `time_us`; the state then holds `count` values.
     #[inline]
     pub(crate) fn update(&self, state: &mut [u64], count: u64, row: usize, time_us: i64) {
         match *self {
@@ -171,7 +171,7 @@ impl FixedValues<'_> {
         }
     }
 
-    /// Takes the value of `row` out of a sum.
+    /// Removes the value of `row` from a sum.
     pub(crate) fn undo(&self, state: &mut [u64], row: usize) {
         match *self {
             Self::SumInteger(values) => put_sum(state, sum(state).wrapping_sub(i128::from(values[row]))),
@@ -180,7 +180,7 @@ impl FixedValues<'_> {
         }
     }
 
-    /// The bits of the value of `row`, of states that keep one.
+    /// The bits of the value of `row`, for states that keep one.
     pub(crate) fn bits(&self, row: usize) -> u64 {
         match *self {
             Self::FirstFloat(values) | Self::LastFloat(values) => values[row].to_bits(),
@@ -189,7 +189,7 @@ impl FixedValues<'_> {
         }
     }
 
-    /// Words of the state.
+    /// The words of the state.
     #[inline(always)]
     pub(crate) fn words(&self) -> usize {
         match self {
@@ -201,7 +201,7 @@ impl FixedValues<'_> {
     }
 }
 
-/// Adds a number to a sum in two words: the second is what rounding has cut off the first (Knuth's two-sum).
+/// Adds a number to a sum in two words: the second word holds the rounding error of the first (Knuth's two-sum).
 fn add_exactly(state: &mut [u64], value: f64) {
     let (high, low) = (float(state[0]), float(state[1]));
     let sum = high + value;
@@ -213,11 +213,11 @@ fn add_exactly(state: &mut [u64], value: f64) {
     state[1] = (low - (total - sum)).to_bits();
 }
 
-/// Sums that can be undone are kept so much smaller, by a power of two, that 2^40 of the greatest numbers are no
-/// infinity yet: that would stay when they are taken out. The price: of numbers below 1e-295 the last digits are lost.
+/// The scale of sums that can be undone. It is small enough that 2^40 of the greatest numbers are not infinite: an
+/// infinity would remain when they are taken out. The price: numbers below 1e-295 lose their last digits.
 const UNDONE_SCALE: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// Adds a value to a sum that can be undone, or takes it out.
+/// Adds a value to a sum that can be undone, or removes it.
 fn count_in(state: &mut [u64], value: f64, times: i64) {
     if value.is_finite() {
         return add_exactly(state, value * (times as f64 * UNDONE_SCALE));
@@ -226,7 +226,7 @@ fn count_in(state: &mut [u64], value: f64, times: i64) {
     state[word] = state[word].wrapping_add(times as u64);
 }
 
-/// What a sum that can be undone comes to.
+/// The value of a sum that can be undone.
 pub(crate) fn undone_sum(state: &[u64]) -> f64 {
     match (state[2], state[3], state[4]) {
         (0, 0, 0) => float(state[0]) / UNDONE_SCALE,
@@ -262,21 +262,21 @@ fn keep_greatest(state: &mut [u64], value: f64) {
     }
 }
 
-/// Of rows with one event time the first to arrive is the first.
+/// Of rows with one event time, the first to arrive is the first.
 fn keep_first(state: &mut [u64], time_us: i64, bits: u64) {
     if time_us < state[0] as i64 {
         (state[0], state[1]) = (time_us as u64, bits);
     }
 }
 
-/// Of rows with one event time the last to arrive is the last.
+/// Of rows with one event time, the last to arrive is the last.
 fn keep_last(state: &mut [u64], time_us: i64, bits: u64) {
     if time_us >= state[0] as i64 {
         (state[0], state[1]) = (time_us as u64, bits);
     }
 }
 
-/// The mean moved by a step towards that of other values. An infinite value makes it infinite, as it does a sum.
+/// Moves the mean by a step towards that of other values. An infinite value makes it infinite, as it does a sum.
 fn moved_mean(mean: f64, other: f64, step: f64) -> f64 {
     if step.is_finite() { mean + step } else { mean + other }
 }
@@ -360,7 +360,7 @@ pub(crate) fn finish_regression(function: AggregateFunction, count: u64, state: 
         return None;
     }
     Some(match function {
-        // The quotients are taken one after the other, because a product of the sums may overflow.
+        // The divisions are done one after the other, because a product of the sums may overflow.
         Corr => xy / xx.sqrt() / yy.sqrt(),
         RegrSlope => xy / xx,
         RegrIntercept => mean_y - xy / xx * mean_x,
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_sum_beyond_all_numbers_comes_back() {
-        // What is left is not so small that two words together could not hold it beside the others.
+        // The rest is large enough for two words together to hold it beside the other values.
         let values = [1e308, 1.7e308, f64::MAX, 8e300];
         let taken = FixedValues::SumUndone(&values);
         let (_, mut state) = state_of(FixedValues::SumUndone(&values), FixedKind::SumUndone, 0..values.len());

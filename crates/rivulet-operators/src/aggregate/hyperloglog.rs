@@ -1,23 +1,24 @@
 //! Approximate counts of distinct values.
 //!
-//! HyperLogLog after Flajolet et al. (2007) with 2^12 registers; up to 256 values their hashes are kept instead, which
-//! is exact (64-bit hashes of 256 values do not collide) and small. The estimate is the one of Ertl, "New cardinality
-//! estimation algorithms for HyperLogLog sketches" (2017), section 2, which needs no tables of corrections.
+//! HyperLogLog after Flajolet et al. (2007) with 2^12 registers. Up to 256 values their hashes are kept instead, which
+//! is exact (64-bit hashes of 256 values do not collide) and small. The estimate is that of Ertl, "New cardinality
+//! estimation algorithms for HyperLogLog sketches" (2017), section 2, which needs no correction tables.
+//!
 //! The hash is part of the storage format: sketches are merged across processes.
 
 const PRECISION_BITS: u32 = 12;
 const REGISTERS: usize = 1 << PRECISION_BITS;
-/// The bits of a hash that are not the register's number.
+/// The bits of a hash behind the register number.
 const RANK_BITS: u32 = 64 - PRECISION_BITS;
-/// From how many values on the registers take less than the hashes do, about.
+/// The number of values beyond which registers take less memory than hashes, roughly.
 const EXACT_MAX: usize = 256;
 
-/// A set of values that knows its size only.
+/// A set of values of which only the size can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HyperLogLog {
     /// The hashes of all values, ascending.
     Exact(Vec<u64>),
-    /// For each register the greatest rank seen.
+    /// The greatest rank seen for each register.
     Registers(Box<[u8]>),
 }
 
@@ -97,7 +98,7 @@ impl HyperLogLog {
         }
     }
 
-    /// Reads a sketch from the front of `bytes`; `None` if they are none.
+    /// Reads a sketch from the front of `bytes`; `None` if they hold no sketch.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let count = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);
         if count == u32::MAX {

@@ -18,43 +18,43 @@ use super::{AggregateFunction, Storage, kept};
 
 /// The count of a pane that has reached what 32 bits hold. It stays there, and the window's results are refused.
 const COUNT_FULL: u32 = u32::MAX;
-/// What becomes of such a count in a window.
+/// The value of such a count in a window.
 const COUNT_UNKNOWN: u64 = u64::MAX;
 
-/// The states of an application's aggregates.
+/// The layout of the states of an application's aggregates.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// Words of a pane: header, counts and states.
     pub(crate) entry_words: usize,
-    /// A pane without rows, header zero.
+    /// A pane without rows; its header is zero.
     pub(crate) empty_entry: Vec<u64>,
     /// A window without rows: for each class its count, then the states.
     pub(crate) empty_window: Vec<u64>,
     pub(super) classes: Vec<Class>,
-    /// In the order of their classes.
+    /// The fixed states, in the order of their classes.
     pub(super) fixed: Vec<FixedState>,
     pub(crate) objects: Vec<ObjectState>,
-    /// For each aggregate, where its result comes from.
+    /// For each aggregate, where its result is found.
     pub(crate) results: Vec<AggregateResult>,
-    /// What states are fed with: an evaluated expression, and the type it is brought to.
+    /// The inputs of states: an evaluated expression, and the type it is cast to.
     pub(super) arguments: Vec<(usize, DataType)>,
-    /// How earlier versions laid out the same, if that was otherwise.
+    /// The layout of earlier versions, if it was different.
     pub(crate) earlier: Option<Earlier>,
 }
 
-/// The rows that some states count: those that pass a filter and where some arguments are not null.
+/// The rows that some states count: those that pass a filter and have some arguments that are not null.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) rows: Rows,
-    /// In which half of an entry they are counted, if they need be.
+    /// The half of an entry's words in which they are counted, if a count is needed.
     pub(super) count_half: Option<usize>,
     pub(super) states: Range<usize>,
 }
 
-/// Which rows count, by the evaluated expressions that say so.
+/// Which rows count, by the evaluated expressions that decide it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// Those that must not be null, ascending.
+    /// The expressions that must not be null, ascending.
     pub(super) not_null: Vec<usize>,
     pub(super) filter: Option<usize>,
 }
@@ -63,9 +63,9 @@ pub(super) struct Rows {
 #[derive(Debug)]
 pub(super) struct FixedState {
     pub(super) kind: FixedKind,
-    /// Places in the layout's arguments.
+    /// Indices of its arguments in the layout.
     pub(super) arguments: Vec<usize>,
-    /// Where it begins in an entry.
+    /// Its offset in an entry.
     pub(super) offset: usize,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct ObjectState {
     pub(super) rows: Rows,
 }
 
-/// Where the result of an aggregate comes from.
+/// Where the result of an aggregate is found.
 #[derive(Debug)]
 pub(crate) struct AggregateResult {
     pub(crate) function: AggregateFunction,
@@ -88,30 +88,30 @@ pub(crate) struct AggregateResult {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// The fixed states of the class with this index, giving numbers in this form.
+    /// In the fixed states of the class with this index; numbers are read in this form.
     Fixed { class: usize, form: Form, storage: Storage },
-    /// The object state with this index.
+    /// In the object state with this index.
     Object(usize),
 }
 
-/// How the result is read out of a window; numbers are places in the window's words.
+/// How the result is read from a window; numbers are indices of the window's words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     /// The number of rows.
     Count,
-    /// One word, of at least one row.
+    /// One word, if there is at least one row.
     Word(usize),
-    /// Two words, of at least one row.
+    /// Two words, if there is at least one row.
     WideSum(usize),
-    /// The second of two words, unless the first still is what it was without rows.
+    /// The second of two words, unless the first still has its value without rows.
     Timed(usize),
-    /// A sum that can be undone, of at least one row.
+    /// A sum that can be undone, if there is at least one row.
     Undone(usize),
-    /// The same by the number of rows.
+    /// The same, divided by the number of rows.
     UndoneQuotient(usize),
-    /// A sum by the number of rows.
+    /// A sum, divided by the number of rows.
     Quotient(usize),
-    /// A sum of integers by the number of rows.
+    /// A sum of integers, divided by the number of rows.
     WideQuotient(usize),
     /// A sum of the digits of decimals by the number of rows, with so many digits more.
     DecimalQuotient(usize, u32),
@@ -121,12 +121,12 @@ pub(crate) enum Form {
     Regression(usize),
 }
 
-/// A sum of integers that is no BIGINT.
+/// A sum of integers outside the range of BIGINT.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SumOverflow;
 
 impl Layout {
-    /// The layout as text: state fits an operator only if both have the same.
+    /// The layout as text: state fits an operator only if their fingerprints are equal.
     pub(crate) fn fingerprint(&self) -> String {
         let counts = self.classes.iter().filter_map(|class| class.count_half).map(|half| format!("Count@{half}"));
         let fixed = self.fixed.iter().map(|state| format!("{:?}@{}", state.kind, state.offset));
@@ -139,7 +139,7 @@ impl Layout {
         self.objects.iter().map(|state| state.kind.empty()).collect()
     }
 
-    /// Merges panes, given one behind the other, into a window.
+    /// Merges consecutive panes into a window.
     pub(crate) fn merge(&self, window: &mut [u64], entries: &[u64]) {
         let (counts, states) = window.split_at_mut(self.classes.len());
         let mut start = 0;
@@ -156,7 +156,7 @@ impl Layout {
         }
     }
 
-    /// Merges a later pane into an earlier one, whose header stays.
+    /// Merges a later pane into an earlier one, which keeps its header.
     pub(crate) fn merge_entry(&self, entry: &mut [u64], later: &[u64]) {
         for class in &self.classes {
             let (count, other) = (class.count(entry), class.count(later));
@@ -170,17 +170,17 @@ impl Layout {
         }
     }
 
-    /// Whether all rows of a window are counted.
+    /// Whether the counts of a window are exact.
     pub(crate) fn is_counted(&self, window: &[u64]) -> bool {
         window[..self.classes.len()].iter().all(|&count| count != COUNT_UNKNOWN)
     }
 
-    /// Brings evaluated expressions into the form in which rows are counted.
+    /// Casts evaluated expressions to the types in which they are counted.
     pub(crate) fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, ArrowError> {
         self.prepare_rows(columns, None)
     }
 
-    /// The same for those rows alone that are marked.
+    /// The same for the marked rows only.
     pub(crate) fn prepare_rows(
         &self,
         columns: &[ArrayRef],
@@ -198,7 +198,7 @@ impl Layout {
         })
     }
 
-    /// The values of a prepared batch's rows for each fixed state.
+    /// The values of a prepared batch for each fixed state.
     pub(super) fn fixed_values<'a>(&self, prepared: &'a Prepared) -> impl Iterator<Item = FixedValues<'a>> {
         self.fixed.iter().map(|state| {
             let argument = |index: usize| &prepared.arguments[state.arguments[index]];
@@ -217,7 +217,7 @@ impl Layout {
                 FixedKind::BitOr => FixedValues::BitOr(integers()),
                 FixedKind::BitXor => FixedValues::BitXor(integers()),
                 FixedKind::Variance => FixedValues::Variance(floats(0)),
-                // SQL writes (y, x).
+                // The argument order in SQL is (y, x).
                 FixedKind::Regression => FixedValues::Regression(floats(1), floats(0)),
                 FixedKind::First if is_float() => FixedValues::FirstFloat(floats(0)),
                 FixedKind::First => FixedValues::FirstInteger(integers()),
@@ -227,7 +227,7 @@ impl Layout {
         })
     }
 
-    /// How the rows of a prepared batch go into the fixed states.
+    /// The updates of fixed states for a prepared batch.
     pub(crate) fn fixed_updates<'a>(&self, prepared: &'a Prepared) -> FixedUpdates<'a> {
         let states = self.fixed.iter().map(|state| state.offset).zip(self.fixed_values(prepared));
         let classes = self.classes.iter().zip(&prepared.fixed_valid).map(|(class, valid)| ClassUpdate {
@@ -238,7 +238,7 @@ impl Layout {
         FixedUpdates { classes: classes.collect(), states: states.collect() }
     }
 
-    /// How the rows of a prepared batch go into the objects.
+    /// The updates of object states for a prepared batch.
     pub(crate) fn object_updates<'a>(&self, prepared: &'a Prepared) -> Vec<ObjectUpdate<'a>> {
         self.objects
             .iter()
@@ -272,7 +272,7 @@ impl Layout {
 }
 
 impl Class {
-    /// The number of rows in an entry; [`COUNT_UNKNOWN`] if they were too many to count, 0 if nobody asks.
+    /// The number of rows in an entry; [`COUNT_UNKNOWN`] if there were too many to count, 0 if no aggregate needs it.
     #[inline]
     fn count(&self, entry: &[u64]) -> u64 {
         match self.count_half.map(|half| half_of(entry, half)) {
@@ -296,7 +296,7 @@ fn put_half(entry: &mut [u64], half: usize, value: u32) {
 }
 
 impl AggregateResult {
-    /// The result, which is a floating point number, of a window.
+    /// The result of a window as a floating-point number.
     pub(crate) fn float(&self, class: usize, form: Form, window: &[u64]) -> Option<f64> {
         let count = window[class];
         let found = match form {
@@ -313,7 +313,7 @@ impl AggregateResult {
         found.map(canonical_float)
     }
 
-    /// The result, which is an integer or kept as one, of a window.
+    /// The result of a window that is an integer, or is kept as one.
     pub(crate) fn integer(&self, class: usize, form: Form, window: &[u64]) -> Result<Option<i64>, SumOverflow> {
         match form {
             Form::Count => Ok(Some(window[class] as i64)),
@@ -347,7 +347,7 @@ pub(super) fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>
     i64::try_from(rounded).map(Some).map_err(|_| SumOverflow)
 }
 
-/// A batch's arguments in the form in which they are counted.
+/// A batch's arguments, cast to the types in which they are counted.
 pub(crate) struct Prepared {
     arguments: Vec<ArrayRef>,
     fixed_valid: Vec<Option<BooleanBuffer>>,
@@ -355,21 +355,21 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// The rows that count for a class. `None`: all.
+    /// The rows that count for a class; `None` for all.
     pub(super) fn valid(&self, class: usize) -> Option<&BooleanBuffer> {
         self.fixed_valid[class].as_ref()
     }
 }
 
-/// How the rows of a batch go into the fixed states of panes.
+/// Updates the fixed states of panes with the rows of a batch.
 pub(crate) struct FixedUpdates<'a> {
     classes: Vec<ClassUpdate<'a>>,
-    /// Where each state begins in an entry, and its values.
+    /// For each state its offset in an entry, and its values.
     states: Vec<(usize, FixedValues<'a>)>,
 }
 
 struct ClassUpdate<'a> {
-    /// Rows that count. `None`: all.
+    /// The rows that count; `None` for all.
     valid: Option<&'a BooleanBuffer>,
     count_half: Option<usize>,
     states: Range<usize>,
@@ -395,7 +395,7 @@ impl FixedUpdates<'_> {
     }
 }
 
-/// The rows that count; `None` if that is all of them.
+/// The rows that count; `None` for all.
 pub(super) fn valid_rows(rows: &Rows, columns: &[ArrayRef], marked: Option<&BooleanBuffer>) -> Option<BooleanBuffer> {
     let mut valid: Option<BooleanBuffer> = marked.cloned();
     let mut restrict = |rows: BooleanBuffer| {

@@ -1,9 +1,9 @@
-//! The aggregate functions of windows: their names and types, their states, and how states merge.
+//! The aggregate functions of windows: names and types, states, and how states merge.
 //!
-//! A state is a few words beside its pane ([`fixed`]) wherever the function allows, because then a pane is one piece of
-//! memory and a sliding window is a merge of neighbouring words. Functions that must remember values (median, distinct
-//! counts, text) keep an object beside the pane instead ([`object`]). [`plan`] decides who shares what, [`layout`]
-//! knows where it lies, and [`dense`] updates many states at once.
+//! Wherever the function allows it, a state is a few words beside its pane ([`fixed`]): a pane is then one piece of
+//! memory, and a sliding window is a merge of adjacent words. Functions that must remember values (median, distinct
+//! counts, text) keep an object beside the pane instead ([`object`]). [`plan`] decides which aggregates share states,
+//! [`layout`] where states lie, and [`dense`] updates many states at once.
 
 pub(crate) mod dense;
 pub(crate) mod earlier;
@@ -26,10 +26,10 @@ use crate::PlanError;
 
 /// An aggregate function over the rows of a window.
 ///
-/// Null arguments are skipped by all of them, and all but the counts give null when no value is left. Types and results
-/// are those of DataFusion's functions of the same name, with two deliberate differences: a sum of integers that leaves
-/// the range of BIGINT is an error and not a wrapped number, and first and last follow event time (rows of one event
-/// time: arrival).
+/// All functions skip null arguments, and all but the counts give null when no value is left. Types and results are
+/// those of DataFusion's functions of the same name, with two deliberate differences: a sum of integers outside the
+/// range of BIGINT is an error and not a wrapped number, and `first` and `last` follow event time (among rows of one
+/// event time, arrival).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AggregateFunction {
     /// `count(*)` without arguments, `count(x)`: rows, or rows where x is not null.
@@ -89,10 +89,10 @@ pub enum AggregateFunction {
     /// `bit_xor(x)`: of integers.
     BitXor,
     /// `array_agg(x)`: the values as an array in JSON, in order of event time or of keys. The argument is the value in
-    /// JSON; behind it may stand the key, which is `Binary` and ordered byte by byte. At most 1 MiB.
+    /// JSON. A second argument may be the key, which is `Binary` and ordered byte by byte. At most 1 MiB.
     ArrayAgg,
-    /// `string_agg(x, separator)`: texts with a separator between, which is a constant or parameter. Order, key and
-    /// bound are those of `array_agg`.
+    /// `string_agg(x, separator)`: texts joined by a separator, which is a constant or parameter. Order, key and bound
+    /// are those of `array_agg`.
     StringAgg,
 }
 
@@ -131,13 +131,13 @@ impl AggregateFunction {
         Self::StringAgg,
     ];
 
-    /// The function over the different values alone, where the parser says DISTINCT; `None` if there is none.
+    /// Returns the function over distinct values only, for a call with DISTINCT; `None` if there is none.
     pub fn over_distinct(self) -> Option<Self> {
         match self {
             Self::Count => Some(Self::CountDistinct),
             Self::Sum => Some(Self::SumDistinct),
             Self::Avg => Some(Self::AvgDistinct),
-            // Of these, all values and the different ones give the same.
+            // For these functions DISTINCT does not change the result.
             Self::Min
             | Self::Max
             | Self::BoolAnd
@@ -149,7 +149,7 @@ impl AggregateFunction {
         }
     }
 
-    /// Whether its result is known when rows are taken back.
+    /// Whether the function can give a result when rows are retracted.
     pub fn takes_back(self) -> bool {
         !matches!(
             self,
@@ -165,12 +165,12 @@ impl AggregateFunction {
         )
     }
 
-    /// Whether the function is that over the different values, which is called by the name of another.
+    /// Whether this is the DISTINCT form of a function: SQL calls it by the name of the other form.
     pub fn is_over_distinct(self) -> bool {
         matches!(self, Self::CountDistinct | Self::SumDistinct | Self::AvgDistinct)
     }
 
-    /// A call of the function with such arguments, as SQL has it.
+    /// Writes a call of the function with these arguments, as in SQL.
     pub fn call(self, arguments: &str) -> String {
         match self.name().split_once(' ') {
             Some((name, _)) => format!("{name}(DISTINCT {arguments})"),
@@ -178,8 +178,8 @@ impl AggregateFunction {
         }
     }
 
-    /// The function of this SQL name, in any case. `count(DISTINCT x)` has no name of its own: take
-    /// [`AggregateFunction::over_distinct`] where the parser says DISTINCT.
+    /// Returns the function with this SQL name, in any case. `count(DISTINCT x)` has no name of its own: use
+    /// [`AggregateFunction::over_distinct`] if the parser says DISTINCT.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "count" => Self::Count,
@@ -249,14 +249,14 @@ impl AggregateFunction {
         }
     }
 
-    /// The type of the result for arguments of these types, or what is wrong with them.
+    /// Returns the type of the result for arguments of these types, or what is wrong with them.
     ///
     /// Numbers are integers of up to 64 bits (unsigned: 32), floating point numbers and decimals of up to
     /// [`DECIMAL_DIGITS`]; `min`, `max`, `first_value`, `last_value` and the distinct counts also take text, booleans,
     /// timestamps, dates and times of day.
     pub fn result_type(self, arguments: &[DataType]) -> Result<DataType, PlanError> {
         let (expected, example) = match self {
-            // count(*) is count without arguments; both forms are one function.
+            // count(*) is count without arguments. Both forms are one function.
             Self::Count => (arguments.len().min(1), "count(*)"),
             Self::PercentileCont => (2, "percentile_cont(value, 0.95)"),
             Self::CovarSamp | Self::CovarPop => (2, "covar_samp(y, x)"),
@@ -277,7 +277,7 @@ impl AggregateFunction {
             })
         };
         let number = |storage: Storage| matches!(storage, Storage::Float | Storage::Integer);
-        // The mean of decimals has a few digits more, as many as there is room for.
+        // The mean of decimals has a few more digits, as far as there is room.
         if let (
             Self::Avg | Self::AvgDistinct,
             Some(&DataType::Decimal128(precision @ 1..=DECIMAL_DIGITS, scale @ 0..)),
@@ -360,10 +360,10 @@ pub struct AggregateSpec {
     pub filter: Option<Arc<dyn PhysicalExpr>>,
 }
 
-/// How many digits decimals have that are aggregated: as many as always fit 64 bits.
+/// The most digits of decimals that are aggregated. This many digits always fit 64 bits.
 pub const DECIMAL_DIGITS: u8 = 18;
 
-/// A column of arguments in the form in which states keep values, `target`: of a decimal its digits.
+/// Converts a column of arguments to the form in which states keep values, `target`. Of a decimal this is its digits.
 pub(crate) fn kept(column: &ArrayRef, target: &DataType) -> Result<ArrayRef, ArrowError> {
     match (column.data_type(), target) {
         (from, to) if from == to => Ok(column.clone()),
@@ -377,7 +377,7 @@ pub(crate) fn kept(column: &ArrayRef, target: &DataType) -> Result<ArrayRef, Arr
     }
 }
 
-/// A column of results, as states give them, in its type.
+/// Converts a column of results from the form of states to its type.
 pub(crate) fn given(column: ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
     match (column.data_type(), data_type) {
         (from, to) if from == to => Ok(column),
@@ -389,7 +389,7 @@ pub(crate) fn given(column: ArrayRef, data_type: &DataType) -> Result<ArrayRef, 
     }
 }
 
-/// In which form values of a type are kept in states.
+/// The form in which values of a type are kept in states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// As the bits of a 64-bit floating point number.
@@ -400,7 +400,7 @@ pub(crate) enum Storage {
     Boolean,
     /// As a 64-bit integer in the unit of its type.
     Time,
-    /// As text, outside of the words.
+    /// As text, outside the words.
     Text,
 }
 
@@ -417,7 +417,7 @@ impl Storage {
         }
     }
 
-    /// The same of arguments of aggregates, which may be decimals as well: their digits are an integer.
+    /// The same for arguments of aggregates, which may also be decimals. Their digits are kept as an integer.
     pub(crate) fn of_argument(data_type: &DataType) -> Option<Self> {
         match data_type {
             DataType::Decimal128(1..=DECIMAL_DIGITS, 0..) => Some(Self::Integer),

@@ -1,7 +1,7 @@
 //! States that must remember values: medians, distinct counts, and everything over text.
 //!
-//! They stand beside the panes' words as objects. Each has a bound on what it remembers; beyond it the window's result
-//! is refused, never wrong.
+//! They are objects beside the words of panes. Each has a bound on the values it remembers. Beyond it the window's
+//! result is refused, never wrong.
 
 use std::mem::size_of;
 
@@ -36,7 +36,7 @@ pub(crate) enum ObjectKind {
     MaxText,
     FirstText,
     LastText,
-    /// The texts of `string_agg`, with a separator between.
+    /// The texts of `string_agg`, with a separator between them.
     TextList,
     /// The values of `array_agg`, in JSON.
     JsonList,
@@ -51,10 +51,10 @@ pub(crate) enum Total {
     DecimalMean(u32),
 }
 
-/// One remembering state of one pane.
+/// One object state of one pane.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Object {
-    /// Numbers in the order of arrival, and for percentiles the fraction asked for.
+    /// Numbers in order of arrival, and for percentiles the requested fraction.
     Numbers { values: Vec<f64>, fraction: f64, full: bool },
     /// Bits of distinct values.
     Words { values: HashSet<u64, RandomState>, full: bool },
@@ -64,21 +64,21 @@ pub(crate) enum Object {
     Sketch(HyperLogLog),
     /// One text and its event time.
     Text(Option<(i64, Box<str>)>),
-    /// Texts in the order of arrival, each with its key. Beside the object, which most panes have others of.
+    /// Texts in the order of arrival, each with its key. Boxed, because most objects are of other kinds and smaller.
     List(Box<List>),
 }
 
-/// Texts with their event times and the keys that order them, and what stands between two of them.
+/// Texts with their event times and the keys that order them, and the separator between two texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct List {
     separator: Box<str>,
-    /// For each text its key and then the text itself.
+    /// For each text, its key and then the text itself.
     bytes: Vec<u8>,
     items: Vec<Item>,
     full: bool,
 }
 
-/// A text of a [`List`], which begins where the one before it ends.
+/// A text of a [`List`]. It begins where the previous text ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Item {
     time_us: i64,
@@ -86,7 +86,7 @@ struct Item {
     text_bytes: u32,
 }
 
-/// The most bytes of keys and texts that one pane remembers for a list, and those of a result.
+/// The most bytes of keys and texts that one pane remembers for a list, and the most bytes of a result.
 pub(crate) const LIST_BYTES_MAX: usize = 1 << 20;
 /// The most texts that one pane remembers for a list.
 const LIST_ITEMS_MAX: usize = 1 << 16;
@@ -102,7 +102,7 @@ impl List {
         self.items.push(Item { time_us, key_bytes: key.len() as u32, text_bytes: text.len() as u32 });
     }
 
-    /// Each text with its event time and key, in the order of arrival.
+    /// Returns each text with its event time and key, in the order of arrival.
     fn iter(&self) -> impl Iterator<Item = (&[u8], i64, &[u8])> {
         let mut start = 0;
         self.items.iter().map(move |item| {
@@ -120,7 +120,7 @@ impl List {
     }
 }
 
-/// The texts of lists in order of key and event time, texts of one time in the order of arrival.
+/// Joins the texts of lists in order of key and event time; texts of one time stay in the order of arrival.
 fn joined<'a>(lists: impl Iterator<Item = &'a List>, is_json: bool) -> Finished {
     let mut all: Vec<(&[u8], i64, &[u8])> = Vec::new();
     let mut separator = ",";
@@ -143,7 +143,7 @@ fn joined<'a>(lists: impl Iterator<Item = &'a List>, is_json: bool) -> Finished 
         out.extend_from_slice(text);
     }
     out.extend_from_slice(if is_json { b"]" } else { b"" });
-    // Every piece is a text.
+    // Every piece is a text, so their joint bytes are too.
     String::from_utf8(out).map_or(Finished::Null, |text| Finished::Text(text.into()))
 }
 
@@ -163,27 +163,27 @@ const TOO_LONG_LIST: &str = "a list of more than 1048576 bytes or 65536 values i
 const NO_FRACTION: &str =
     "the fraction of percentile_cont is not between 0 and 1\nhint: write for example percentile_cont(value, 0.95)";
 
-/// An object state of a batch's rows.
+/// Updates an object state with the rows of a batch.
 pub(crate) struct ObjectUpdate<'a> {
     pub(crate) kind: ObjectKind,
     pub(crate) values: ObjectValues<'a>,
-    /// Rows that count. `None`: all.
+    /// The rows that count; `None` for all.
     pub(crate) valid: Option<&'a BooleanBuffer>,
 }
 
 /// The values of a batch's rows for one object state.
 pub(crate) enum ObjectValues<'a> {
     Floats(&'a [f64]),
-    /// Numbers, and the fraction of the percentile beside each.
+    /// Numbers, each with the fraction of the percentile.
     Fractions(&'a [f64], &'a [f64]),
     Integers(&'a [i64]),
     Texts(&'a StringArray),
-    /// Texts, and where there are any, what stands between them and their keys.
+    /// Texts, and, where they exist, the separators and the keys.
     List(&'a StringArray, Option<&'a StringArray>, Option<&'a BinaryArray>),
 }
 
 impl ObjectUpdate<'_> {
-    /// Takes in the value of `row`, whose event time is `time_us`.
+    /// Updates an object with the value of `row`, whose event time is `time_us`.
     pub(crate) fn update(&self, object: &mut Object, row: usize, time_us: i64) {
         if self.valid.is_some_and(|valid| !valid.value(row)) {
             return;
@@ -275,7 +275,7 @@ impl ObjectKind {
         }
     }
 
-    /// Whether it remembers all texts.
+    /// Whether the object remembers all texts.
     pub(crate) fn is_list(self) -> bool {
         matches!(self, Self::TextList | Self::JsonList)
     }
@@ -325,7 +325,7 @@ impl ObjectKind {
         }
     }
 
-    /// The result over panes given in order.
+    /// Computes the result over panes in order.
     pub(crate) fn finish<'a>(self, panes: impl Iterator<Item = &'a Object> + Clone) -> Finished {
         let full = panes.clone().any(|object| match object {
             Object::Numbers { full, .. } | Object::Words { full, .. } | Object::Texts { full, .. } => *full,
@@ -373,7 +373,7 @@ impl ObjectKind {
                         all.extend(values.iter().copied());
                     }
                 });
-                // In order, so that sums of equal values are equal to the last digit.
+                // Sorted, so that sums of equal values are equal to the last digit.
                 all.sort_unstable();
                 all.dedup();
                 match is_float {
@@ -452,7 +452,7 @@ fn order(a: &f64, b: &f64) -> std::cmp::Ordering {
     canonical_float(*a).total_cmp(&canonical_float(*b))
 }
 
-/// The median of at least one value; the mean of the two middle ones of an even number.
+/// The median of at least one value. For an even number of values it is the mean of the two middle ones.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);
@@ -466,7 +466,7 @@ fn median(values: &mut [f64]) -> f64 {
 
 /// The mean of two numbers.
 pub(crate) fn middle_of(lower: f64, upper: f64) -> f64 {
-    // Halved first where the sum would leave the range.
+    // Each number is halved first if the sum would leave the range.
     if (lower + upper).is_finite() { (lower + upper) / 2.0 } else { lower / 2.0 + upper / 2.0 }
 }
 
@@ -552,8 +552,8 @@ impl Object {
         }
     }
 
-    /// Reads an object of this kind from the front of `bytes`; `None` if they are none. No memory is taken for more
-    /// than the bytes hold.
+    /// Reads an object of this kind from the front of `bytes`; `None` if the bytes are not such an object. It allocates
+    /// no more memory than the bytes need.
     pub(crate) fn decode(kind: ObjectKind, bytes: &mut &[u8]) -> Option<Self> {
         fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
             bytes.split_off(..N)?.try_into().ok()
@@ -609,7 +609,7 @@ impl Object {
                     let key = bytes.split_off(..key_bytes)?;
                     list.push(time_us, key, take_text(bytes)?.as_bytes());
                 }
-                // A list that was kept is no longer than one may be.
+                // The list is longer than a list may be: the bytes are corrupt.
                 if list.full != full {
                     return None;
                 }

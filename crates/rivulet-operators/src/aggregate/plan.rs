@@ -1,14 +1,16 @@
 //! Which states a set of aggregates needs.
 //!
-//! What can be shared is kept once:
-//! - the number of rows that count, by all states over the same rows: same FILTER, same arguments that may be null;
+//! States that can be shared are kept once:
+//! - the number of rows that count, shared by all states over the same rows: same FILTER, same arguments that may be
+//!   null;
 //! - equal states over equal arguments, and so whole aggregates that are written twice;
-//! - means and variances by the regressions over the same argument: `avg(y)` and `var(y)` come from `regr_slope(y, x)`
-//!   (if x is never null), and `avg(x)` from `var(x)`. So an average is either sum by count or, beside a variance, its
-//!   mean, which may differ in the last digit. A sum is always a sum, and of integers an exact one.
+//! - means and variances, which regressions over the same argument hold: `avg(y)` and `var(y)` come from
+//!   `regr_slope(y, x)` (if x is never null), and `avg(x)` from `var(x)`. So an average is either a sum divided by a
+//!   count or, beside a variance, the mean of the variance's state, which may differ in the last digit. A sum is always
+//!   a sum, and a sum of integers is exact.
 //!
-//! An argument that is computed is computed only for rows that pass the FILTER, which may be there to keep it from
-//! failing (`sum(100 / n) FILTER (WHERE n > 0)`), and may be null where it fails.
+//! A computed argument is computed only for rows that pass the FILTER, which may be there to keep it from failing
+//! (`sum(100 / n) FILTER (WHERE n > 0)`). It may be null where it fails.
 
 use std::sync::Arc;
 
@@ -26,8 +28,8 @@ use crate::PlanError;
 use crate::expression::sql;
 
 impl Layout {
-    /// The layout, and the expressions that must be evaluated for it, in order. Of an entry the first `header_halves`
-    /// halves of words are the caller's.
+    /// Returns the layout, and the expressions that must be evaluated for it, in order. The first `header_halves`
+    /// halves of words of an entry belong to the caller.
     pub(crate) fn new(
         aggregates: &[AggregateSpec],
         schema: &Schema,
@@ -36,8 +38,8 @@ impl Layout {
         Self::planned(Builder::default, aggregates, schema, header_halves)
     }
 
-    /// The same where rows are also taken back: sums of floating point numbers are kept so that nothing is left of what
-    /// is undone. The aggregates are counts, sums and averages.
+    /// The same where rows are also retracted: sums of floating point numbers are kept in a form in which a retracted
+    /// value leaves nothing behind. The aggregates are counts, sums and averages.
     pub(crate) fn undoing(
         aggregates: &[AggregateSpec],
         schema: &Schema,
@@ -65,7 +67,7 @@ impl Layout {
         header_halves: usize,
     ) -> Result<(Self, Vec<Arc<dyn PhysicalExpr>>), PlanError> {
         let wanted = aggregates.iter().map(|spec| builder.plan(spec, schema)).collect::<Result<Vec<_>, _>>()?;
-        // States that serve others as well come first.
+        // States that also serve other aggregates come first.
         for rank in 0..=RANK_MAX {
             wanted.iter().for_each(|wanted| builder.add_state(wanted, rank));
         }
@@ -108,18 +110,18 @@ impl Layout {
     }
 }
 
-/// Collects what states are needed, each once.
+/// Collects the states that are needed, each once.
 #[derive(Default)]
 struct Builder {
     expressions: Vec<Arc<dyn PhysicalExpr>>,
     arguments: Vec<(usize, DataType)>,
-    /// Which rows, and whether they must be counted.
+    /// Sets of rows, and whether the rows of each must be counted.
     classes: Vec<(Rows, bool)>,
     states: Vec<PlannedState>,
     objects: Vec<ObjectState>,
-    /// Whether rows are taken back as well.
+    /// Whether rows are also retracted.
     undoing: bool,
-    /// Whether averages of integers are floating point numbers, as versions before had them.
+    /// Whether averages of integers are floating point numbers, as in earlier versions.
     averages_as_floats: bool,
 }
 
@@ -130,13 +132,13 @@ struct PlannedState {
     arguments: Vec<usize>,
 }
 
-/// An aggregate, its arguments known.
+/// An aggregate whose arguments are known.
 struct Wanted {
     function: AggregateFunction,
     data_type: DataType,
     storage: Storage,
     arguments: Vec<usize>,
-    /// Of a decimal: how many digits more than its argument it has behind the point.
+    /// For a decimal: how many more digits behind the point it has than its argument.
     digits: u32,
     place: Place,
 }
@@ -180,7 +182,7 @@ impl Builder {
             let (storage, arguments, digits) = (Storage::Integer, Vec::new(), 0);
             return Ok(Wanted { function, data_type, storage, arguments, digits, place });
         };
-        // The average of integers is their sum, which is exact, by their number.
+        // The average of integers is their sum, which is exact, divided by their number.
         let is_exact = function == AggregateFunction::Avg && storage == Storage::Integer && !self.averages_as_floats;
         let storage = if keeps_type(function) || is_exact { storage } else { Storage::Float };
         let target = storage.data_type();
@@ -239,7 +241,7 @@ impl Builder {
         })
     }
 
-    /// Adds the state of an aggregate whose turn it is, unless one that is there serves.
+    /// Adds the state of an aggregate if its rank is `rank`, unless an existing state serves.
     fn add_state(&mut self, wanted: &Wanted, rank: usize) {
         let Place::Class(class) = wanted.place else { return };
         if wanted.function == AggregateFunction::Count {
@@ -256,8 +258,8 @@ impl Builder {
         }
     }
 
-    /// The state in which mean and variance of an aggregate's argument are, and in which of its words; `None` if there
-    /// is none or the aggregate needs something else.
+    /// Finds the state that holds mean and variance of an aggregate's argument, and in which of its words they are.
+    /// `None` if there is no such state or if the aggregate needs something else.
     fn moments(&self, wanted: &Wanted) -> Option<(usize, usize, usize)> {
         use AggregateFunction as F;
         let Place::Class(class) = wanted.place else { return None };
@@ -266,13 +268,13 @@ impl Builder {
             return None;
         }
         self.states.iter().enumerate().filter(|(_, state)| state.class == class).find_map(|(index, state)| {
-            // Of what expression, whatever type it is brought to.
+            // The expression of an argument, whatever type it is converted to.
             let expression = |argument: usize| self.arguments[argument].0;
             let argument =
                 state.arguments.iter().position(|argument| expression(*argument) == expression(wanted.arguments[0]))?;
             match (state.kind, argument) {
                 (FixedKind::Variance, _) => Some((index, 0, 1)),
-                // The arguments are (y, x), the words x before y.
+                // The arguments are (y, x). In the words, x comes before y.
                 (FixedKind::Regression, 0) => Some((index, 1, 3)),
                 (FixedKind::Regression, _) => Some((index, 0, 2)),
                 _ => None,
@@ -280,7 +282,7 @@ impl Builder {
         })
     }
 
-    /// Where the result of an aggregate is found, given where in a window each state begins.
+    /// Finds the result of an aggregate, given where in a window each state begins.
     fn result(&self, wanted: &Wanted, in_window: impl Fn(usize) -> usize) -> AggregateResult {
         let Wanted { function, storage, digits, .. } = *wanted;
         let is_decimal = matches!(wanted.data_type, DataType::Decimal128(..));
@@ -318,8 +320,8 @@ impl Builder {
     }
 }
 
-/// The aggregate with its arguments computed for the rows that pass its filter alone; for the others they are null, and
-/// do not count.
+/// Returns the aggregate with its arguments computed only for rows that pass its filter. For other rows the arguments
+/// are null and do not count.
 pub(crate) fn guarded(spec: &AggregateSpec) -> Result<AggregateSpec, PlanError> {
     let Some(filter) = &spec.filter else { return Ok(spec.clone()) };
     let guard = |argument: &Arc<dyn PhysicalExpr>| match is_given(argument) {
@@ -330,12 +332,12 @@ pub(crate) fn guarded(spec: &AggregateSpec) -> Result<AggregateSpec, PlanError> 
     Ok(AggregateSpec { arguments: spec.arguments.iter().map(guard).collect::<Result<_, _>>()?, ..spec.clone() })
 }
 
-/// Whether an expression is there without being computed, so that it cannot fail.
+/// Whether an expression needs no computation, so that it cannot fail.
 fn is_given(expression: &Arc<dyn PhysicalExpr>) -> bool {
     expression.is::<Column>() || expression.is::<Literal>()
 }
 
-/// Whether a function works on values as they are; the others take floating point numbers.
+/// Whether a function works on values in their own type. The others take floating point numbers.
 fn keeps_type(function: AggregateFunction) -> bool {
     use AggregateFunction as F;
     matches!(
@@ -390,7 +392,7 @@ fn object_kind(function: AggregateFunction, storage: Storage, digits: Option<u32
     })
 }
 
-/// The state of a function that needs no object and is no count.
+/// The fixed state of a function that needs no object and is not a count.
 fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
     use AggregateFunction as F;
     let is_float = storage == Storage::Float;
@@ -413,7 +415,7 @@ fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
     }
 }
 
-/// The place of an item in a list, where it is put if it is not there yet.
+/// Returns the index of an item in a list. Adds the item if it is not in the list yet.
 fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     list.iter().position(|known| *known == item).unwrap_or_else(|| {
         list.push(item);
@@ -478,7 +480,7 @@ mod tests {
             (layout.fixed.iter().map(|state| state.kind).collect::<Vec<_>>(), layout.entry_words)
         };
         assert_eq!(with(&t), (vec![FixedKind::Regression, FixedKind::MaxFloat], 2 + 5 + 1));
-        // Rows where n is null are not in the regression: the variance is that of other rows.
+        // Rows where n is null are not in the regression, so its variance is of other rows.
         let own = vec![FixedKind::Variance, FixedKind::MaxFloat, FixedKind::Regression];
         assert_eq!(with(&n), (own, 2 + 2 + 1 + 5));
     }
