@@ -1,5 +1,5 @@
 //! GROUP BY without windows: results that change as rows come. [`operator`] computes them, [`state`] exports and
-//! imports.
+//! imports state.
 
 mod operator;
 mod state;
@@ -18,38 +18,38 @@ use super::time_to_live::state_text;
 use super::window::{aggregate_fields, aggregate_text, by_text};
 use crate::{AggregateSpec, PlanError};
 
-/// What an aggregation over keys without windows does.
+/// The plan of an aggregation over keys without windows.
 #[derive(Clone, Debug)]
 pub struct KeyedAggregateSpec {
-    /// The columns that come in.
+    /// The columns of the input.
     pub input: SchemaRef,
-    /// The columns that are the key; none: one row for everything, given at the end of the input even if there was
-    /// none.
+    /// The columns that are the key. Without columns there is one row for everything; it is emitted at the end of the
+    /// input even if the input had no rows.
     pub keys: Vec<usize>,
-    /// What is computed of each key. None: DISTINCT.
+    /// The aggregates of each key. None: DISTINCT.
     pub aggregates: Vec<AggregateSpec>,
-    /// Whether rows may take back others.
+    /// Whether the input may have retractions.
     pub input_retracts: bool,
-    /// How long a key is remembered that no row comes for, in microseconds of event time; `None`: for ever. Without
+    /// How long a key is remembered for which no row comes, in microseconds of event time; `None`: for ever. Without
     /// keys nothing is forgotten.
     pub state_ttl_us: Option<i64>,
 }
 
 /// Aggregates rows by key; see [`KeyedAggregateSpec`].
 ///
-/// The columns that come out are the keys and the aggregates. When the result of a key changes, its old row is taken
-/// back and its new one follows: at the next watermark, at the latest when the operator is idle or has taken in 4,096
-/// rows since, so that a key that changes often comes out once. DISTINCT over rows that are never taken back takes
-/// nothing back either.
+/// The output columns are the keys and the aggregates. When the result of a key changes, its old row is retracted and
+/// its new row follows. That happens at the next watermark, or earlier if the operator is idle or has received 4,096
+/// rows since, so that a key that changes often comes out once. DISTINCT retracts nothing if its input has no
+/// retractions.
 ///
-/// A key that is forgotten keeps the result that it has outside: that is not taken back. Rows that come for it later
-/// begin anew, and rows that it had are not taken back any more.
+/// When a key is forgotten, its emitted result is not retracted. Rows that come for the key later begin anew, and
+/// retractions of its old rows have no effect.
 #[derive(Clone)]
 pub struct KeyedAggregate {
     plan: Arc<AggregatePlan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct AggregatePlan {
     spec: KeyedAggregateSpec,
     groups: GroupPlan,
@@ -61,8 +61,8 @@ impl KeyedAggregate {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, aggregates that do not fit their arguments, and such as cannot take a row back where
-    /// rows may be.
+    /// Columns that do not exist, aggregates that do not fit their arguments, and aggregates that cannot retract a row
+    /// if the input may have retractions.
     pub fn new(spec: KeyedAggregateSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
         let keys = spec.keys.iter().map(|&key| Arc::new(spec.input.field(key).clone()));
@@ -78,12 +78,12 @@ impl KeyedAggregate {
         Ok(Self { plan: Arc::new(AggregatePlan { spec, groups, keys, output }) })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
 
-    /// Whether rows that come out may be taken back.
+    /// Whether the output may have retractions.
     pub fn output_retracts(&self) -> bool {
         self.plan.spec.input_retracts || !self.plan.spec.aggregates.is_empty()
     }

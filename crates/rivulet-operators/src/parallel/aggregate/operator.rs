@@ -1,4 +1,4 @@
-//! Computes results by key, and takes back those that have changed.
+//! Computes results by key, and retracts results that have changed.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::parallel::keys::{BatchKeys, KeyIndex};
 use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 use crate::parallel::window::pane::emit_with_failures;
 
-/// From how many rows on changes are given although no watermark has come. Small batches are taken together until then,
-/// so that a key which changes in each of them comes out once.
+/// From this many rows on, changes are emitted without a watermark. Until then small batches are collected, so that a
+/// key that changes in each of them comes out once.
 const PENDING_ROWS_MAX: usize = 4096;
 
 pub(super) struct AggregateOperator {
@@ -29,11 +29,11 @@ pub(super) struct AggregateOperator {
     pub(super) groups: Paged<Group>,
     /// Keys whose rows have changed since the last output.
     pub(super) touched: Vec<u32>,
-    /// Of those that have a result outside: the keys, and the results in pieces.
+    /// The changed keys that have an emitted result, and these results in pieces.
     given: Vec<u32>,
     given_results: Vec<Vec<ArrayRef>>,
     pending_rows: usize,
-    /// When the first of the pending rows came, and the latest arrival of one.
+    /// When the first of the pending rows came, and the latest arrival of a pending row.
     pending_since_us: i64,
     arrival_us: i64,
     /// When keys are forgotten.
@@ -44,11 +44,11 @@ pub(super) struct AggregateOperator {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Group {
-    /// Rows that have come less those taken back.
+    /// The number of rows less the number of retractions.
     pub(super) rows: i64,
-    /// The latest event time of any.
+    /// The latest event time of a row.
     pub(super) latest_us: i64,
-    /// The event time of the result that is outside.
+    /// The event time of the emitted result.
     pub(super) given_us: i64,
     pub(super) is_given: bool,
     pub(super) is_touched: bool,
@@ -107,7 +107,8 @@ impl AggregateOperator {
         if self.pending_rows >= PENDING_ROWS_MAX { self.give(context) } else { Ok(()) }
     }
 
-    /// The rows without those that take back one of a key that is forgotten, or was not there: these are refused.
+    /// Refuses retractions for keys that have no rows, because they are forgotten or never had any. Returns the other
+    /// rows.
     fn without_forgotten(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, OperatorError> {
         if self.ttl.is_none() || batch.retracts.is_none() {
             return Ok(batch);
@@ -128,7 +129,7 @@ impl AggregateOperator {
             return Ok(batch);
         }
         (!&known).set_indices().for_each(|row| refuse_forgotten(&batch, row, context));
-        // Keys of which nothing is left have got a number for nothing.
+        // Keys that have only had such retractions give their number back.
         for (&number, &rows) in &rows_of {
             let group = self.groups[number as usize];
             if rows == 0 && group.rows == 0 && !group.is_given && !group.is_touched {
@@ -143,7 +144,7 @@ impl AggregateOperator {
         self.groups.grow(groups, Group { latest_us: i64::MIN, ..Group::default() });
     }
 
-    /// Remembers which keys change, and the results that they have outside.
+    /// Remembers which keys change, and their emitted results.
     fn touch(&mut self, numbers: &[u32]) -> Result<(), OperatorError> {
         let from = self.given.len();
         for &number in numbers {
@@ -157,13 +158,13 @@ impl AggregateOperator {
             }
         }
         if self.given.len() > from {
-            // What was given did not fail.
+            // A result that was emitted has not failed.
             self.given_results.push(self.plan.groups.results(&self.states, &self.given[from..], &mut Vec::new())?);
         }
         Ok(())
     }
 
-    /// Takes back the results that have changed, and gives the new ones.
+    /// Retracts the results that have changed, and emits the new ones.
     fn give(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if self.touched.is_empty() {
             return Ok(());
@@ -182,7 +183,7 @@ impl AggregateOperator {
         let mut failed = Vec::new();
         let news = plan.groups.results(&self.states, &present, &mut failed)?;
 
-        // Of keys that are on both sides, whether anything has changed.
+        // For keys on both sides, finds out whether anything has changed.
         let both = places_of_both(&touched, &given, &present);
         let mut same = BooleanBuffer::new_set(both.len());
         let [old_places, new_places] = [
@@ -230,7 +231,7 @@ impl AggregateOperator {
         Ok(())
     }
 
-    /// Forgets keys that nothing has touched for long. All changes have been given.
+    /// Forgets keys that no row has touched for the time-to-live. All changes have been emitted.
     fn forget(&mut self, watermark_us: i64) {
         let plan = self.plan.clone();
         let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
@@ -283,7 +284,7 @@ impl AggregateOperator {
 
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if self.plan.keys.len() == 0 && !self.groups.get(0).is_some_and(|group| group.is_given || group.is_touched) {
-            // Nothing has come: that is a result too.
+            // No row has come: that is a result too.
             self.grow(1);
             self.groups[0].latest_us = self.groups[0].latest_us.max(0);
             self.arrival_us = self.arrival_us.max(context.now_us);
@@ -293,8 +294,8 @@ impl AggregateOperator {
     }
 }
 
-/// Where the keys are that are in two lists: the place in each. Both lists are parts of `all`, in its order, so that it
-/// costs as much as these keys and not as all there are.
+/// Finds the keys that are in two lists, and returns their index in each. Both lists are parts of `all`, in its order,
+/// so the cost depends on these keys and not on all keys of the operator.
 fn places_of_both(all: &[u32], some: &[u32], others: &[u32]) -> Vec<(u32, u32)> {
     let mut both = Vec::with_capacity(some.len().min(others.len()));
     let (mut one, mut other) = (0, 0);

@@ -1,7 +1,7 @@
 //! Export and import of aggregations.
 //!
-//! A row of a frame is a key: `slot`, `key_group`, the key columns, how many `rows` it has, the `latest_us` of their
-//! event times, the event time `given_us` of the result that is outside, whether one is (`is_given`), and the states as
+//! A row of a frame is a key: `slot`, `key_group`, the key columns, the number of its `rows`, the `latest_us` of their
+//! event times, the event time `given_us` of the emitted result, whether there is one (`is_given`), and the states as
 //! bytes.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::parallel::keys::key_hashes;
 
 const OPERATOR: &str = "keyed aggregate";
 const VERSION: u32 = 1;
-/// Names what the states mean, in the frame's metadata.
+/// The key of the frame's metadata that says what the states mean.
 const STATES: &str = "rivulet.states";
 
 fn schema(plan: &AggregatePlan) -> SchemaRef {
@@ -37,7 +37,7 @@ fn schema(plan: &AggregatePlan) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), plan.groups.fingerprint())].into()))
 }
 
-/// The keys of the rows of a frame. What the states are is not asked: those of an earlier layout have the same keys.
+/// The keys of the rows of a frame. The layout of the states does not matter: an earlier layout has the same keys.
 pub(super) fn keys(plan: &AggregatePlan, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
     let is_own = frame.rows.schema_ref().fields() == schema(plan).fields();
     is_own.then(|| frame.rows.columns()[2..2 + plan.keys.len()].to_vec())

@@ -1,8 +1,7 @@
-//! Values with how often they are there, for aggregates over rows that may be taken back: the least value is not known
-//! any more once it is gone, unless the others are.
+//! Values and how often each occurs, for aggregates over rows that may be retracted. When the least value is retracted,
+//! the next one is known only if the other values are kept.
 //!
-//! A group keeps each distinct value of its rows, so memory is bounded by those rows, which the input keeps valid, and
-//! by nothing else.
+//! A group keeps each distinct value of its rows. So its memory is bounded only by the rows that the input keeps valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +23,8 @@ use crate::aggregate::plan::digits_more;
 use crate::aggregate::{Storage, kept};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
-/// Counted values: an argument and a filter, and whether values are ordered by the event time of their rows first.
+/// The plan of counted values: an argument and a filter, and whether values are ordered by the event time of their rows
+/// first.
 #[derive(Debug)]
 pub(crate) struct CountedPlan {
     argument: usize,
@@ -34,7 +34,7 @@ pub(crate) struct CountedPlan {
 }
 
 impl CountedPlan {
-    /// Where an aggregate's result comes from: values that are counted already, or new ones.
+    /// Finds the values from which an aggregate's result comes: values that are counted already, or new ones.
     pub(super) fn place(
         plans: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
@@ -63,7 +63,7 @@ impl CountedPlan {
         Ok(Place::Counted { values, asked: Asked { function, fraction, scale, mean } })
     }
 
-    /// The values of a batch's rows.
+    /// Reads the values of a batch's rows.
     pub(super) fn read(&self, columns: &[ArrayRef]) -> Result<CountedValues, ArrowError> {
         let argument = &columns[self.argument];
         let valid = valid_of(argument, self.filter.map(|at| &columns[at]));
@@ -118,7 +118,8 @@ impl CountedPlan {
     }
 }
 
-/// A number as an integer with the same order; NaN is the greatest. The same again gives the number.
+/// Converts a number to an integer with the same order; NaN is the greatest. `flipped` converts the integer back to the
+/// bits of the number.
 fn ordered(value: &f64) -> i64 {
     flipped(canonical_float(*value).to_bits() as i64)
 }
@@ -142,7 +143,7 @@ pub(crate) struct Asked {
 /// The values of a batch's rows.
 pub(crate) struct CountedValues {
     values: Values,
-    /// Rows that count. `None`: all.
+    /// The rows that count. `None`: all.
     valid: Option<BooleanBuffer>,
 }
 
@@ -151,27 +152,27 @@ enum Values {
     Texts(StringArray),
 }
 
-/// A value; those of one group are of one kind.
+/// A value. All values of a group are of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
     Word(i64),
     Text(Box<str>),
 }
 
-/// The values of one group, in order, and how often each is there.
+/// The values of one group, in order, and how often each occurs.
 #[derive(Default)]
 pub(crate) struct Counted {
-    /// By time (0 where it does not matter) and value. Less than nothing is there of a value that was taken back before
-    /// it came.
+    /// The count by time (0 if it does not matter) and value. It is negative for a value whose retraction came before
+    /// the value.
     values: BTreeMap<(i64, Value), i64>,
-    /// How many values are there less than not at all.
+    /// The number of values with a negative count.
     missing: usize,
     is_timed: bool,
     is_float: bool,
 }
 
 impl Counted {
-    /// Counts the value of a row `times` more, which is 1 or -1.
+    /// Adds `times`, which is 1 or -1, to the count of a row's value.
     pub(super) fn add(&mut self, values: &CountedValues, row: usize, time_us: i64, times: i64) {
         if values.valid.as_ref().is_some_and(|valid| !valid.value(row)) {
             return;
@@ -190,7 +191,7 @@ impl Counted {
         }
     }
 
-    /// The values that are there, in order, and how often each is.
+    /// The values with a positive count, in order, and their counts.
     fn present(&self) -> impl DoubleEndedIterator<Item = (&Value, i64)> + Clone {
         self.values.iter().filter(|(_, count)| **count > 0).map(|(key, count)| (&key.1, *count))
     }
@@ -274,8 +275,8 @@ impl Value {
     }
 }
 
-/// The percentile of numbers in order, each so many times; between two ranks what is made of their numbers and of how
-/// far it is from the lower to the upper one.
+/// The percentile of numbers in order, each with its count. Between two ranks, `between` computes it from their numbers
+/// and the fraction of the distance from the lower to the upper one.
 fn percentile(
     numbers: impl Iterator<Item = (f64, i64)> + Clone,
     fraction: f64,
@@ -301,7 +302,7 @@ fn percentile(
     }))
 }
 
-/// Mean and variance of numbers, each so many times, in two passes.
+/// Mean and variance of numbers, each with its count, in two passes.
 fn moments(numbers: impl Iterator<Item = (f64, i64)> + Clone, function: AggregateFunction) -> Finished {
     let count: i64 = numbers.clone().map(|(_, times)| times).sum();
     let sum: f64 = numbers.clone().map(|(number, times)| number * times as f64).sum();
@@ -313,7 +314,7 @@ fn moments(numbers: impl Iterator<Item = (f64, i64)> + Clone, function: Aggregat
     }
 }
 
-/// What an operation on bits makes of integers; null of none.
+/// Combines integers with an operation on bits; null if there are none.
 fn bits(mut integers: impl Iterator<Item = (i64, i64)>, join: impl Fn(i64, (i64, i64)) -> i64) -> Finished {
     match integers.next() {
         Some((first, _)) => Finished::Integer(integers.fold(first, join)),
@@ -321,7 +322,7 @@ fn bits(mut integers: impl Iterator<Item = (i64, i64)>, join: impl Fn(i64, (i64,
     }
 }
 
-/// The fraction that a percentile asks for, which is a constant here.
+/// The fraction of a percentile, which is a constant here.
 fn fraction_of(aggregate: &AggregateSpec) -> Result<f64, PlanError> {
     let constant = aggregate.arguments.get(1).and_then(|fraction| fraction.downcast_ref::<Literal>());
     let number = constant.and_then(|constant| match constant.value().cast_to(&DataType::Float64) {
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(0.0));
     }
 
-    /// What is walked over gives the same as what is computed of the values one by one.
+    /// Compares the walk over counted values with a computation over the single values.
     #[test]
     fn every_function_is_that_of_the_values_that_are_left() {
         use AggregateFunction as F;
@@ -398,7 +399,7 @@ mod tests {
         );
         (0..7).for_each(|row| counted.add(&values, row, 0, 1));
         counted.add(&values, 4, 0, -1);
-        // Left: -4, 3, 3, 3, 7, 7.
+        // The remaining values: -4, 3, 3, 3, 7, 7.
         for (function, fraction, expected) in [
             (F::Median, 0.5, Finished::Float(3.0)),
             (F::PercentileCont, 0.7, Finished::Float(5.0)),

@@ -1,7 +1,7 @@
 //! `count(DISTINCT x) FILTER (WHERE ..)`: one set for all groups and for all filters over the same argument.
 //!
-//! An entry is a value of a group with a bit for each filter that it has passed, so that a row costs one look-up
-//! however many such aggregates there are. The set is forgotten as a whole, with its groups.
+//! An entry is a value of a group with a bit for each filter that it has passed, so a row costs one look-up however
+//! many such aggregates there are. The set is forgotten as a whole, with its groups.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::parallel::keys::{BatchKeys, KeyIndex, KeyPlan};
 use crate::parallel::parts::Parts;
 use crate::parallel::words::{key_words_of, width_of};
 
-/// How many filters one set has bits for.
+/// The number of filters for which one set has bits.
 const FILTERS_MAX: usize = 32;
 
-/// A set: an argument, and the filters of the aggregates over it.
+/// The plan of a set: an argument, and the filters of the aggregates over it.
 pub(crate) struct DistinctPlan {
-    /// The place of the argument among the expressions, and those of the filters.
+    /// The index of the argument among the expressions, and those of the filters.
     argument: usize,
     filters: Vec<Option<usize>>,
-    /// Numbers for texts and whatever else is no word.
+    /// Numbers for texts and other values that are not words.
     texts: Option<Arc<KeyPlan>>,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for DistinctPlan {
 }
 
 impl DistinctPlan {
-    /// Where an aggregate's result comes from: a set that is there, or a new one.
+    /// Finds the set from which an aggregate's result comes: an existing set, or a new one.
     pub(super) fn place(
         sets: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
@@ -68,7 +68,7 @@ impl DistinctPlan {
         Place::Distinct { set, filter }
     }
 
-    /// The values of a batch's rows.
+    /// Reads the values of a batch's rows.
     pub(super) fn read(&self, columns: &[ArrayRef]) -> Result<DistinctValues, ArrowError> {
         let argument = &columns[self.argument];
         let mut keys = None;
@@ -85,7 +85,7 @@ impl DistinctPlan {
         Ok(DistinctValues { words, keys, filters })
     }
 
-    /// An empty set.
+    /// Makes an empty set.
     pub(super) fn set(&self) -> DistinctSet {
         DistinctSet {
             filters: self.filters.len(),
@@ -98,7 +98,7 @@ impl DistinctPlan {
     }
 }
 
-/// The place of an expression among others, which has none yet if it is new.
+/// Returns the index of an expression among others. Adds the expression if it is new.
 pub(super) fn place(expressions: &mut Vec<Arc<dyn PhysicalExpr>>, expression: &Arc<dyn PhysicalExpr>) -> usize {
     expressions.iter().position(|known| known == expression).unwrap_or_else(|| {
         expressions.push(expression.clone());
@@ -106,7 +106,7 @@ pub(super) fn place(expressions: &mut Vec<Arc<dyn PhysicalExpr>>, expression: &A
     })
 }
 
-/// The values of a batch's rows, and which of them pass each filter (`None`: all).
+/// The values of a batch's rows, and for each filter the rows that pass it (`None`: all).
 pub(crate) struct DistinctValues {
     words: Vec<u64>,
     keys: Option<BatchKeys>,
@@ -118,7 +118,7 @@ pub(crate) struct DistinctSet {
     filters: usize,
     hasher: RandomState,
     table: Parts<Value>,
-    /// By group and filter: how many values.
+    /// By group and filter: the number of values.
     counts: Vec<i64>,
     texts: Option<(KeyIndex, Arc<KeyPlan>)>,
     numbers: Vec<u32>,
@@ -132,7 +132,7 @@ struct Value {
     passed: u32,
 }
 
-/// The values of one group, for saving.
+/// The values of one group, for export.
 #[derive(Clone, Default)]
 pub(crate) struct GroupValues {
     words: Vec<(u64, u32)>,
@@ -144,7 +144,7 @@ impl DistinctSet {
         self.counts.resize(groups * self.filters, 0);
     }
 
-    /// Takes rows in: that at `rows[i]` into the group `groups[i]`.
+    /// Adds rows: the row at `rows[i]` to the group `groups[i]`.
     pub(super) fn update(&mut self, values: &DistinctValues, groups: &[u32], rows: &RowSet<'_>) {
         if let (Some(keys), Some((index, _))) = (&values.keys, &mut self.texts) {
             index.assign(keys, rows, &mut self.numbers);
@@ -189,7 +189,7 @@ impl DistinctSet {
         }
     }
 
-    /// How many values of these groups have passed a filter.
+    /// The number of values of each of these groups that have passed a filter.
     pub(super) fn counts(&self, groups: &[u32], filter: usize) -> Int64Array {
         Int64Array::from_iter_values(groups.iter().map(|&group| self.counts[group as usize * self.filters + filter]))
     }
@@ -207,7 +207,7 @@ impl DistinctSet {
         all
     }
 
-    /// Adds the values of a group that were encoded. `None` if they are none.
+    /// Adds the encoded values of a group. `None` if the bytes are not such values.
     pub(super) fn decode(&mut self, group: u32, bytes: &mut &[u8]) -> Option<()> {
         let length = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);
         for _ in 0..length {

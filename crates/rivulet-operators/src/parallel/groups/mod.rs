@@ -1,8 +1,8 @@
-//! States of groups by number: what keyed aggregations keep for each key (and pane, window, session).
+//! States of groups by number: the states that keyed aggregations keep for each key (and pane, window, session).
 //!
-//! Most aggregates are words in one flat array ([`dense`](crate::aggregate::dense)). Beside them stand objects, for
-//! what must remember values; [`distinct`] sets that several aggregates and all groups share; and, where rows are taken
-//! back, [`counted`] values.
+//! Most states are words in one flat array ([`dense`](crate::aggregate::dense)). Aggregates that must remember values
+//! also have objects; [`distinct`] has sets that several aggregates and all groups share; and, if rows are retracted,
+//! there are [`counted`] values.
 
 pub(crate) mod counted;
 pub(crate) mod distinct;
@@ -29,21 +29,21 @@ use crate::paged::{Paged, PagedRows};
 use crate::window::output::SUM_OVERFLOW;
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
-/// What groups are for, which says how their states are kept.
+/// How groups are used, which decides how their states are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Rows come and stay; groups are forgotten all together.
+    /// Rows are only added; all groups are forgotten together.
     Together,
-    /// Rows come and stay; groups merge and are forgotten one by one.
+    /// Rows are only added; groups merge and are forgotten one by one.
     Merging,
-    /// Rows come and are taken back.
+    /// Rows are added and retracted.
     Undoing,
 }
 
-/// The states that a set of aggregates needs, and where their results come from.
+/// The states that a set of aggregates needs, and where the results come from.
 pub(crate) struct GroupPlan {
     expressions: Expressions,
-    /// How many of the expressions are the layout's.
+    /// How many of the expressions belong to the layout.
     layout_expressions: usize,
     pub(crate) layout: Layout,
     distinct: Vec<DistinctPlan>,
@@ -60,7 +60,7 @@ enum Place {
 }
 
 impl GroupPlan {
-    /// The states of these aggregates over rows with the columns of `input`.
+    /// Plans the states of these aggregates over rows with the columns of `input`.
     pub(crate) fn new(aggregates: &[AggregateSpec], input: &Schema, mode: Mode) -> Result<Self, PlanError> {
         use AggregateFunction as F;
         let mut in_layout = Vec::new();
@@ -109,12 +109,12 @@ impl GroupPlan {
         Ok(Self { expressions, layout_expressions, layout, distinct, counted, results: places })
     }
 
-    /// The names of what the states are, so that saved ones are not taken for others.
+    /// Names the states, so that saved states are not mistaken for others.
     pub(crate) fn fingerprint(&self) -> String {
         format!("{} {:?} {:?}", self.layout.fingerprint(), self.distinct, self.counted)
     }
 
-    /// A frame of such states, brought into the form of this version.
+    /// Converts a frame of such states to the form of this version.
     pub(crate) fn brought_up<'f>(
         &self,
         frame: &'f StateFrame,
@@ -128,8 +128,8 @@ impl GroupPlan {
         self.layout.objects.is_empty() && self.distinct.is_empty() && self.counted.is_empty()
     }
 
-    /// Evaluates what the aggregates are about. Where an expression fails it is null for its aggregates, and counted as
-    /// refused.
+    /// Evaluates the arguments and filters of the aggregates. If an expression fails, it is null for its aggregates,
+    /// and the failure is counted as refused.
     pub(crate) fn evaluate(
         &self,
         batch: Batch,
@@ -153,7 +153,7 @@ impl GroupPlan {
         ))
     }
 
-    /// No groups yet.
+    /// Makes states without groups.
     pub(crate) fn states(&self) -> GroupStates {
         GroupStates {
             words: PagedRows::new(self.layout.dense_words()),
@@ -164,8 +164,8 @@ impl GroupPlan {
         }
     }
 
-    /// The results of these groups, a column for each aggregate. Where a result cannot be given it is null, and its
-    /// place and the reason are added to `failed`.
+    /// Computes the results of these groups, a column for each aggregate. If a result cannot be computed it is null,
+    /// and its index and the reason are added to `failed`.
     pub(crate) fn results(
         &self,
         states: &GroupStates,
@@ -202,7 +202,7 @@ impl GroupPlan {
     }
 }
 
-/// A column of finished results.
+/// Makes a column of finished results.
 pub(crate) fn finished_column(
     storage: Storage,
     results: impl Iterator<Item = Finished>,
@@ -233,7 +233,7 @@ pub(crate) fn finished_column(
     }
 }
 
-/// The rows of a batch as groups take them in.
+/// The values of a batch's rows, for the states of groups.
 pub(crate) struct GroupRows {
     inserted: Prepared,
     undone: Option<Prepared>,
@@ -252,7 +252,7 @@ pub(crate) struct GroupStates {
 }
 
 impl GroupStates {
-    /// Makes room for so many groups; new ones have no rows.
+    /// Makes room for this many groups. New groups have no rows.
     pub(crate) fn grow(&mut self, plan: &GroupPlan, groups: usize) {
         if groups <= self.groups {
             return;
@@ -268,7 +268,7 @@ impl GroupStates {
         self.groups = groups;
     }
 
-    /// Takes rows in: that at `rows[i]` into the group `groups[i]`.
+    /// Adds rows: the row at `rows[i]` to the group `groups[i]`.
     pub(crate) fn update(
         &mut self,
         plan: &GroupPlan,
@@ -302,7 +302,7 @@ impl GroupStates {
         }
     }
 
-    /// Merges the states of a group into another's. Words and objects alone have such.
+    /// Merges the states of a group into those of another. Only words and objects can be merged.
     pub(crate) fn merge(&mut self, plan: &GroupPlan, group: u32, other: u32) {
         let merged = self.words(plan, other).to_vec();
         plan.layout.merge_dense(self.words_mut(plan, group), &merged);
@@ -316,7 +316,7 @@ impl GroupStates {
         }
     }
 
-    /// Makes a group as it is without rows.
+    /// Resets a group to its state without rows.
     pub(crate) fn clear_group(&mut self, plan: &GroupPlan, group: u32) {
         self.words.row_mut(group as usize).copy_from_slice(&plan.layout.empty_window);
         if let Some(objects) = self.objects.get_mut(group as usize) {
@@ -339,7 +339,7 @@ impl GroupStates {
         self.words.row_mut(group as usize)
     }
 
-    /// The objects of a group; none where aggregates need none.
+    /// The objects of a group; empty if aggregates need none.
     pub(crate) fn objects(&self, group: u32) -> &[Object] {
         self.objects.get(group as usize).map_or(&[], |objects| objects)
     }
@@ -349,7 +349,7 @@ impl GroupStates {
         self.objects[group as usize] = objects;
     }
 
-    /// Appends the states of a group to `out`; `sets` are those that [`GroupStates::distinct_values`] gave.
+    /// Appends the states of a group to `out`; `sets` come from [`GroupStates::distinct_values`].
     pub(crate) fn encode(&self, plan: &GroupPlan, group: u32, sets: &[Vec<distinct::GroupValues>], out: &mut Vec<u8>) {
         self.words(plan, group).iter().for_each(|word| out.extend(word.to_le_bytes()));
         self.objects(group).iter().for_each(|object| object.encode(out));
@@ -362,7 +362,7 @@ impl GroupStates {
         self.distinct.iter().map(|set| set.by_group(self.groups)).collect()
     }
 
-    /// Replaces the states of a group by those that were encoded. `None` if they are none.
+    /// Replaces the states of a group by encoded states. `None` if the bytes are not such states.
     pub(crate) fn decode(&mut self, plan: &GroupPlan, group: u32, bytes: &mut &[u8]) -> Option<()> {
         for word in self.words_mut(plan, group) {
             *word = u64::from_le_bytes(bytes.split_off(..8)?.try_into().ok()?);
@@ -379,7 +379,7 @@ impl GroupStates {
         Some(())
     }
 
-    /// Memory held, in bytes. Linear in the number of groups where there are objects.
+    /// Memory held, in bytes. It takes time linear in the number of groups if there are objects.
     pub(crate) fn memory_bytes(&self) -> usize {
         let objects: usize = self
             .objects
@@ -394,7 +394,7 @@ impl GroupStates {
     }
 }
 
-/// Takes the value of a row in. Of texts with one event time the least is the first and the greatest the last, because
+/// Adds the value of a row. Of texts with one event time, the least is the first and the greatest the last, because
 /// rows of several instances have no order.
 fn update_object(update: &ObjectUpdate<'_>, object: &mut Object, row: usize, time_us: i64) {
     if let (Object::Text(Some((held_us, held))), ObjectValues::Texts(texts)) = (&*object, &update.values)
@@ -416,7 +416,7 @@ fn update_object(update: &ObjectUpdate<'_>, object: &mut Object, row: usize, tim
     update.update(object, row, time_us);
 }
 
-/// The values of a column as words and which of them count, for sets and counted values.
+/// The rows that count for a set or counted values: those with an argument that pass the filter. `None`: all.
 pub(crate) fn valid_of(argument: &ArrayRef, filter: Option<&ArrayRef>) -> Option<BooleanBuffer> {
     let nulls = argument.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.inner().clone());
     let filter = filter.map(|filter| {

@@ -1,26 +1,27 @@
-//! The arithmetic of windows that are known from a row's time alone.
+//! The arithmetic of windows that follow from a row's time alone.
 
 use super::KeyedWindowKind;
 
-/// Event times beyond this, some 70,000 years from the epoch either way, are no times; within it no sum of times and
-/// lengths leaves 64 bits.
+/// The bound of event times, some 70,000 years from the epoch in both directions. Within it no sum of times and lengths
+/// leaves 64 bits.
 pub(crate) const TIME_US_MAX: i64 = i64::MAX / 4;
 
-/// Windows `[start, end)` with starts a slide apart, each as long as its width or, where they grow, at most.
+/// Windows `[start, end)` whose starts are a slide apart. Each is as long as its width or, if windows grow, at most
+/// that long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// From one start to the next.
+    /// The distance between starts.
     slide_us: i64,
     pub(crate) width_us: i64,
     offset_us: i64,
-    /// By how much windows grow; of others their width.
+    /// By how much windows grow; for other windows, their width.
     step_us: i64,
-    /// The longest time of which every window has all or nothing.
+    /// The length of a pane: every window holds a pane as a whole or not at all.
     pub(crate) pane_us: i64,
 }
 
 impl Bounds {
-    /// The windows of this kind, if they are known from a row's time.
+    /// The bounds of windows of this kind, if they follow from a row's time.
     pub(crate) fn of(kind: &KeyedWindowKind) -> Option<Self> {
         Some(match *kind {
             KeyedWindowKind::Tumble { width_us, offset_us } => {
@@ -45,22 +46,22 @@ impl Bounds {
         self.step_us < self.width_us
     }
 
-    /// Where the pane begins that holds this time.
+    /// The start of the pane that holds this time.
     pub(crate) fn pane_start(&self, time_us: i64) -> i64 {
         time_us - (time_us - self.offset_us).rem_euclid(self.pane_us)
     }
 
-    /// Where the first window ends that holds, if any does, the pane which begins here.
+    /// The end of the first window that holds the pane which begins here, if any window does.
     pub(crate) fn first_end(&self, pane_start_us: i64) -> i64 {
         let pane_end_us = pane_start_us + self.pane_us;
         match self.is_growing() {
             true => pane_end_us,
-            // The next end, ends being a slide apart.
+            // The next end of a window. Ends are a slide apart.
             false => pane_end_us + (self.offset_us + self.width_us - pane_end_us).rem_euclid(self.slide_us),
         }
     }
 
-    /// The same of windows that end after `closed_us`.
+    /// The same, but only for windows that end after `closed_us`.
     pub(crate) fn first_end_after(&self, pane_start_us: i64, closed_us: i64) -> i64 {
         let end_us = self.first_end(pane_start_us);
         if end_us > closed_us {
@@ -70,12 +71,12 @@ impl Bounds {
         end_us + ((closed_us - end_us) / step_us + 1) * step_us
     }
 
-    /// Where the window after this one ends.
+    /// The end of the next window.
     pub(crate) fn next_end(&self, end_us: i64) -> i64 {
         end_us + if self.is_growing() { self.step_us } else { self.slide_us }
     }
 
-    /// Where the window begins that ends here.
+    /// The start of the window that ends here.
     pub(crate) fn start_of(&self, end_us: i64) -> i64 {
         match self.is_growing() {
             true => end_us - 1 - (end_us - 1 - self.offset_us).rem_euclid(self.width_us),

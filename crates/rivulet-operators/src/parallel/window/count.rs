@@ -1,11 +1,11 @@
-//! Windows of so many rows of a key, in the order in which they come to this instance.
+//! Windows that consist of a number of rows of a key, in the order in which they come to this instance.
 //!
-//! The first window begins with the first row of a key, each further one a slide later. A window comes out with the row
-//! that completes it, those that are not complete at the end of the input with the rows that they have. Its bounds are
-//! the event times of its first and last row.
+//! The first window begins with the first row of a key, and each further one a slide later. A window comes out with the
+//! row that completes it. At the end of the input, incomplete windows come out with the rows that they have. The bounds
+//! of a window are the event times of its first and last row.
 //!
-//! Rows are cut into blocks, of which a window has all or nothing. A block is a group of states, so that one update
-//! takes in a batch, however many blocks its rows complete. The blocks of windows that overlap are merged in a
+//! Rows are cut into blocks; a window holds a block as a whole or not at all. A block is a group of states, so one
+//! update processes a batch, however many blocks its rows complete. The blocks of overlapping windows are merged in a
 //! [`Frame`].
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct CountOperator {
     index: KeyIndex,
     /// By key.
     open: Vec<Open>,
-    /// By key, where windows overlap: its complete blocks that a window still needs.
+    /// By key, if windows overlap: its complete blocks that a window still needs.
     frames: Vec<Frame>,
     /// By block: its states.
     states: GroupStates,
@@ -44,28 +44,28 @@ pub(crate) struct CountOperator {
 /// Numbers of rows.
 #[derive(Clone, Copy)]
 struct Lengths {
-    /// Of a block.
+    /// The rows of a block.
     block: u32,
-    /// How many blocks a window has, and how many later the next one begins.
+    /// The number of blocks of a window, and how many blocks later the next window begins.
     window_blocks: usize,
     slide_blocks: usize,
 }
 
-/// A key, and its block that is not complete.
+/// The incomplete block of a key.
 #[derive(Clone, Copy)]
 struct Open {
     /// The number of the block; [`NONE`] before its first row.
     block: u32,
     rows: u32,
     first_us: i64,
-    /// The event time of the key's last row, and the latest arrival of one.
+    /// The event time of the key's last row, and the latest arrival of its rows.
     last_us: i64,
     arrival_us: i64,
 }
 
 const NOTHING: Open = Open { block: NONE, rows: 0, first_us: 0, last_us: 0, arrival_us: i64::MIN };
 
-/// Windows that come out, which a list of keys and one of groups go with.
+/// Windows to be emitted, with their keys and their groups of states.
 #[derive(Default)]
 struct Given {
     keys: Vec<u32>,
@@ -115,7 +115,7 @@ impl CountOperator {
             ttl.touch(&numbers, batch.event_time_us.iter().copied());
         }
         let mut blocks = Vec::with_capacity(batch.rows());
-        // Keys with a block that has become complete, in order.
+        // Blocks that are now complete, with their keys, in order.
         let mut complete: Vec<(u32, Open)> = Vec::new();
         for (row, &key) in numbers.iter().enumerate() {
             let open = &mut self.open[key as usize];
@@ -153,7 +153,7 @@ impl CountOperator {
         }
     }
 
-    /// Gives windows that are one block each.
+    /// Emits windows that are one block each.
     fn tumble(&mut self, complete: &[(u32, Open)], context: &mut Context<'_>) -> Result<(), OperatorError> {
         for complete in complete.chunks(OUTPUT_ROWS) {
             let window = |(_, open): &(u32, Open)| Window {
@@ -180,7 +180,7 @@ impl CountOperator {
         Ok(())
     }
 
-    /// Adds complete blocks to the windows of their keys, and gives those that are complete too.
+    /// Adds complete blocks to the windows of their keys, and emits the windows that are now complete.
     fn slide(&mut self, complete: &[(u32, Open)], context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
         let (mut given, mut results) = (Given::default(), self.results());
@@ -194,14 +194,14 @@ impl CountOperator {
         self.flush(&mut given, &results, context)
     }
 
-    /// Groups for results of windows that overlap.
+    /// Makes groups for the results of overlapping windows.
     fn results(&self) -> GroupStates {
         let mut results = self.plan.groups.states();
         results.grow(&self.plan.groups, OUTPUT_ROWS);
         results
     }
 
-    /// Gives the first window of a key, with the blocks that it has, and goes on to the next.
+    /// Emits the first window of a key, with the blocks that it has, and goes on to the next window.
     fn give_first(
         &mut self,
         key: u32,
@@ -231,7 +231,7 @@ impl CountOperator {
         Ok(())
     }
 
-    /// Emits windows, whose states are among `results`, or are blocks.
+    /// Emits windows. Their states are in `results`, or are blocks.
     fn emit(
         &self,
         given: &Given,
@@ -257,7 +257,7 @@ impl CountOperator {
         }
     }
 
-    /// Forgets keys that no row has come for, with the rows of their windows.
+    /// Forgets keys for which no row has come for the time-to-live, with the rows of their windows.
     fn forget(&mut self, watermark_us: i64) {
         for key in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
             let open = std::mem::replace(&mut self.open[key as usize], NOTHING);
@@ -273,7 +273,7 @@ impl CountOperator {
         }
     }
 
-    /// Gives the windows that have begun.
+    /// Emits the windows that have begun.
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
         let open = |(key, open): (usize, &Open)| (open.block != NONE).then_some((key as u32, *open));
@@ -296,8 +296,8 @@ impl CountOperator {
     }
 
     /// A row of a frame of state is a block: `slot`, `key_group`, the key columns, the event times of its first row and
-    /// of the key's last one, `arrival_us`, when the key was touched, the place of the block among those of its key,
-    /// its `rows`, and its states.
+    /// of the key's last one, `arrival_us`, when the key was last touched, the index of the block among those of its
+    /// key, its `rows`, and its states.
     fn schema(&self) -> SchemaRef {
         let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
         let keys = self.plan.output.fields()[..self.plan.keys.len()].iter().map(|field| field.as_ref().clone());
@@ -376,14 +376,14 @@ impl CountOperator {
 
 const STATE: &str = "count window";
 const STATE_VERSION: u32 = 1;
-/// How many numbers a row of a frame has.
+/// The number of numbers in a row of a frame.
 const NUMBERS: usize = 6;
 
 /// The blocks of all keys.
 struct ExportedBlocks<'a> {
     operator: &'a CountOperator,
     keys: Vec<u32>,
-    /// With their numbers.
+    /// The blocks, each with its numbers.
     blocks: Vec<(u32, [i64; NUMBERS])>,
     hashes: Vec<u16>,
 }

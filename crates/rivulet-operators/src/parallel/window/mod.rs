@@ -1,9 +1,9 @@
 //! Windows over keys, by the watermark of the whole query.
 //!
-//! Time is cut into panes, of which windows consist: a tumbling window is one pane. Each open pane has a table of its
-//! own from keys to states ([`pane`]), so that a row costs one look-up, and closing gives all memory back at once.
-//! Windows that overlap are put together from closed panes, with work by key and pane instead of by row and window
-//! ([`sliding`]). Sessions have a table for all keys ([`session`]), and so have windows that count rows ([`count`]).
+//! Time is cut into panes, and windows consist of panes; a tumbling window is one pane. Each open pane has a table of
+//! its own from keys to states ([`pane`]), so a row costs one look-up, and closing frees all memory at once.
+//! Overlapping windows are merged from closed panes, with work by key and pane instead of by row and window
+//! ([`sliding`]). Sessions have one table for all keys ([`session`]), and so do windows that count rows ([`count`]).
 //! [`bounds`] does the arithmetic of time, [`state`] export and import.
 
 pub(crate) mod bounds;
@@ -33,89 +33,89 @@ use crate::expression::sql;
 use crate::window::{WINDOW_END, WINDOW_START, check_panes};
 use crate::{AggregateSpec, PlanError};
 
-/// What a window aggregation over keys does.
+/// The plan of a window aggregation over keys.
 #[derive(Clone, Debug)]
 pub struct KeyedWindowSpec {
-    /// The columns of the rows to aggregate. In phase [`Phase::Final`] too, although what comes in then has
+    /// The columns of the rows to aggregate. They stay the same in phase [`Phase::Final`], although its input then has
     /// [`KeyedWindow::partial_schema`].
     pub input: SchemaRef,
-    /// The columns that are the key; none: all rows are of one key.
+    /// The columns that are the key. Without columns, all rows have one key.
     pub keys: Vec<usize>,
     /// The windows.
     pub window: KeyedWindowKind,
-    /// What is computed of each window, over the columns of `input`. None: a row for each key and window.
+    /// The aggregates of each window, over the columns of `input`. None: a row for each key and window.
     pub aggregates: Vec<AggregateSpec>,
-    /// Which part of the work is done.
+    /// The part of the work that the operator does.
     pub phase: Phase,
-    /// Whether rows may take back others: of windows that tumble, or that rows carry.
+    /// Whether the input may have retractions. Only for windows that tumble or that rows carry.
     pub input_retracts: bool,
-    /// How long a key is remembered that no row comes for, in microseconds of event time, of windows that count rows;
+    /// For windows that count rows: how long a key is remembered for which no row comes, in microseconds of event time;
     /// `None`: for ever. Without keys nothing is forgotten.
     pub state_ttl_us: Option<i64>,
 }
 
-/// How time is cut. Lengths are microseconds.
+/// How time is cut. Lengths are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyedWindowKind {
-    /// One after the other.
+    /// Windows one after the other.
     Tumble {
         /// The length.
         width_us: i64,
         /// By how much windows begin later than at a multiple of their length.
         offset_us: i64,
     },
-    /// Overlapping (or with gaps, where the slide is longer than the width).
+    /// Overlapping windows (or windows with gaps, if the slide is longer than the width).
     Hop {
-        /// From one start to the next.
+        /// The distance between starts.
         slide_us: i64,
         /// The length.
         width_us: i64,
         /// By how much windows begin later than at a multiple of the slide.
         offset_us: i64,
     },
-    /// Growing by a step until they have their whole width, and then anew.
+    /// Windows that grow by a step until they have their whole width, and then begin anew.
     Cumulate {
-        /// By how much each is longer than the one before; it divides the width.
+        /// By how much each window is longer than the previous one. It divides the width.
         step_us: i64,
         /// The length of the longest.
         width_us: i64,
-        /// By how much they begin later than at a multiple of the width.
+        /// By how much windows begin later than at a multiple of the width.
         offset_us: i64,
     },
-    /// From a row of a key to its last one before a pause.
+    /// From a row of a key to its last row before a pause.
     Session {
-        /// How long the pause is; a session ends so long after its last row.
+        /// The length of the pause. A session ends this long after its last row.
         gap_us: i64,
     },
-    /// Rows carry their window, because they come out of another window operator.
+    /// Rows carry their window, because they come from another window operator.
     Attached {
         /// The column with the start.
         start: usize,
         /// The column with the end.
         end: usize,
     },
-    /// By the clock instead of event time.
+    /// Tumbling windows by the clock instead of event time.
     ProcessingTumble {
         /// The length.
         width_us: i64,
     },
-    /// So many rows of a key, in the order in which they come to an instance; rows of different upstream instances have
-    /// none among them.
+    /// A number of rows of a key, in the order in which they come to an instance. Rows of different upstream instances
+    /// have no fixed order.
     Count {
-        /// How many rows.
+        /// The number of rows of a window.
         rows: u32,
-        /// How many rows later the next window begins, at most as many as it has.
+        /// How many rows later the next window begins: at most as many as a window has.
         slide_rows: u32,
     },
 }
 
-/// Which part of an aggregation an operator does.
+/// The part of an aggregation that an operator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// All of it.
     Whole,
-    /// Rows to states: what comes out has [`KeyedWindow::partial_schema`]. Where that makes no fewer of them, rows come
-    /// out as the states of each alone.
+    /// Rows to states: the output has [`KeyedWindow::partial_schema`]. If that does not reduce their number, each row
+    /// comes out as the states of that row alone.
     Partial,
     /// States to results.
     Final,
@@ -123,30 +123,30 @@ pub enum Phase {
 
 /// Aggregates rows by key and window; see [`KeyedWindowSpec`].
 ///
-/// The columns that come out are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's
-/// event time is the last microsecond of its window. A row is counted in all its windows or, once one of them is
-/// closed, in none; a row that takes back another likewise, so what is taken back too late stays counted. A window of
-/// so many rows begins and ends at the event times of its first and last row, the latter being its own, and knows no
-/// late rows; a key that is forgotten loses the rows of its window that is not complete.
+/// The output columns are the keys, `window_start` and `window_end` (TIMESTAMP), and the aggregates. A row's event time
+/// is the last microsecond of its window. A row is counted in all its windows or, once one of them is closed, in none.
+/// The same holds for a retraction, so a row that is retracted too late stays counted. A window that counts rows begins
+/// and ends at the event times of its first and last row; the latter is its own event time. It has no late rows. A
+/// forgotten key loses the rows of its incomplete window.
 #[derive(Clone)]
 pub struct KeyedWindow {
     plan: Arc<WindowPlan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct WindowPlan {
     pub(crate) spec: KeyedWindowSpec,
     pub(crate) groups: GroupPlan,
     pub(crate) keys: KeyPlan,
-    /// The columns between the phases.
+    /// The columns between the two phases.
     pub(crate) partial: SchemaRef,
     pub(crate) output: SchemaRef,
-    /// By how much rows may come behind the watermark, microseconds.
+    /// By how much rows may come behind the watermark, in microseconds.
     behind_us: i64,
 }
 
 impl WindowPlan {
-    /// Up to when windows close at this watermark.
+    /// The time up to which windows close at this watermark.
     pub(crate) fn passed_us(&self, watermark_us: i64) -> i64 {
         watermark_us.saturating_sub(self.behind_us)
     }
@@ -156,8 +156,8 @@ impl KeyedWindow {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, lengths that are none, aggregates that do not fit their arguments, and phases of
-    /// windows that cannot be split.
+    /// Columns that do not exist, invalid lengths, aggregates that do not fit their arguments, and phases of windows
+    /// that cannot be split.
     pub fn new(spec: KeyedWindowSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.keys.iter().copied(), "the key")?;
         spec.window.check(&spec.input)?;
@@ -200,8 +200,8 @@ impl KeyedWindow {
         }
     }
 
-    /// Over rows that come with a time up to so many microseconds behind the watermark, as pairs of a join within a
-    /// span of time do: windows close so much later.
+    /// For rows that may come up to this many microseconds behind the watermark, like pairs of a join within a span of
+    /// time: windows close this much later.
     #[must_use]
     pub fn with_rows_behind(mut self, behind_us: i64) -> Self {
         if let Some(plan) = Arc::get_mut(&mut self.plan) {
@@ -210,7 +210,8 @@ impl KeyedWindow {
         self
     }
 
-    /// Whether the work can be split in phases: all states are words that merge, and windows are known from rows.
+    /// Whether the work can be split into phases: all states are words that can be merged, and windows follow from
+    /// rows.
     pub fn can_be_split(&self) -> bool {
         let is_known = !matches!(
             self.plan.spec.window,
@@ -219,13 +220,13 @@ impl KeyedWindow {
         is_known && !self.plan.spec.input_retracts && self.plan.groups.is_words()
     }
 
-    /// The columns that come out of phase `Partial` and go into phase `Final`: the keys, the bounds of a piece of time,
-    /// and states. Keys stand where they stand in the output.
+    /// The columns between phase `Partial` and phase `Final`: the keys, the bounds of a piece of time, and states. Keys
+    /// have the same indices as in the output.
     pub fn partial_schema(&self) -> SchemaRef {
         self.plan.partial.clone()
     }
 
-    /// The columns that come out of phases `Whole` and `Final`.
+    /// The output columns of phases `Whole` and `Final`.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
@@ -254,7 +255,7 @@ impl KeyedWindowKind {
         }
     }
 
-    /// Checks the lengths, and the columns that they are read from.
+    /// Checks the lengths, and the columns from which they are read.
     ///
     /// # Errors
     /// Lengths that no window can have, windows of too many panes, columns that hold no times.
@@ -302,9 +303,9 @@ impl KeyedWindowKind {
     }
 }
 
-/// How many rows a window may have.
+/// The most rows of a window.
 pub const ROWS_MAX: u32 = 1_000_000;
-/// A hundred years: ends of windows stay far from the ends of time.
+/// The longest window: a hundred years. So ends of windows stay far from the ends of time.
 const LENGTH_US_MAX: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
 
 /// The key as `EXPLAIN` shows it; `None` without one.
@@ -384,7 +385,7 @@ impl OperatorFactory for KeyedWindow {
         true
     }
 
-    /// The keys, and of windows of time their bounds.
+    /// The keys and, for windows of time, their bounds.
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
         let keys = frame.rows.columns().get(2..2 + self.plan.keys.len() + 2)?;
         Some(keys.to_vec())

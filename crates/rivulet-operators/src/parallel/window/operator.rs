@@ -16,9 +16,9 @@ use super::{KeyedWindowKind, Phase, WindowPlan};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::keys::BatchKeys;
 
-/// How many keys a partial aggregation holds before it gives its states on although no pane has closed.
+/// The number of keys from which a partial aggregation emits its states although no pane has closed.
 const PARTIAL_KEYS_MAX: usize = 1 << 16;
-/// Into how many runs of one pane the rows of a batch may fall before they are sorted by pane instead.
+/// The most runs of one pane in a batch. With more runs, the rows are sorted by pane instead.
 const RUNS_MAX: usize = 16;
 
 /// A pane: its end, then its start, so that panes are in order of their closing.
@@ -26,18 +26,18 @@ type PaneKey = (i64, i64);
 
 pub(crate) struct WindowOperator {
     pub(super) plan: Arc<WindowPlan>,
-    /// Of windows that are known from a row's time.
+    /// The bounds of windows that follow from a row's time.
     bounds: Option<Bounds>,
     pub(super) panes: BTreeMap<PaneKey, PaneTable>,
     /// Closed panes that later windows still need.
     pub(super) sliding: Option<Sliding>,
-    /// The watermark; by the clock, up to when panes are closed.
+    /// The watermark. For windows by the clock, the time up to which panes are closed.
     pub(super) watermark_us: i64,
-    /// The watermark before that, while not all is given that closes with the last one.
+    /// The previous watermark, as long as windows that close with the current one remain to be emitted.
     closing_from_us: Option<i64>,
-    /// How many keys the last pane had that closed: the next will have about as many.
+    /// The number of keys of the last pane that closed: the next one will have about as many.
     keys_expected: usize,
-    /// In phase `Partial`.
+    /// The state of phase `Partial`: whether it aggregates rows or passes them through.
     reduction: Reduction,
     keys: BatchKeys,
     numbers: Vec<u32>,
@@ -48,7 +48,7 @@ pub(crate) struct WindowOperator {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Counts,
-    /// The rows lie between windows.
+    /// The rows are between windows.
     BelongsNowhere,
     Late,
     NoTime,
@@ -183,7 +183,7 @@ impl WindowOperator {
         }
     }
 
-    /// Calls `take` for the rows of each pane that count; the others are refused.
+    /// Calls `take` for the rows of each pane that counts. Refuses late rows and rows without a valid time.
     fn for_each_pane(
         &mut self,
         batch: &Batch,
@@ -218,7 +218,8 @@ impl WindowOperator {
         self.runs = runs;
     }
 
-    /// How many rows a row stands for: that of a partial aggregation for all that it counted, as far as anybody asked.
+    /// How many rows a row stands for. A row of a partial aggregation stands for all rows that it counted, as far as an
+    /// aggregate needs their count.
     fn stands_for(&self, batch: &Batch, row: usize) -> u64 {
         if self.plan.spec.phase != Phase::Final {
             return 1;
@@ -229,7 +230,7 @@ impl WindowOperator {
         counted.max().map_or(1, |rows| rows.max(1))
     }
 
-    /// What becomes of the rows of a pane. All that decides is the watermark.
+    /// Decides what becomes of the rows of a pane, by the watermark alone.
     fn fate(&self, (end_us, start_us): PaneKey) -> Fate {
         if start_us == i64::MIN {
             return Fate::NoTime;
@@ -245,7 +246,7 @@ impl WindowOperator {
         }
     }
 
-    /// Closes what ends at `watermark_us` or before.
+    /// Closes the windows that end at `watermark_us` or before.
     fn close(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if watermark_us <= self.watermark_us {
             return Ok(());
@@ -270,9 +271,9 @@ impl WindowOperator {
         Ok(())
     }
 
-    /// Gives more of the overlapping windows that close with the last watermark: a row may be in very many of them.
+    /// Emits more of the overlapping windows that close with the last watermark: a row may be in very many of them.
     fn continue_closing(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        // Taken first: after an error nothing more is to be given.
+        // Taken first: after an error nothing more must be emitted.
         let Some(closed_us) = self.closing_from_us.take() else { return Ok(()) };
         let Some(sliding) = &mut self.sliding else { return Ok(()) };
         if !sliding.close(&self.plan, &mut self.panes, closed_us, self.watermark_us, context)? {
@@ -281,7 +282,7 @@ impl WindowOperator {
         Ok(())
     }
 
-    /// Gives on the states of panes that end at `until_us` or before.
+    /// Emits the states of panes that end at `until_us` or before.
     fn give_states(&mut self, until_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
         while let Some(entry) = self.panes.first_entry() {
             let (end_us, start_us) = *entry.key();
@@ -303,7 +304,7 @@ impl WindowOperator {
 
 impl Operator for WindowOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        // Who did not ask for all that has closed gets it before anything else.
+        // The rest of the closed windows is emitted before anything else.
         while self.has_more() {
             self.continue_closing(context)?;
         }
@@ -317,7 +318,8 @@ impl Operator for WindowOperator {
             Element::Watermark(_) if self.is_by_clock() => self.close(context.now_us, context),
             Element::Watermark(watermark_us) => self.close(self.plan.passed_us(watermark_us), context),
             Element::End => self.close(i64::MAX, context),
-            // Several instances have a part of a key's state, and only one of them can restore it.
+            // Several instances have parts of a key's state, and only one of them could restore it. So the states are
+            // emitted.
             Element::Barrier(_) | Element::Idle if self.plan.spec.phase == Phase::Partial => {
                 self.give_states(i64::MAX, context)
             }

@@ -15,19 +15,19 @@ use crate::parallel::keys::{BatchKeys, KeyIndex};
 pub(crate) struct PaneTable {
     pub(crate) index: KeyIndex,
     pub(crate) states: GroupStates,
-    /// By key, where rows may be taken back: how many are left.
+    /// By key, if the input may have retractions: the number of remaining rows.
     pub(crate) rows: Vec<i64>,
     /// The latest arrival of a row.
     pub(crate) arrival_us: i64,
 }
 
 impl PaneTable {
-    /// An empty table with room for about so many keys.
+    /// Makes an empty table with room for about this many keys.
     pub(crate) fn new(plan: &WindowPlan, keys: usize) -> Self {
         Self { index: plan.keys.index(keys), states: plan.groups.states(), rows: Vec::new(), arrival_us: i64::MIN }
     }
 
-    /// Takes rows in.
+    /// Adds rows.
     pub(crate) fn update(
         &mut self,
         plan: &WindowPlan,
@@ -55,7 +55,7 @@ impl PaneTable {
         (0..self.index.numbers() as u32).filter(has_rows).collect()
     }
 
-    /// Takes in states that another instance has given, in rows of the plan's partial schema.
+    /// Merges states that another instance has emitted, in rows of the plan's partial schema.
     pub(crate) fn merge(
         &mut self,
         plan: &WindowPlan,
@@ -130,7 +130,7 @@ pub(crate) struct Window {
     pub(crate) arrival_us: i64,
 }
 
-/// Emits the results of these groups for one window. A result that cannot be given is null, and counted as refused.
+/// Emits the results of these groups for one window. A result that cannot be computed is null, and counted as refused.
 pub(crate) fn emit_results(
     plan: &WindowPlan,
     keys: Vec<ArrayRef>,
@@ -142,7 +142,7 @@ pub(crate) fn emit_results(
     emit_windows(plan, keys, states, groups, &vec![window; groups.len()], context)
 }
 
-/// The same where each group has a window of its own.
+/// The same for groups that have a window each.
 pub(crate) fn emit_windows(
     plan: &WindowPlan,
     keys: Vec<ArrayRef>,
@@ -156,8 +156,8 @@ pub(crate) fn emit_windows(
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(starts)));
     let ends = windows.iter().map(|window| window.end_us);
     columns.push(Arc::new(TimestampMicrosecondArray::from_iter_values(ends)));
-    // A window of so many rows ends with its last one; any other waits for its end, which is told apart from the time
-    // that the work takes. A result is as new as its window's end then.
+    // A window that counts rows ends with its last row. Any other window waits for its end. This waiting is measured
+    // apart from the time that the work takes, and the result is then as new as the end of its window.
     let waits = !matches!(plan.spec.window, KeyedWindowKind::Count { .. });
     let last_us = i64::from(waits);
     let now_us = context.now_us;
@@ -177,8 +177,8 @@ pub(crate) fn emit_windows(
     Ok(())
 }
 
-/// Emits a batch, and counts the rows of which a result could not be given and is null: it must not take those beside
-/// it from anybody.
+/// Emits a batch, and counts the rows with a result that could not be computed and is null. Such a result must not
+/// remove the other results of its row.
 pub(crate) fn emit_with_failures(batch: Batch, mut failed: Vec<(usize, &'static str)>, context: &mut Context<'_>) {
     failed.sort_unstable();
     failed.dedup_by_key(|failed| failed.0);

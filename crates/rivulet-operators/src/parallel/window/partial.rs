@@ -1,7 +1,7 @@
-//! Whether a partial aggregation is worth its while, and what it does where it is not.
+//! Decides whether a partial aggregation is worth its cost, and passes rows through if it is not.
 //!
-//! Where most rows have keys of their own, a table of states makes no fewer of them. So an instance counts the rows
-//! that it takes in and the states that it gives on; where these are too many it passes rows through, each as the
+//! If most rows have keys of their own, a table of states does not reduce their number. So an instance counts the rows
+//! that it receives and the states that it emits. If there are too many states, it passes rows through, each as the
 //! states of that row alone, and tries again later.
 
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupRows;
 
-/// After how many rows it is decided.
+/// The number of rows after which it decides.
 const MEASURED_ROWS: u64 = 1 << 16;
-/// How many rows are then passed through before the next try.
+/// The number of rows that are then passed through before the next try.
 const PASSED_ROWS: u64 = 1 << 20;
-/// Fewer rows for each state than this are not worth a table.
+/// The fewest rows for each state that are worth a table.
 const ROWS_A_STATE_MIN: u64 = 2;
 
-/// What a partial aggregation makes of its rows.
+/// Counts the rows and states of a partial aggregation, and decides whether rows are passed through.
 #[derive(Default)]
 pub(super) struct Reduction {
     rows: u64,
     states: u64,
-    /// How many rows are still to be passed through.
+    /// The number of rows that are still to be passed through.
     passes: u64,
 }
 
@@ -38,12 +38,12 @@ impl Reduction {
         passes
     }
 
-    /// That so many states have been given on.
+    /// Notes that this many states have been emitted.
     pub(super) fn gave(&mut self, states: usize) {
         self.states += states as u64;
     }
 
-    /// That rows have been taken in, and so many states are open.
+    /// Notes that rows have been received and this many states are open.
     pub(super) fn took(&mut self, rows: usize, open_states: usize) {
         self.rows += rows as u64;
         if self.rows >= MEASURED_ROWS {
@@ -54,7 +54,7 @@ impl Reduction {
     }
 }
 
-/// Emits rows, which belong to these panes (start and end), as the states of each alone.
+/// Emits rows, which belong to these panes (start and end), each as the states of that row alone.
 pub(super) fn pass(
     plan: &WindowPlan,
     batch: &Batch,

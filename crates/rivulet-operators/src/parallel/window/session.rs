@@ -1,11 +1,10 @@
 //! Sessions: the rows of a key up to a pause.
 //!
 //! A session is `[first, last + gap)`. A row belongs to each session that its own `[time, time + gap)` overlaps; if it
-//! overlaps two they become one. A row is late if it overlaps none and the session that it would begin is over.
+//! overlaps two, they become one. A row is late if it overlaps none and the session that it would begin is over.
 //!
-//! Which session a row belongs to is found row by row; the states are then updated by batch. Sessions wait to be closed
-//! in buckets of time, and are looked at again only where their bucket has come: a session that goes on costs nothing
-//! there.
+//! The session of a row is found row by row; the states are then updated by batch. Sessions wait to be closed in
+//! buckets of time, and are checked again only when their bucket is due: a session that goes on costs nothing there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub(crate) struct SessionOperator {
     pub(super) gap_us: i64,
     pub(super) watermark_us: i64,
     pub(super) index: KeyIndex,
-    /// By key: its first session, to which the others are linked.
+    /// By key: its first session. The others are linked to it.
     first: Vec<u32>,
     pub(super) sessions: Vec<Session>,
     free: Vec<u32>,
@@ -39,14 +38,14 @@ pub(crate) struct SessionOperator {
 
 #[derive(Clone, Copy)]
 pub(super) struct Session {
-    /// [`NONE`] if there is no session here.
+    /// The key; [`NONE`] if there is no session under this number.
     pub(super) key: u32,
     next: u32,
     pub(super) start_us: i64,
     /// The time of its last row.
     pub(super) last_us: i64,
     pub(super) arrival_us: i64,
-    /// The bucket where it waits.
+    /// The bucket in which it waits.
     due: i64,
 }
 
@@ -101,7 +100,7 @@ impl SessionOperator {
             self.states.merge(&plan.groups, session, other);
             self.release(other);
         }
-        // A key all of whose rows were late has no session.
+        // A key whose rows were all late has no session.
         numbers.sort_unstable();
         numbers.dedup();
         for &key in &numbers {
@@ -113,8 +112,8 @@ impl SessionOperator {
         Ok(())
     }
 
-    /// The session to which a row belongs; `None` if it is late. Sessions that it makes one are added to `merged`: the
-    /// second is part of the first from now on, but its states are still its own.
+    /// Returns the session of a row; `None` if the row is late. If the row joins two sessions, the pair is added to
+    /// `merged`: the second is part of the first from now on, but its states are still separate.
     #[inline]
     fn session_of(&mut self, key: u32, time_us: i64, arrival_us: i64, merged: &mut Vec<(u32, u32)>) -> Option<u32> {
         let mut found = NONE;
@@ -174,7 +173,7 @@ impl SessionOperator {
         number
     }
 
-    /// Adds a session from a saved state; its key is known.
+    /// Adds a session from a saved state. Its key is known.
     pub(super) fn restore(&mut self, key: u32, start_us: i64, end_us: i64, arrival_us: i64) -> u32 {
         self.first.resize(self.index.numbers(), NONE);
         let last_us = end_us - self.gap_us;
@@ -211,7 +210,7 @@ impl SessionOperator {
                     true => closed.push(number),
                     false => waiting.push(number),
                 }
-                // Whatever becomes of it, it waits here no more.
+                // In any case, the session no longer waits in this bucket.
                 self.sessions[number as usize].due = i64::MIN;
             }
         }
@@ -243,7 +242,7 @@ impl SessionOperator {
         emit_windows(&self.plan, columns, &self.states, numbers, &windows, context)
     }
 
-    /// Removes a session, and its key if it was the last.
+    /// Removes a session, and its key if it was the last session of the key.
     fn end(&mut self, number: u32) {
         let Session { key, next, .. } = self.sessions[number as usize];
         let mut at = self.first[key as usize];

@@ -1,10 +1,10 @@
-//! Windows that overlap, put together from closed panes.
+//! Overlapping windows, merged from closed panes.
 //!
-//! Closed panes are two stacks: of those at the front (the older ones) every entry knows what its key has in it and all
-//! later panes of the front; what the panes at the back hold is kept as a running total by key. So a window is one
-//! entry merged with one total. When the front is used up, all panes become the front. Every entry is merged twice,
-//! however many windows it is in, and nothing need be subtractable. Objects, whose merges are not short, are merged
-//! pane by pane instead; the entries of a key are linked for it.
+//! Closed panes are two stacks. In the panes at the front (the older ones), every entry holds the merge of its key in
+//! this pane and all later panes of the front. For the panes at the back, there is a running total by key. So a window
+//! is one entry merged with one total. When the front is used up, all panes become the front. Every entry is merged
+//! twice, however many windows it is in, and states need not be subtractable. Objects, whose merges are long, are
+//! merged pane by pane instead; for this, the entries of a key are linked.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,25 +19,26 @@ use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 
-/// An entry: how many panes have been pushed before its own, and its number there.
+/// An entry: the number of panes pushed before its pane, and its number in the pane.
 type Place = (u64, u32);
 
 pub(crate) struct Sliding {
     bounds: Bounds,
     /// The keys of all closed panes.
     index: KeyIndex,
-    /// By key: the entry in the oldest pane that has it, in the newest, and in how many panes it is.
+    /// By key: its entry in the oldest pane that has the key, its entry in the newest, and the number of panes with the
+    /// key.
     oldest: Vec<Place>,
     newest: Vec<Place>,
     panes_of: Vec<u32>,
-    /// By key: the words of the panes at the back together.
+    /// By key: the merged words of the panes at the back.
     back: Vec<u64>,
     panes: VecDeque<ClosedPane>,
-    /// How many of them are the front.
+    /// The number of panes in the front.
     front: usize,
-    /// How many panes have been removed.
+    /// The number of panes that have been removed.
     removed: u64,
-    /// The end of the next window, where panes are left.
+    /// The end of the next window, if panes are left.
     next_end_us: i64,
     keys: BatchKeys,
     numbers: Vec<u32>,
@@ -49,10 +50,10 @@ struct ClosedPane {
     arrival_us: i64,
     /// By entry: its key.
     keys: Vec<u32>,
-    /// By entry: how many panes later its key comes again, and in which entry; [`NONE`] if it does not.
+    /// By entry: how many panes later its key occurs again, and in which entry; [`NONE`] if it does not.
     next: Vec<(u32, u32)>,
     states: GroupStates,
-    /// At the front, by entry: the words of its key in this pane and the later ones of the front.
+    /// For a pane in the front, by entry: the merged words of its key in this pane and the later ones of the front.
     onwards: Vec<u64>,
 }
 
@@ -74,9 +75,9 @@ impl Sliding {
         }
     }
 
-    /// Emits the windows that end at `watermark_us` or before but after `closed_us`, the watermark until now; takes the
-    /// panes that are complete out of `open`. Stops after the window with which there are enough rows; whether it has
-    /// come to the end.
+    /// Emits the windows that end after `closed_us`, the previous watermark, and at `watermark_us` or before. Takes the
+    /// complete panes out of `open`. Stops after the window with which there are enough rows. Returns whether all
+    /// windows are emitted.
     pub(super) fn close(
         &mut self,
         plan: &WindowPlan,
@@ -106,7 +107,7 @@ impl Sliding {
             }
             given += self.emit(plan, start_us, end_us, context)?;
             self.next_end_us = self.bounds.next_end(end_us);
-            // What the next window does not need is given back at once.
+            // Panes that the next window does not need are freed at once.
             let next_start_us = self.bounds.start_of(self.next_end_us);
             while self.panes.front().is_some_and(|pane| pane.start_us < next_start_us) {
                 self.pop(plan);
@@ -199,7 +200,7 @@ impl Sliding {
         });
     }
 
-    /// Emits a window; how many keys it has.
+    /// Emits a window, and returns the number of its keys.
     fn emit(
         &self,
         plan: &WindowPlan,
@@ -264,12 +265,13 @@ impl Sliding {
         }
     }
 
-    /// What each closed pane holds, for saving: its bounds, its latest arrival, and by entry the key and the states.
+    /// The content of each closed pane, for export: its bounds, its latest arrival, and by entry the key and the
+    /// states.
     pub(super) fn closed(&self) -> impl Iterator<Item = (i64, i64, i64, &[u32], &GroupStates)> {
         self.panes.iter().map(|pane| (pane.start_us, pane.end_us, pane.arrival_us, &pane.keys[..], &pane.states))
     }
 
-    /// What the numbers are that [`Sliding::closed`] gave.
+    /// The keys of the numbers that [`Sliding::closed`] returns.
     pub(super) fn index(&self) -> &KeyIndex {
         &self.index
     }

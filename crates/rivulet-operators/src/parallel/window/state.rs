@@ -2,9 +2,9 @@
 //!
 //! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`,
 //! `arrival_us`, `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be
-//! selected freely. Panes that have closed but that later windows need are panes like others; the watermark says which
-//! windows have been given already. Where rows may be taken back, the number of those that are left stands behind the
-//! states of their key.
+//! selected freely. Closed panes that later windows need are panes like others; the watermark says which windows have
+//! been emitted already. If the input may have retractions, the number of remaining rows stands behind the states of
+//! their key.
 
 use std::sync::Arc;
 
@@ -27,21 +27,21 @@ use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_hashes};
 
 const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
-/// Names what the states mean, in the frame's metadata.
+/// The key of the frame's metadata that says what the states mean.
 const STATES: &str = "rivulet.states";
 
-/// The keys of one pane, or those of all sessions.
+/// The keys of one pane, or of all sessions.
 struct Part<'a> {
     index: &'a KeyIndex,
     /// By row, the number of its key.
     keys: Vec<u32>,
     states: &'a GroupStates,
-    /// By row; without any, rows are groups.
+    /// By row, the number of its group. If it is empty, the row is the group.
     groups: Vec<u32>,
     sets: Vec<Vec<GroupValues>>,
-    /// By group, where rows may be taken back: how many are left.
+    /// By group, if the input may have retractions: the number of remaining rows.
     rows: &'a [i64],
-    /// Start, end, latest arrival: of each row, or of all.
+    /// Start, end and latest arrival: of each row, or one entry for all rows.
     windows: Vec<(i64, i64, i64)>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct ExportedWindows<'a> {
     plan: &'a WindowPlan,
     watermark_us: i64,
     parts: Vec<Part<'a>>,
-    /// By row, its part and its row there.
+    /// For each row, its part and its index there.
     places: Vec<(u32, u32)>,
     hashes: Vec<u16>,
 }
@@ -154,7 +154,7 @@ fn schema(plan: &WindowPlan) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, [(STATES.to_owned(), states)].into()))
 }
 
-/// The rows of a frame that was checked.
+/// The rows of a checked frame.
 struct Restored<'a> {
     rows: &'a RecordBatch,
     keys: BatchKeys,
@@ -188,7 +188,7 @@ impl<'a> Restored<'a> {
         self.rows.column(self.states_at).as_binary::<i32>().value(row)
     }
 
-    /// Reads the states of a group, and gives how many of its rows are left, where that is known.
+    /// Reads the states of a group, and returns the number of its remaining rows, if it is known.
     fn decode(&self, plan: &WindowPlan, states: &mut GroupStates, group: u32, row: usize) -> Result<i64, StateError> {
         let mut bytes = self.states(row);
         let decoded = states.decode(&plan.groups, group, &mut bytes);
