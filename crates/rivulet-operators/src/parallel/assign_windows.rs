@@ -1,4 +1,4 @@
-//! Gives rows their windows as columns, where no aggregation does it.
+//! Adds windows to rows as columns, without an aggregation.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use super::{OUTPUT_ROWS, TIME, check_time};
 use crate::PlanError;
 use crate::window::{WINDOW_END, WINDOW_START};
 
-/// Gives each row once for each of its windows, with the columns `window_start` and `window_end` behind its own. Its
-/// event time becomes the last microsecond of the window. A row whose time is null has no window and is refused.
+/// Emits each row once for each of its windows, with the columns `window_start` and `window_end` behind its own. The
+/// event time of the row becomes the last microsecond of the window. A row whose time is null has no window and is
+/// refused.
 #[derive(Clone, Debug)]
 pub struct AssignWindows {
     bounds: Bounds,
@@ -22,7 +23,7 @@ pub struct AssignWindows {
 }
 
 impl AssignWindows {
-    /// An operator over rows with the columns of `input`; `window` is a `Tumble`, `Hop` or `Cumulate` over
+    /// Makes an operator over rows with the columns of `input`; `window` is a `Tumble`, `Hop` or `Cumulate` over
     /// `time_column`.
     ///
     /// # Errors
@@ -43,7 +44,7 @@ impl AssignWindows {
         Ok(Self { bounds, time_column, output, text })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
@@ -65,7 +66,7 @@ impl OperatorFactory for AssignWindows {
 
 struct AssignWindowsOperator {
     plan: AssignWindows,
-    /// A batch of which the rows before this one have been given.
+    /// A batch, and the index up to which its rows have been emitted.
     unfinished: Option<(Batch, usize)>,
 }
 
@@ -91,7 +92,7 @@ impl AssignWindowsOperator {
 }
 
 impl AssignWindowsOperator {
-    /// Gives rows until there are enough of them.
+    /// Emits rows until there are enough of them.
     fn continue_batch(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let Some((batch, first)) = self.unfinished.take() else { return Ok(()) };
         let column = batch.column(self.plan.time_column).clone();
@@ -123,7 +124,7 @@ impl AssignWindowsOperator {
 
 impl Operator for AssignWindowsOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        // Who did not ask for all of a batch gets it before anything else.
+        // The rest of an unfinished batch is emitted before anything else.
         while self.has_more() {
             self.continue_batch(context)?;
         }

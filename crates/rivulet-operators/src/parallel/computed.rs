@@ -1,5 +1,5 @@
-//! Columns that are computed of those of a source before anything else is done with its rows, so that their event time
-//! may be one of them.
+//! Columns that are computed from those of a source before anything else is done with its rows, so that their event
+//! time may be one of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Refused, Source, SourceE
 use crate::PlanError;
 use crate::expression::{Expressions, NamedExpression};
 
-/// What makes the columns of rows of those that a source gives.
+/// Computes the columns of rows from those of a source.
 #[derive(Debug)]
 pub struct ComputedColumns {
     expressions: Expressions,
@@ -22,10 +22,10 @@ pub struct ComputedColumns {
 }
 
 impl ComputedColumns {
-    /// The columns, over those of `input`.
+    /// Checks the columns, which are computed over those of `input`.
     ///
     /// # Errors
-    /// An expression is not one over these columns.
+    /// An expression that does not fit these columns.
     pub fn new(input: &Schema, columns: Vec<NamedExpression>) -> Result<Self, PlanError> {
         let fields: Vec<(String, Option<bool>)> = columns
             .iter()
@@ -37,19 +37,20 @@ impl ComputedColumns {
         let expressions = columns.into_iter().map(|column| column.expression).collect();
         let expressions = Expressions::new(input, &Schema::empty(), Vec::new(), expressions)?;
         let fields = fields.into_iter().zip(expressions.fields()).map(|((name, is_nullable), expression)| {
-            // What is computed may be null, whatever the expression says; who needs a value refuses the row.
+            // A computed column may be null, whatever the expression says. An operator that needs a value refuses the
+            // row.
             Field::new(name, expression.data_type().clone(), is_nullable.unwrap_or(true))
         });
         let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         Ok(Self { expressions, output })
     }
 
-    /// A source with these columns instead of its own.
+    /// Returns a source with these columns instead of its own.
     pub fn over(self: &Arc<Self>, source: Box<dyn Source>) -> Box<dyn Source> {
         Box::new(ComputedSource { source, columns: self.clone() })
     }
 
-    /// The rows, of which those are refused on which an expression fails.
+    /// Computes the columns of the rows. Rows on which an expression fails are refused.
     fn of(&self, rows: &RecordBatch, arrival_us: i64, refusals: &mut Refusals) -> Result<RecordBatch, ArrowError> {
         let (kept, columns) = self.expressions.evaluate_each(self.expressions.len(), rows, |row, error| {
             refusals.refuse(0, Reason::Expression, arrival_us, || {
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(refusals.counted(Reason::Expression), 1);
         let Refused::Row(row) = &refusals.records()[0].content else { panic!("a row") };
         assert_eq!(row.column(0).as_primitive::<Int64Type>().value(0), 0);
-        // Where no row is left, it was not silent.
+        // If no row is left, the source was still not silent.
         let mut source = columns.over(Box::new(Once(Some(rows.slice(1, 1)))));
         assert!(matches!(source.poll(10, 9, &mut refusals), Ok(Polled::Nothing(wait)) if wait.is_zero()));
     }

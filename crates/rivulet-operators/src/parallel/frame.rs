@@ -1,8 +1,8 @@
-//! Rows (or blocks of rows) in a window that moves, and their states together.
+//! Rows (or blocks of rows) in a moving window, and their merged states.
 //!
-//! The rows of a frame are two stacks, as closed panes of sliding windows are: what the older ones come to from each of
-//! them on, and what the newer ones come to together. A row is merged twice, however long the frame. Objects, whose
-//! merges are not short, are merged anew for each result.
+//! The rows of a frame are two stacks, like closed panes of sliding windows. For each older row, the merge of it with
+//! the later rows of its stack is kept; for the newer rows, one merge of all of them. A row is merged twice, however
+//! long the frame. Objects, whose merges are long, are merged anew for each result.
 
 use std::collections::VecDeque;
 
@@ -17,19 +17,19 @@ pub(crate) struct Entry {
 }
 
 pub(crate) struct Frame {
-    /// Rows leave the frame, so they are kept.
+    /// Whether rows leave the frame. If so, they are kept.
     is_bounded: bool,
     entries: VecDeque<Entry>,
-    /// The words of the entries that are not in `onwards`, one behind the other.
+    /// The words of the entries that are not in `onwards`, one entry after the other.
     words: Vec<u64>,
-    /// The words of the oldest entries, each with those behind it up to the end of the stack; the last are those of the
-    /// oldest.
+    /// The words of the oldest entries, each merged with the later ones of this stack. The words of the oldest entry
+    /// are last.
     onwards: Vec<u64>,
-    /// The words of the other entries together; without bound, of all rows.
+    /// The merged words of the other entries; of all rows if the frame has no bound.
     back: Box<[u64]>,
-    /// The objects of the entries, where aggregates need any.
+    /// The objects of the entries, if aggregates need any.
     entry_objects: VecDeque<Box<[Object]>>,
-    /// Without bound, the objects of all rows.
+    /// The objects of all rows, if the frame has no bound.
     objects: Box<[Object]>,
 }
 
@@ -46,7 +46,7 @@ impl Frame {
         }
     }
 
-    /// How many rows are kept.
+    /// The number of kept rows.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -55,7 +55,7 @@ impl Frame {
         self.entries.front()
     }
 
-    /// The row so many before the newest.
+    /// The row this many rows before the newest.
     pub(crate) fn before(&self, rows: usize) -> Option<&Entry> {
         self.entries.get(self.entries.len().checked_sub(rows + 1)?)
     }
@@ -78,7 +78,7 @@ impl Frame {
         }
     }
 
-    /// Removes the oldest row, and gives its number.
+    /// Removes the oldest row, and returns its number.
     pub(crate) fn pop(&mut self, plan: &GroupPlan) -> Option<u32> {
         let length = plan.layout.dense_words();
         if self.onwards.is_empty() {
@@ -98,7 +98,7 @@ impl Frame {
         self.entries.pop_front().map(|entry| entry.row)
     }
 
-    /// Writes the states of all rows together to a group.
+    /// Writes the merged states of all rows to a group.
     pub(crate) fn total(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
         let words = states.words_mut(plan, group);
         match self.onwards.len() {
@@ -116,7 +116,7 @@ impl Frame {
         states.set_objects(group, objects);
     }
 
-    /// Takes the states of all rows without bound from a group.
+    /// Restores the states of all rows from a group, for a frame without bound.
     pub(crate) fn restore(&mut self, plan: &GroupPlan, states: &GroupStates, group: u32) {
         self.back = states.words(plan, group).into();
         self.objects = states.objects(group).into();

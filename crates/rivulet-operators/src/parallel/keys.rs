@@ -1,9 +1,9 @@
-//! Keys as numbers: the rows of a batch get the number of their key in one pass.
+//! Keys as numbers: the rows of a batch get the numbers of their keys in one pass.
 //!
-//! A key of one column of fixed width is a word, and one of two such columns two words. A text (or, of any other
-//! columns, their bytes in Arrow's row format) is 16 bytes: up to 15 bytes lie there themselves, of longer ones the
-//! length, a part of the hash, and a place in an arena. So a look-up touches the table and one further line of memory,
-//! and seldom anything else. Null is a key like any other; the few keys with a null in them are kept apart.
+//! A key of one column of fixed width is a word, and a key of two such columns is two words. A text (or, for any other
+//! columns, their bytes in Arrow's row format) is 16 bytes: up to 15 bytes are stored there directly; for longer ones,
+//! the length, a part of the hash, and a position in an arena. So a look-up touches the table and one further cache
+//! line, and seldom anything else. Null is a key like any other; the few keys with a null in them are kept apart.
 //!
 //! Numbers are dense and used again once their key is removed.
 
@@ -27,11 +27,11 @@ use crate::aggregate::dense::RowSet;
 use crate::paged::Paged;
 use crate::row_bytes::RowBytes;
 
-/// No number.
+/// Marks the absence of a number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The hashes of the keys in these columns ([`KeyHash::bits`]): by them rows are brought to instances, and state with
-/// them. Rows without key columns have one key.
+/// Returns the hashes of the keys in these columns ([`KeyHash::bits`]). They decide to which instance a row goes, and
+/// its state with it. Rows without key columns have one key.
 ///
 /// # Errors
 /// Columns of types that cannot be a key.
@@ -41,12 +41,12 @@ pub fn key_hashes(columns: &[ArrayRef], rows: usize) -> Result<Vec<u16>, ArrowEr
     Ok(hashes.into_iter().map(|hash| KeyHash::of_hash(hash).bits()).collect())
 }
 
-/// Which columns are a key, and in which form it is looked up. One for all indices of an operator.
+/// The columns that are a key, and the form in which it is looked up. All indices of an operator share one plan.
 pub(crate) struct KeyPlan {
     columns: Vec<usize>,
     types: Vec<DataType>,
     form: Form,
-    /// One for both sides of a join: rows of one converter are none of another.
+    /// Both sides of a join share it: rows of one converter are not valid for another.
     row_bytes: Arc<RowBytes>,
     hasher: Hasher,
 }
@@ -61,7 +61,7 @@ enum Form {
     Bytes,
 }
 
-/// Hashes that are good enough for a table and cost a multiplication. They stay in the process.
+/// Hashes that are good enough for a table and cost one multiplication. They do not leave the process.
 #[derive(Clone)]
 struct Hasher {
     seeds: [u64; 2],
@@ -92,7 +92,7 @@ fn folded(a: u64, b: u64) -> u64 {
 }
 
 impl KeyPlan {
-    /// The key of these columns of rows with these types.
+    /// Plans the key of these columns of `schema`.
     pub(crate) fn new(schema: &Schema, columns: &[usize]) -> Result<Self, PlanError> {
         let types: Vec<DataType> = columns.iter().map(|&column| schema.field(column).data_type().clone()).collect();
         let is_text = |data_type: &DataType| data_type.is_string();
@@ -109,7 +109,7 @@ impl KeyPlan {
         Ok(Self { columns: columns.to_vec(), types, form, row_bytes, hasher: Hasher { seeds, bytes } })
     }
 
-    /// The keys of two inputs that share an index: the columns have equal types, those of `schema` for `columns`.
+    /// Plans the keys of two inputs that share an index. The columns have equal types, those of `schema` for `columns`.
     pub(crate) fn pair(schema: &Schema, columns: &[usize], others: &[usize]) -> Result<[Self; 2], PlanError> {
         let first = Self::new(schema, columns)?;
         let second = Self {
@@ -122,12 +122,12 @@ impl KeyPlan {
         Ok([first, second])
     }
 
-    /// The columns.
+    /// The indices of the columns.
     pub(crate) fn places(&self) -> &[usize] {
         &self.columns
     }
 
-    /// An index without keys, ready for about `keys`.
+    /// Makes an index without keys, with room for about `keys`.
     pub(crate) fn index(&self, keys: usize) -> KeyIndex {
         KeyIndex {
             hasher: self.hasher.clone(),
@@ -146,18 +146,18 @@ impl KeyPlan {
         }
     }
 
-    /// How many columns the key has.
+    /// The number of columns of the key.
     pub(crate) fn len(&self) -> usize {
         self.columns.len()
     }
 }
 
-/// The keys of a batch's rows. Kept from batch to batch for its memory.
+/// The keys of a batch's rows. It is kept from batch to batch to reuse its memory.
 #[derive(Default)]
 pub(crate) struct BatchKeys {
     hashes: Vec<u64>,
     values: Values,
-    /// Which rows have a null in their key (not of bytes, which say so themselves), and in which of two columns.
+    /// For each of two columns, the rows in which it is null. Keys that are bytes do not need this: the bytes say it.
     nulls: [Option<NullBuffer>; 2],
     has_nulls: bool,
     rows: Option<Rows>,
@@ -169,19 +169,19 @@ enum Values {
     Unit,
     Words(arrow::buffer::ScalarBuffer<u64>),
     Pairs(Vec<u128>),
-    /// Views, and where long ones lie.
+    /// Views, and the array that holds the long texts.
     Texts(Vec<u128>, StringArray),
     Bytes(Vec<u128>),
 }
 
 impl BatchKeys {
-    /// Takes the keys of a batch.
+    /// Reads the keys of a batch.
     pub(crate) fn read(&mut self, plan: &KeyPlan, columns: &[ArrayRef]) -> Result<(), ArrowError> {
         let keys: Vec<ArrayRef> = plan.columns.iter().map(|&column| columns[column].clone()).collect();
         self.read_keys(plan, &keys)
     }
 
-    /// The same of the key's columns alone.
+    /// The same, given only the columns of the key.
     pub(crate) fn read_keys(&mut self, plan: &KeyPlan, keys: &[ArrayRef]) -> Result<(), ArrowError> {
         let hasher = &plan.hasher;
         self.nulls = [None, None];
@@ -251,7 +251,7 @@ impl BatchKeys {
         }
     }
 
-    /// The bytes of a key that are too long for a view.
+    /// The bytes of a key that is too long for a view.
     #[inline]
     fn long(&self, row: usize) -> &[u8] {
         match (&self.values, &self.rows) {
@@ -268,7 +268,7 @@ impl BatchKeys {
         is_null(&self.nulls[0]) | is_null(&self.nulls[1]) << 1
     }
 
-    /// A key with nulls, as it is kept apart: where it is null, zero.
+    /// A key with nulls, in the form in which it is kept apart: zero where it is null.
     fn exception(&self, row: usize) -> (u8, u128) {
         let mask = self.mask(row);
         let value = match &self.values {
@@ -284,7 +284,7 @@ const LONG: u128 = 0xff << 120;
 const PLACE_BITS: u32 = 40;
 const PLACE: u128 = (1 << PLACE_BITS) - 1;
 
-/// The view of the bytes from `start` to `end`, and its hash. A long one is in row `row` for now.
+/// The view of the bytes from `start` to `end`, and its hash. The view of a long text refers to row `row` for now.
 #[inline]
 fn view_of(hasher: &Hasher, bytes: &[u8], start: usize, end: usize, row: usize) -> (u128, u64) {
     let length = end - start;
@@ -294,7 +294,7 @@ fn view_of(hasher: &Hasher, bytes: &[u8], start: usize, end: usize, row: usize) 
         return (view, hash);
     }
     let low = match bytes.get(start..start + 16) {
-        // One load and a mask are quicker than copying so many bytes.
+        // One load and a mask are faster than copying a variable number of bytes.
         Some(block) => {
             let block = u128::from_le_bytes(block.try_into().expect("16 bytes"));
             block & ((1u128 << (8 * length)) - 1)
@@ -314,26 +314,26 @@ pub(crate) struct KeyIndex {
     hasher: Hasher,
     table: Parts<u32>,
     store: Store,
-    /// Keys with nulls: which columns are, and the rest.
+    /// Keys with nulls: a mask of the null columns, and the rest of the key.
     exceptions: HashMap<(u8, u128), u32, RandomState>,
     masks: HashMap<u32, u8, RandomState>,
     free: Vec<u32>,
 }
 
 enum Store {
-    /// Whether the only key there is has been seen.
+    /// Whether the only possible key has been seen.
     Unit(bool),
     Words(Paged<u64>),
     Pairs(Paged<u128>),
     Views(Views),
 }
 
-/// Texts or bytes: 15 of them in place, longer ones in an arena.
+/// Texts or bytes: up to 15 bytes in the view, longer ones in an arena.
 #[derive(Default)]
 struct Views {
     views: Paged<u128>,
     arena: Vec<u8>,
-    /// Bytes of the arena that nobody needs any more.
+    /// How many bytes of the arena are unused.
     garbage: usize,
 }
 
@@ -375,12 +375,12 @@ impl KeyIndex {
         }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn len(&self) -> usize {
         self.numbers() - self.free.len()
     }
 
-    /// Writes the numbers of the keys of these rows to `numbers`; keys that are new get one.
+    /// Writes the numbers of the keys of these rows to `numbers`. New keys get a number.
     pub(crate) fn assign(&mut self, keys: &BatchKeys, rows: &RowSet<'_>, numbers: &mut Vec<u32>) {
         numbers.clear();
         numbers.reserve(rows.len());
@@ -447,7 +447,7 @@ impl KeyIndex {
         }
     }
 
-    /// The number of a row's key, which may have nulls; a new one if it is not known.
+    /// Returns the number of a row's key, which may have nulls. A new key gets a number.
     fn assign_one(&mut self, keys: &BatchKeys, row: usize) -> u32 {
         if keys.mask(row) == 0 {
             let single = BatchRow { keys, row };
@@ -473,7 +473,7 @@ impl KeyIndex {
     }
 
     #[cfg(test)]
-    /// Writes the numbers of the keys of these rows to `numbers`, [`NONE`] of those that are not known.
+    /// Writes the numbers of the keys of these rows to `numbers`; [`NONE`] for unknown keys.
     pub(crate) fn find(&self, keys: &BatchKeys, rows: &RowSet<'_>, numbers: &mut Vec<u32>) {
         numbers.clear();
         numbers.reserve(rows.len());
@@ -517,7 +517,7 @@ impl KeyIndex {
         }
     }
 
-    /// Moves long keys together once half of their arena is unused.
+    /// Compacts the long keys once half of their arena is unused.
     fn collect_garbage(&mut self) {
         let Store::Views(views) = &mut self.store else { return };
         if views.garbage < 1 << 16 || views.garbage * 2 < views.arena.len() {
@@ -655,7 +655,7 @@ impl BatchRow<'_> {
     }
 }
 
-/// Whether a key that is known is that of a row.
+/// Whether a known key equals that of a row.
 #[inline]
 fn is_same<'a>(known: &Views, view: u128, other: u128, long: impl FnOnce() -> &'a [u8]) -> bool {
     if view < LONG {
@@ -664,7 +664,7 @@ fn is_same<'a>(known: &Views, view: u128, other: u128, long: impl FnOnce() -> &'
     view >> PLACE_BITS == other >> PLACE_BITS && known.long(view) == long()
 }
 
-/// Puts a key where a number is free.
+/// Stores a key under a free number.
 #[inline]
 fn put<T>(known: &mut Paged<T>, free: &mut Vec<u32>, key: T) -> u32 {
     match free.pop() {
@@ -737,7 +737,7 @@ mod tests {
                 prop_assert_eq!(&assigned, &again);
                 let back = index.columns(&plan, &assigned).unwrap();
                 prop_assert_eq!(&back, &columns);
-                // Removed keys are not found, others still are, and numbers are used again.
+                // Removed keys are not found, other keys still are, and numbers are used again.
                 let mut gone: Vec<u32> = removed.iter().map(|at| assigned[at.index(assigned.len())]).collect();
                 gone.sort_unstable();
                 gone.dedup();

@@ -1,20 +1,20 @@
 //! The keyed operators of big queries: one query, parallel instances, each with all rows of its keys.
 //!
 //! What they have in common, and what must hold:
-//! - **Rows of different upstream instances interleave arbitrarily**, out of order within the watermark. Results do not
-//!   depend on the interleaving (as multisets), nor on how rows are cut into batches. Where an order decides (a rank, a
-//!   first value), rows that are equal in it are told apart by their content, never by their arrival.
-//! - **Time is the watermark's.** A window `[start, end)` closes when the watermark reaches `end`; a row that comes for
-//!   a closed one is refused as late. The end of the input is the watermark `i64::MAX`.
-//! - **A row may take back an equal one** ([`Batch::retracts`](rivulet_dataflow::Batch::retracts)). A retraction
-//!   carries the event time of the row that it takes back, and no operator takes back what it has not given.
+//! - **Rows of different upstream instances interleave arbitrarily**, out of order within the watermark. Results depend
+//!   neither on the interleaving (as multisets), nor on how rows are cut into batches. If an order decides (a rank, a
+//!   first value), rows that are equal in it are distinguished by their content, never by their arrival.
+//! - **Time is the watermark's.** A window `[start, end)` closes when the watermark reaches `end`. A row that comes for
+//!   a closed window is refused as late. The end of the input is the watermark `i64::MAX`.
+//! - **A row may retract an equal one** ([`Batch::retracts`](rivulet_dataflow::Batch::retracts)). A retraction carries
+//!   the event time of the row that it retracts, and an operator retracts only rows that it has emitted.
 //! - **Work is by batch, not by row.** The keys of a batch become numbers in one pass; states are flat arrays by
-//!   number, and each aggregate is one loop over the batch; rows that are kept lie in columns.
-//! - State leaves and comes by the hashes of keys; what brings rows to instances must go by [`key_hashes`]. How many
-//!   key groups these fall into is not known here.
+//!   number, and each aggregate is one loop over the batch; kept rows are stored in columns.
+//! - State is exported and imported by the hashes of keys. Rows must go to instances by the same hashes
+//!   ([`key_hashes`]). This module does not know how many key groups they fall into.
 //!
 //! In reading order: [`window`], [`aggregate`], [`join`], [`top_n`], [`over`], [`assign_windows`], [`set_event_time`],
-//! [`require_values`]; and [`computed`], which is done to rows of a source before any operator sees them.
+//! [`require_values`]; and [`computed`], which works on rows of a source before any operator sees them.
 
 pub mod window;
 pub mod aggregate;
@@ -52,10 +52,10 @@ pub use window::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase, ROWS_MAX}
 
 use crate::PlanError;
 
-/// About how many rows a batch has that is put together here.
+/// About how many rows an output batch has.
 pub(crate) const OUTPUT_ROWS: usize = 8192;
 
-/// The type of times.
+/// The type of columns with times.
 pub(crate) const TIME: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// Fails unless `schema` has all these columns.

@@ -1,5 +1,5 @@
-//! The order of rows within a partition: by the sort keys, then by content, so that it is the same whichever row came
-//! first.
+//! The order of rows within a partition: by the sort keys, then by content, so that it does not depend on which row
+//! came first.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use super::rows::RowStore;
 use super::top_n::SortKey;
 use super::words::words_of;
 
-/// How two rows of a store, whose columns are those of the input, are ordered by the sort keys alone.
+/// Compares two rows of a store, whose columns are those of the input, by the sort keys alone.
 pub(crate) fn compare_keys(order: &[SortKey], store: &RowStore, a: u32, b: u32) -> Ordering {
     for key in order {
         let ordering = match (store.is_null(key.column, a), store.is_null(key.column, b)) {
@@ -31,12 +31,12 @@ pub(crate) fn compare_keys(order: &[SortKey], store: &RowStore, a: u32, b: u32) 
     Ordering::Equal
 }
 
-/// How two rows are ordered; equal are only rows with equal columns.
+/// Compares two rows. Only rows with equal columns are equal.
 pub(crate) fn compare(order: &[SortKey], store: &RowStore, a: u32, b: u32) -> Ordering {
     compare_keys(order, store, a, b).then_with(|| store.compare_content(a, b))
 }
 
-/// Tells quickly, by the first sort key alone, that rows of a batch come behind a row that is kept.
+/// Tells quickly, by the first sort key alone, that rows of a batch come behind a kept row.
 pub(crate) struct Behind {
     key: SortKey,
     words: ScalarBuffer<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// Over the first sort key, if its words are ordered as its values are.
+    /// Looks at the first sort key; `None` unless its words have the order of its values.
     pub(crate) fn new(order: &[SortKey], columns: &[ArrayRef]) -> Option<Self> {
         let key = *order.first()?;
         let column = &columns[key.column];
@@ -55,7 +55,7 @@ impl Behind {
         is_ordered.then(|| Self { key, words: words_of(column), nulls: column.nulls().cloned() })
     }
 
-    /// Whether a row comes behind one that is kept. False may mean that it is not known.
+    /// Whether a row comes behind a kept row. False may also mean that this is not known.
     #[inline]
     pub(crate) fn is_behind(&self, row: usize, store: &RowStore, kept: u32) -> bool {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) || store.is_null(self.key.column, kept) {

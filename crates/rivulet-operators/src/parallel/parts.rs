@@ -1,17 +1,17 @@
 //! A hash table that grows a part at a time.
 //!
-//! A table that doubles puts everything that it has to a new place at once: with some million keys no row goes on for a
-//! tenth of a second. So a large table is many small ones, between which some bits of the hash decide. As equal ones
-//! would all be full at the same time, each doubles at a load of its own, spread evenly between half full and full:
-//! while the number of entries doubles they do so one after the other, as linear hashing has it (Litwin, "Linear
-//! hashing: a new tool for file and table addressing", 1980).
+//! A table that doubles moves all its entries at once: with some million keys, no row goes on for a tenth of a second.
+//! So a large table is many small tables, and some bits of the hash choose between them. If these had equal limits, all
+//! would be full at the same time. So each doubles at a load of its own, spread evenly between half full and full.
+//! While the number of entries doubles, they double one after the other, as in linear hashing (Litwin, "Linear hashing:
+//! a new tool for file and table addressing", 1980).
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-/// How many parts a large table has.
+/// The number of parts of a large table.
 const PARTS: usize = 256;
-/// From how many entries on a table is large: moving so many takes about a millisecond.
+/// From this many entries on a table is large: moving them takes about a millisecond.
 const LARGE: usize = 1 << 15;
 
 /// Entries by hash.
@@ -21,13 +21,13 @@ pub(crate) struct Parts<T> {
 }
 
 impl<T> Parts<T> {
-    /// No entries, and room for about so many.
+    /// Makes a table without entries, with room for about this many.
     pub(crate) fn with_capacity(entries: usize) -> Self {
         let parts = if entries < LARGE { 1 } else { PARTS };
         Self { parts: (0..parts).map(|_| HashTable::with_capacity(entries / parts)).collect() }
     }
 
-    /// The entry with this hash for which `is_equal`, or where it would be. `hash_of` is the hash of an entry.
+    /// The entry with this hash for which `is_equal` holds, or its free place. `hash_of` returns the hash of an entry.
     #[inline]
     pub(crate) fn entry(
         &mut self,
@@ -40,20 +40,20 @@ impl<T> Parts<T> {
         self.parts[part].entry(hash, is_equal, hash_of)
     }
 
-    /// The entry with this hash for which `is_equal`.
+    /// The entry with this hash for which `is_equal` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_equal: impl FnMut(&T) -> bool) -> Option<&T> {
         self.parts[self.part_of(hash)].find(hash, is_equal)
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that is not in the table.
     pub(crate) fn insert_unique(&mut self, hash: u64, entry: T, hash_of: impl Fn(&T) -> u64) {
         self.make_room(hash, &hash_of);
         let part = self.part_of(hash);
         self.parts[part].insert_unique(hash, entry, hash_of);
     }
 
-    /// Removes the entry with this hash for which `is_equal`, if it is there.
+    /// Removes the entry with this hash for which `is_equal` holds, if there is one.
     pub(crate) fn remove(&mut self, hash: u64, is_equal: impl FnMut(&T) -> bool) {
         let part = self.part_of(hash);
         if let Ok(entry) = self.parts[part].find_entry(hash, is_equal) {
@@ -72,13 +72,14 @@ impl<T> Parts<T> {
         tables + self.parts.capacity() * size_of::<HashTable<T>>()
     }
 
-    /// Bits of the middle: a table takes its places from the lower ones and its tags from the upper ones.
+    /// Uses bits from the middle of the hash: a table takes its positions from the lower bits and its tags from the
+    /// upper ones.
     #[inline]
     fn part_of(&self, hash: u64) -> usize {
         (hash >> 40) as usize & (self.parts.len() - 1)
     }
 
-    /// Lets the part of this hash grow if it is as full as it is to be before it has one entry more.
+    /// Makes the part of this hash grow if it has reached its load, before it gets one more entry.
     #[inline]
     fn make_room(&mut self, hash: u64, hash_of: &impl Fn(&T) -> u64) {
         let number = self.part_of(hash);
@@ -146,7 +147,7 @@ mod tests {
             let before = parts.memory_bytes();
             parts.insert_unique(hash_of(&entry), entry, hash_of);
             bytes = parts.memory_bytes();
-            // The one table that there is first is taken apart when it is full.
+            // The first table, which is a single part, is divided when it is full.
             if entry > 2 * LARGE as u64 {
                 moved_most = moved_most.max(bytes - before);
             }

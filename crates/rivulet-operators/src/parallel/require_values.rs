@@ -1,6 +1,6 @@
-//! NOT NULL: rows with a null where whoever takes them wants none are refused, and counted.
+//! NOT NULL: rows with a null in a column that must not be null are refused and counted.
 //!
-//! A row that is taken back has the nulls of the one that it takes back, so either both go on or none.
+//! A retraction has the same nulls as the row that it retracts, so either both go on or neither.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, O
 use super::check_columns;
 use crate::PlanError;
 
-/// Refuses rows in which one of some columns is null.
+/// Refuses rows in which one of the given columns is null.
 #[derive(Clone, Debug)]
 pub struct RequireValues {
     schema: SchemaRef,
@@ -19,10 +19,11 @@ pub struct RequireValues {
 }
 
 impl RequireValues {
-    /// An operator over rows with the columns of `input`, in which those at `columns` must not be null.
+    /// Makes an operator over rows with the columns of `input`, of which those at the indices `columns` must not be
+    /// null.
     ///
     /// # Errors
-    /// Columns that are not there.
+    /// Columns that do not exist.
     pub fn new(input: &SchemaRef, columns: Vec<usize>) -> Result<Self, PlanError> {
         check_columns(input, columns.iter().copied(), "NOT NULL")?;
         Ok(Self { schema: input.clone(), columns: columns.into() })

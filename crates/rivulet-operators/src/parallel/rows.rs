@@ -1,8 +1,8 @@
-//! Rows that are kept, in columns of their own, each by its number.
+//! Kept rows, in columns of their own, each by its number.
 //!
-//! What has a fixed width lies side by side, a row behind the other, so that a row that is looked at touches a line of
-//! memory or two, however many columns are wanted; texts lie apart ([`texts`](super::texts)). Numbers of removed rows
-//! are used again. Rows come out as Arrow columns for any list of numbers, in which [`NONE`] is a row of nulls.
+//! Values of fixed width are stored row by row, so that reading a row touches one or two cache lines, however many
+//! columns are read. Texts are stored apart ([`texts`](super::texts)). Numbers of removed rows are used again. Rows are
+//! read as Arrow columns for any list of numbers, in which [`NONE`] is a row of nulls.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::words::{column_of, width_of, words_of};
 use crate::PlanError;
 use crate::paged::{Paged, PagedRows};
 
-/// Where the words of a row begin behind its event time and its arrival.
+/// The index of a row's first value: event time and arrival come before it.
 const TIMES: usize = 2;
 
 /// Rows by number.
@@ -36,23 +36,23 @@ pub(crate) struct RowStore {
 struct Column {
     data_type: DataType,
     values: Values,
-    /// Which values are null; empty as long as none was.
+    /// By row: whether the value is null. Empty until the first null.
     nulls: Paged<bool>,
 }
 
 /// Where the values of a column are.
 #[derive(Clone, Copy)]
 enum Values {
-    /// The word of the row at this place.
+    /// The word at this index of the row.
     Word(usize),
-    /// Two words from this place on, the lower one first.
+    /// Two words from this index on, the lower one first.
     Wide(usize),
-    /// The text that so many others of its row stand before.
+    /// The text with this index among those of the row.
     Text(usize),
 }
 
 impl RowStore {
-    /// A store of rows with these columns of `schema`.
+    /// Makes a store of rows with these columns of `schema`.
     pub(crate) fn new(schema: &Schema, columns: &[usize]) -> Result<Self, PlanError> {
         let (mut texts, mut width) = (0, TIMES);
         let column = |&index: &usize| {
@@ -104,15 +104,15 @@ impl RowStore {
         self.words.row(row as usize)[1] as i64
     }
 
-    /// Event time and arrival.
+    /// The event time and the arrival of a row.
     #[inline]
     pub(crate) fn times_us(&self, row: u32) -> [i64; 2] {
         let row = self.words.row(row as usize);
         [row[0] as i64, row[1] as i64]
     }
 
-    /// Adds rows, of which `columns` holds the columns and `times` event time and arrival; their numbers are written to
-    /// `numbers`.
+    /// Adds the rows `rows` of `columns`; `times` returns the event time and the arrival of a row. Writes their numbers
+    /// to `numbers`.
     pub(crate) fn add(
         &mut self,
         columns: &[ArrayRef],
@@ -172,7 +172,7 @@ impl RowStore {
         self.columns[column].is_null(row as usize)
     }
 
-    /// A value of fixed width as a word; what is behind a null is anything.
+    /// A value of fixed width as a word. The word of a null is undefined.
     pub(crate) fn word(&self, column: usize, row: u32) -> u64 {
         match self.columns[column].values {
             Values::Word(place) => self.words.row(row as usize)[place],
@@ -180,7 +180,7 @@ impl RowStore {
         }
     }
 
-    /// How two values that are not null compare.
+    /// Compares two values that are not null.
     pub(crate) fn compare(&self, column: usize, a: u32, b: u32) -> Ordering {
         let Column { data_type, values, .. } = &self.columns[column];
         match *values {
@@ -205,7 +205,7 @@ impl RowStore {
         self.texts.as_ref().map_or(&[], |texts| texts.get(row, text))
     }
 
-    /// An order of rows by their content alone: column by column, null first.
+    /// Compares rows by their content alone: column by column, null first.
     pub(crate) fn compare_content(&self, a: u32, b: u32) -> Ordering {
         (0..self.columns.len())
             .map(|column| match (self.is_null(column, a), self.is_null(column, b)) {
@@ -248,7 +248,7 @@ impl RowStore {
     }
 }
 
-/// The value of two words from `place` on.
+/// The value of two words from index `place` on.
 #[inline]
 fn wide_of(words: &[u64], place: usize) -> i128 {
     (u128::from(words[place]) | u128::from(words[place + 1]) << 64) as i128
@@ -260,7 +260,7 @@ impl Column {
         self.nulls.get(row).copied().unwrap_or(false)
     }
 
-    /// Writes the values of `rows` to `numbers`, of so many rows in all.
+    /// Writes the values of `rows` to the rows `numbers` of the store, which has `total` numbers in all.
     fn put(&mut self, words: &mut PagedRows, column: &ArrayRef, rows: &[u32], numbers: &[u32], total: usize) {
         let places = || rows.iter().zip(numbers).map(|(&row, &number)| (row as usize, number as usize));
         match self.values {
@@ -276,7 +276,7 @@ impl Column {
                     words.row_mut(number)[place..place + 2].copy_from_slice(&[value as u64, (value >> 64) as u64]);
                 });
             }
-            // Those of all columns are put together.
+            // The texts of all columns are written together.
             Values::Text(_) => {}
         }
         let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);

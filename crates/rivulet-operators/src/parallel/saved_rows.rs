@@ -1,5 +1,5 @@
-//! Frames of rows that an operator keeps: `slot`, `key_group`, `event_time_us`, `arrival_us`, then what the operator
-//! says of each row, then the row's columns.
+//! Frames of rows that an operator keeps: `slot`, `key_group`, `event_time_us`, `arrival_us`, then the columns that the
+//! operator adds, then the row's columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LEADING: [(&str, DataType); 4] = [
     ("arrival_us", DataType::Int64),
 ];
 
-/// Of a frame to which the operator has added so many columns, the columns that are the key of each row.
+/// Returns the columns that are the key of each row of a frame to which the operator has added `added` columns.
 pub(crate) fn state_keys(frame: &StateFrame, added: usize, partition: &[usize]) -> Option<Vec<ArrayRef>> {
     let columns = frame.rows.columns().get(LEADING.len() + added..)?;
     partition.iter().map(|&column| columns.get(column).cloned()).collect()
@@ -31,13 +31,13 @@ pub(crate) struct SavedRows {
     operator: &'static str,
     version: u32,
     schema: SchemaRef,
-    /// How many columns the operator adds.
+    /// The number of columns that the operator adds.
     added: usize,
 }
 
 impl SavedRows {
-    /// Rows with the columns `added` by the operator, none of them nullable, and their own. `states` names what they
-    /// mean.
+    /// Describes rows with the columns `added` by the operator, none of them nullable, and their own columns. `states`
+    /// names what they mean.
     pub(crate) fn new(
         (operator, version): (&'static str, u32),
         added: &[(&str, DataType)],
@@ -55,7 +55,7 @@ impl SavedRows {
         &self.schema
     }
 
-    /// Rows of a frame, of which `times` gives event times and arrivals, and the columns `partition` are the key.
+    /// Makes rows of a frame. `times` gives event times and arrivals, and the columns `partition` are the key.
     pub(crate) fn rows(
         &self,
         partition: &[usize],
@@ -76,12 +76,12 @@ impl SavedRows {
         Ok(RecordBatch::try_new(self.schema.clone(), all)?)
     }
 
-    /// A frame of such rows.
+    /// Makes a frame of such rows.
     pub(crate) fn frame(&self, rows: RecordBatch) -> StateFrame {
         StateFrame::new(self.operator, self.version, rows)
     }
 
-    /// Checks a frame that is to be taken over.
+    /// Checks a frame that is to be imported.
     pub(crate) fn read<'f>(&self, frame: &'f StateFrame) -> Result<RestoredRows<'f>, StateError> {
         frame.expect(self.operator, self.version)?;
         if frame.rows.schema() != self.schema {
@@ -96,18 +96,18 @@ impl SavedRows {
     }
 }
 
-/// The rows of all partitions that are to be saved, partition by partition in their order.
+/// The rows of all partitions that are to be saved: partition by partition, each in its order.
 pub(crate) struct PartitionRows {
     /// By row, its number in the store.
     numbers: Vec<u32>,
-    /// By row, when its partition was touched.
+    /// By row, when its partition was last touched.
     touched_us: Vec<i64>,
     /// By row, the hash of its key.
     pub(crate) hashes: Vec<u16>,
 }
 
 impl PartitionRows {
-    /// The rows of partitions by number; the columns `key` of the store are their key.
+    /// Collects the rows of partitions, by number; the columns `key` of the store are their key.
     pub(crate) fn new<R: Iterator<Item = u32>>(
         partitions: impl Iterator<Item = R>,
         ttl: Option<&TimeToLive>,
@@ -124,24 +124,24 @@ impl PartitionRows {
         Ok(Self { numbers, touched_us, hashes })
     }
 
-    /// Of some rows their numbers, and when their partitions were touched.
+    /// For some rows, their numbers and when their partitions were last touched.
     pub(crate) fn some(&self, rows: &[u32]) -> (Vec<u32>, ArrayRef) {
         let touched_us = rows.iter().map(|&row| self.touched_us[row as usize]);
         (rows.iter().map(|&row| self.numbers[row as usize]).collect(), Arc::new(touched_us.collect::<Int64Array>()))
     }
 }
 
-/// The rows of a frame that was checked.
+/// The rows of a checked frame.
 pub(crate) struct RestoredRows<'f> {
     leading: &'f [ArrayRef],
-    /// What the operator has said of each row.
+    /// The columns that the operator has added.
     pub(crate) added: &'f [ArrayRef],
     /// The columns of the rows.
     pub(crate) columns: &'f [ArrayRef],
 }
 
 impl RestoredRows<'_> {
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.leading[0].len()
     }
@@ -152,7 +152,7 @@ impl RestoredRows<'_> {
         (time(2), time(3))
     }
 
-    /// A number that the operator has said of a row, of type `Int64`.
+    /// A number that the operator has added to a row, of type `Int64`.
     pub(crate) fn number(&self, added: usize, row: usize) -> i64 {
         self.added[added].as_primitive::<Int64Type>().value(row)
     }

@@ -1,4 +1,4 @@
-//! Makes a column the event time of its rows, where the time that counts changes within a query.
+//! Makes a column the event time of its rows, where a query changes to another time.
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Schema, TimestampMicrosecondType};
@@ -7,7 +7,7 @@ use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, O
 use super::check_time;
 use crate::PlanError;
 
-/// Brings the event time of every row to the value of a column. A row where it is null is refused.
+/// Sets the event time of every row to the value of a column. A row where it is null is refused.
 #[derive(Clone, Debug)]
 pub struct SetEventTime {
     column: usize,
@@ -15,7 +15,7 @@ pub struct SetEventTime {
 }
 
 impl SetEventTime {
-    /// An operator over rows with the columns of `input`.
+    /// Makes an operator over rows with the columns of `input`.
     ///
     /// # Errors
     /// A column that holds no times in microseconds.

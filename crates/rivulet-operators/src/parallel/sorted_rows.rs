@@ -1,18 +1,18 @@
-//! The numbers of rows in an order, into the middle of which others come.
+//! The numbers of rows in an order, with insertions in the middle.
 //!
-//! Few lie in one piece. Where there are many, as with ties or where all rows of a partition are kept, they lie in
-//! pieces, so that what one that comes moves aside is bounded.
+//! A few rows are in one piece. Many rows, as with ties or if all rows of a partition are kept, are in several pieces,
+//! so that an insertion moves a bounded number of rows.
 
 use std::cmp::Ordering;
 
-/// How many rows a piece has at most.
+/// The most rows of a piece.
 const PIECE_ROWS_MAX: usize = 1024;
 
 /// Rows in their order.
 pub(crate) enum SortedRows {
     /// In one piece.
     Few(Vec<u32>),
-    /// In pieces, none of them empty. In a box, because most partitions have few.
+    /// In pieces, none of them empty. Boxed, because most partitions have few rows.
     Many(Box<Pieces>),
 }
 
@@ -35,7 +35,7 @@ impl SortedRows {
         }
     }
 
-    /// The row at a place, which there must be.
+    /// The row at an index, which must exist.
     pub(crate) fn get(&self, at: usize) -> u32 {
         match self {
             Self::Few(rows) => rows[at],
@@ -55,7 +55,7 @@ impl SortedRows {
         few.iter().chain(many.iter().flatten()).copied()
     }
 
-    /// Where a row is, or where it belongs; `order` says how a row that is there compares with it.
+    /// Returns the index of a row, or the index where it belongs. `order` says how an existing row compares with it.
     pub(crate) fn search(&self, mut order: impl FnMut(u32) -> Ordering) -> Result<usize, usize> {
         match self {
             Self::Few(rows) => rows.binary_search_by(|&row| order(row)),
@@ -71,13 +71,13 @@ impl SortedRows {
         }
     }
 
-    /// How many rows at the beginning are such, if behind the first that is not none is.
+    /// The number of rows at the beginning for which `is_such` holds. It must not hold for any row behind them.
     pub(crate) fn partition_point(&self, mut is_such: impl FnMut(u32) -> bool) -> usize {
         let (Ok(place) | Err(place)) = self.search(|row| if is_such(row) { Ordering::Less } else { Ordering::Greater });
         place
     }
 
-    /// Puts a row before the one at a place.
+    /// Inserts a row before the one at an index.
     pub(crate) fn insert(&mut self, at: usize, row: u32) {
         match self {
             Self::Few(rows) => {
@@ -88,7 +88,7 @@ impl SortedRows {
                 }
             }
             Self::Many(many) => {
-                // At the end of a piece rather than at the beginning of the next one, which there may not be.
+                // At the end of a piece rather than at the beginning of the next one, which may not exist.
                 let (number, place) = if at == 0 { (0, 0) } else { many.place(at - 1) };
                 let piece = &mut many.pieces[number];
                 piece.insert(place + usize::from(at > 0), row);
@@ -101,7 +101,7 @@ impl SortedRows {
         }
     }
 
-    /// Takes the row at a place away.
+    /// Removes the row at an index.
     pub(crate) fn remove(&mut self, at: usize) -> u32 {
         match self {
             Self::Few(rows) => rows.remove(at),
@@ -118,7 +118,7 @@ impl SortedRows {
         }
     }
 
-    /// Takes all rows from a place on away, and adds them to `gone`.
+    /// Removes all rows from an index on, and adds them to `gone`.
     pub(crate) fn truncate(&mut self, rows: usize, gone: &mut Vec<u32>) {
         match self {
             Self::Few(few) => gone.extend(few.drain(rows.min(few.len())..)),
@@ -136,7 +136,7 @@ impl SortedRows {
         }
     }
 
-    /// Puts what has become few into one piece.
+    /// Puts the rows into one piece if they have become few.
     fn come_together(&mut self) {
         if let Self::Many(many) = self
             && many.rows <= PIECE_ROWS_MAX / 4
@@ -145,7 +145,7 @@ impl SortedRows {
         }
     }
 
-    /// Memory held besides the value itself, in bytes.
+    /// Memory held beside the value itself, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Self::Few(rows) => rows.capacity() * 4,
@@ -158,7 +158,7 @@ impl SortedRows {
 }
 
 impl Pieces {
-    /// The piece of the row at a place, and its place there.
+    /// The piece of the row at an index, and its index in the piece.
     fn place(&self, mut at: usize) -> (usize, usize) {
         for (number, piece) in self.pieces.iter().enumerate() {
             match at.checked_sub(piece.len()) {
@@ -169,7 +169,7 @@ impl Pieces {
         unreachable!("a place is one of the rows'")
     }
 
-    /// How many rows are before a piece.
+    /// The number of rows before a piece.
     fn before(&self, piece: usize) -> usize {
         self.pieces[..piece].iter().map(Vec::len).sum()
     }
@@ -196,13 +196,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Against a vector.
+        /// Compares with a vector.
         #[test]
         fn rows_are_in_their_order(
             begin in 0..3 * PIECE_ROWS_MAX as u32,
             steps in prop::collection::vec((0..5u8, any::<prop::sample::Index>(), 1..900usize), 1..40),
         ) {
-            // Twice each, so that there are equal ones.
+            // Each twice, so that there are equal ones.
             let mut model: Vec<u32> = (0..begin).map(|row| row / 2 * 4).collect();
             let mut rows = SortedRows::from(model.clone());
             let (mut gone, mut all_gone) = (Vec::new(), Vec::new());

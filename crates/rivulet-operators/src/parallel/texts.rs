@@ -1,33 +1,33 @@
-//! The texts of rows that are kept.
+//! The texts of kept rows.
 //!
-//! The texts of a row lie one behind the other, each behind its length, so that a row costs one place however many
-//! texts it has, and reading it touches memory once. They lie in pieces of memory that never move while they are
-//! written: a store that grows copies nothing, and a piece whose rows are all gone is given back, as happens piece by
-//! piece where rows expire in the order in which they came. Where others leave holes, everything is moved together once
+//! The texts of a row are stored one after the other, each behind its length. So a row needs one position however many
+//! texts it has, and reading it touches memory once. They are in pieces of memory that never move while they are
+//! written: a store that grows copies nothing. A piece is freed when all its rows are gone. If rows expire in the order
+//! in which they came, that happens piece by piece. If removed rows leave holes instead, everything is compacted once
 //! half of it is holes.
 
 use arrow::array::{Array, StringArray};
 
 use crate::paged::Paged;
 
-/// How large a piece is, unless a row needs more: an eighth of what there is, within these bounds.
+/// The size of a piece, unless a row needs more, is an eighth of all bytes, within these bounds.
 const PIECE_BYTES_MIN: usize = 1 << 12;
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Holes are left alone up to so many bytes.
+/// Up to this many bytes, holes are not compacted.
 const HOLES_BYTES_MAX: usize = 1 << 16;
 
 /// Texts by row.
 pub(crate) struct Texts {
-    /// How many a row has.
+    /// The number of texts of a row.
     columns: usize,
-    /// By row: the number of its piece, and its place there, in 32 bits each.
+    /// By row: the number of its piece, and its position there, in 32 bits each.
     starts: Paged<u64>,
     pieces: Vec<Piece>,
-    /// Which piece is written to.
+    /// The piece that is being written.
     open: usize,
     /// Pieces without memory.
     free: Vec<usize>,
-    /// How many bytes are written, and how many of them nobody needs any more.
+    /// The number of bytes written, and how many of them are no longer needed.
     bytes: usize,
     holes: usize,
 }
@@ -35,18 +35,18 @@ pub(crate) struct Texts {
 #[derive(Default)]
 struct Piece {
     bytes: Vec<u8>,
-    /// How many of the bytes are of rows that are there.
+    /// The number of bytes that belong to existing rows.
     live: usize,
 }
 
 impl Texts {
-    /// No rows, each with so many texts.
+    /// Makes a store without rows, whose rows have `columns` texts each.
     pub(crate) fn new(columns: usize) -> Self {
         let pieces = vec![Piece::default()];
         Self { columns, starts: Paged::new(), pieces, open: 0, free: Vec::new(), bytes: 0, holes: 0 }
     }
 
-    /// Writes the texts of `rows` to `numbers`, of so many rows in all.
+    /// Writes the texts of `rows` to the rows `numbers` of the store, which has `total` numbers in all.
     pub(crate) fn put(&mut self, columns: &[StringArray], rows: &[u32], numbers: &[u32], total: usize) {
         self.starts.grow(total, 0);
         for (&row, &number) in rows.iter().zip(numbers) {
@@ -62,11 +62,11 @@ impl Texts {
         }
     }
 
-    /// The place of so many bytes that are written next.
+    /// Returns the position for `length` bytes, which must be written next.
     fn place(&mut self, length: usize) -> u64 {
         let open = &self.pieces[self.open].bytes;
         if open.capacity() - open.len() < length {
-            // A piece whose rows have all gone while it was open.
+            // All rows of the open piece may be gone: then it is freed.
             self.give_back(self.open);
             self.open = self.free.pop().unwrap_or_else(|| {
                 self.pieces.push(Piece::default());
@@ -82,7 +82,7 @@ impl Texts {
         (self.open as u64) << 32 | piece.bytes.len() as u64
     }
 
-    /// Gives the memory of a piece back if it has no rows.
+    /// Frees the memory of a piece if it has no rows.
     fn give_back(&mut self, number: usize) {
         let piece = &mut self.pieces[number];
         if piece.live == 0 {
@@ -103,20 +103,20 @@ impl Texts {
         split(rest).0
     }
 
-    /// The texts of a row, and what lies behind them.
+    /// The texts of a row, and the bytes behind them.
     #[inline]
     fn onwards(&self, row: usize) -> &[u8] {
         let start = self.starts[row];
         &self.pieces[(start >> 32) as usize].bytes[start as u32 as usize..]
     }
 
-    /// How many bytes the texts of a row have.
+    /// The number of bytes of a row's texts.
     fn length(&self, row: usize) -> usize {
         let from = self.onwards(row);
         from.len() - (0..self.columns).fold(from, |rest, _| split(rest).1).len()
     }
 
-    /// Forgets the texts of a row, which is not among the `live` ones any more.
+    /// Forgets the texts of a row, which is no longer among the `live` ones.
     pub(crate) fn remove(&mut self, row: u32, live: &Paged<bool>) {
         let (length, piece) = (self.length(row as usize), (self.starts[row as usize] >> 32) as usize);
         self.pieces[piece].live -= length;
@@ -147,7 +147,7 @@ impl Texts {
     }
 }
 
-/// How many bytes a length takes: seven bits each, the lowest first.
+/// The number of bytes of an encoded length: seven bits each, the lowest first.
 fn length_bytes(length: usize) -> usize {
     (usize::BITS - (length | 1).leading_zeros()).div_ceil(7) as usize
 }
@@ -162,7 +162,7 @@ fn push(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-/// The first text, and what lies behind it.
+/// The first text, and the bytes behind it.
 #[inline]
 fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (mut length, mut shift, mut at) = (0, 0, 0);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of texts, with rows that go in any order.
+        /// Compares with a list of texts, with rows that are removed in any order.
         #[test]
         fn texts_come_back_as_they_were(
             steps in prop::collection::vec((0..400usize, prop::option::of(0..200usize), any::<prop::sample::Index>(), 0..3u8), 1..400),

@@ -1,8 +1,9 @@
-//! State time-to-live: which keys nothing has touched for so long, by the watermark, that they are forgotten.
+//! State time-to-live: finds the keys that no row has touched for the time-to-live, by the watermark, so that they are
+//! forgotten.
 //!
-//! A key waits in a bucket of event time. Once the watermark has passed the bucket the key is looked at: if nothing has
-//! touched it since, it is forgotten, else it waits in a later one. So a row costs a comparison, a key that lives one
-//! look in each time-to-live, and one that expires its removal. A key is forgotten at most a [`BUCKETS`]th of its
+//! A key waits in a bucket of event time. Once the watermark has passed the bucket, the key is checked: if no row has
+//! touched it since, it is forgotten; otherwise it waits in a later bucket. So a row costs a comparison, a live key one
+//! check in each time-to-live, and an expired key its removal. A key is forgotten at most a [`BUCKETS`]th of its
 //! time-to-live later than it could be.
 
 use std::collections::BTreeMap;
@@ -13,12 +14,12 @@ use rivulet_dataflow::{Batch, Context, Reason};
 
 use crate::paged::Paged;
 
-/// Into how many buckets a time-to-live is cut.
+/// The number of buckets in a time-to-live.
 const BUCKETS: i64 = 32;
-/// When a key was touched that is not there.
+/// The time of the last touch for a key that does not exist.
 const NEVER: i64 = i64::MIN;
 
-/// Refuses a row that takes back one which is forgotten: what came of that one stays, and this is counted.
+/// Refuses the retraction of a forgotten row. The results of that row stay; the refusal is counted.
 pub(crate) fn refuse_forgotten(batch: &Batch, row: usize, context: &mut Context<'_>) {
     context.refusals.refuse_row(None, batch, row, Reason::Late, || {
         "the row that it takes back is forgotten\nhint: let state_ttl of the query be longer".into()
@@ -29,16 +30,16 @@ pub(crate) fn refuse_forgotten(batch: &Batch, row: usize, context: &mut Context<
 pub(crate) struct TimeToLive {
     ttl_us: i64,
     bucket_us: i64,
-    /// By key: the latest event time of what touched it.
+    /// By key: the latest event time of a row that touched it.
     touched_us: Paged<i64>,
-    /// By key: whether it is in a bucket. It is in one at most, also if its number is used again.
+    /// By key: whether it is in a bucket. It is in at most one, even if its number is used again.
     waits: Paged<bool>,
     due: BTreeMap<i64, Vec<u32>>,
     watermark_us: i64,
 }
 
 impl TimeToLive {
-    /// No keys, which are to be forgotten after so many microseconds.
+    /// Makes an empty collection, whose keys are to be forgotten after `ttl_us` microseconds.
     pub(crate) fn new(ttl_us: i64) -> Self {
         let bucket_us = (ttl_us / BUCKETS).max(1);
         Self {
@@ -51,7 +52,7 @@ impl TimeToLive {
         }
     }
 
-    /// That rows of these event times have touched these keys.
+    /// Notes that rows of these event times have touched these keys.
     pub(crate) fn touch(&mut self, keys: &[u32], times_us: impl IntoIterator<Item = i64>) {
         for (&key, time_us) in keys.iter().zip(times_us) {
             let at = key as usize;
@@ -70,14 +71,14 @@ impl TimeToLive {
         self.due.entry(expires_us.div_euclid(self.bucket_us)).or_default().push(key);
     }
 
-    /// That a key is gone for another reason; its number may be used again.
+    /// Notes that a key was removed for another reason. Its number may be used again.
     pub(crate) fn remove(&mut self, key: u32) {
         if let Some(touched_us) = self.touched_us.get_mut(key as usize) {
             *touched_us = NEVER;
         }
     }
 
-    /// The keys that are to be forgotten at this watermark; they are here no more.
+    /// Removes the keys that are to be forgotten at this watermark, and returns them.
     pub(crate) fn expired(&mut self, watermark_us: i64) -> Vec<u32> {
         self.watermark_us = self.watermark_us.max(watermark_us);
         let mut looked_at = Vec::new();
@@ -101,9 +102,10 @@ impl TimeToLive {
         looked_at
     }
 
-    /// Rows without those that come too late. Keys without any time-to-live are those of windows, whose rows have the
-    /// last microsecond of theirs as event time: what such a key had is forgotten with its window, and a row that came
-    /// later would begin anew what others have been told. Any other time-to-live promises nothing.
+    /// Refuses the rows that come too late, and returns the others. Only a time-to-live of zero has late rows: its keys
+    /// are those of windows, and their rows have the last microsecond of the window as event time. The state of such a
+    /// key is forgotten with its window, so a later row would begin anew although results have been emitted. With any
+    /// other time-to-live no row is late.
     pub(crate) fn without_late(&self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, ArrowError> {
         let is_late = |&time_us: &i64| time_us < self.watermark_us;
         if self.ttl_us > 0 || !batch.event_time_us.iter().any(is_late) {
@@ -118,12 +120,12 @@ impl TimeToLive {
         batch.filter(&in_time)
     }
 
-    /// The latest event time of what touched a key.
+    /// The latest event time of a row that touched a key.
     pub(crate) fn touched_us(&self, key: u32) -> i64 {
         self.touched_us.get(key as usize).copied().unwrap_or(NEVER)
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub(crate) fn knows(&self, key: u32) -> bool {
         self.touched_us(key) != NEVER
     }
@@ -136,7 +138,7 @@ impl TimeToLive {
     }
 }
 
-/// What `EXPLAIN` says of state that only a time-to-live bounds.
+/// What `EXPLAIN` says about state that only a time-to-live bounds.
 pub(crate) fn state_text(ttl_us: Option<i64>, what: &str) -> String {
     match ttl_us {
         Some(0) => "state: until the window closes".to_owned(),
@@ -145,7 +147,7 @@ pub(crate) fn state_text(ttl_us: Option<i64>, what: &str) -> String {
     }
 }
 
-/// A span of time as `EXPLAIN` shows it: in seconds, or in microseconds where it is less than a millisecond.
+/// A span of time as `EXPLAIN` shows it: in seconds, or in microseconds if it is less than a millisecond.
 pub(crate) fn span_text(span_us: i64) -> String {
     if span_us != 0 && span_us.unsigned_abs() < 1000 {
         format!("{span_us} us")
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against looking at every key at every watermark.
+        /// Compares with a check of every key at every watermark.
         #[test]
         fn a_key_is_forgotten_soon_after_its_time_and_never_before(
             ttl_us in 1i64..200,
@@ -169,7 +171,7 @@ mod tests {
         ) {
             let mut ttl = TimeToLive::new(ttl_us);
             let mut known: BTreeMap<u32, i64> = BTreeMap::new();
-            // A number that is used again waits where its last key did.
+            // A number that is used again waits in the bucket of its previous key.
             let mut latest: BTreeMap<u32, i64> = BTreeMap::new();
             let mut now_us = 0i64;
             for (key, ahead_us, what) in steps {

@@ -23,50 +23,50 @@ use crate::PlanError;
 use crate::aggregate::dense::RowSet;
 use crate::paged::Paged;
 
-/// What a top-n does.
+/// The plan of a top-n.
 #[derive(Clone, Debug)]
 pub struct TopNSpec {
-    /// The columns that come in.
+    /// The columns of the input.
     pub input: SchemaRef,
-    /// The columns by which rows are divided; none: all are one partition.
+    /// The columns by which rows are divided. Without columns, all rows are one partition.
     pub partition: Vec<usize>,
     /// The order within a partition.
     pub order: Vec<SortKey>,
     /// How rows are ranked.
     pub ranking: Ranking,
-    /// Up to which rank rows come out.
+    /// The highest rank of an output row.
     pub limit: usize,
     /// Whether the rank is a further column.
     pub with_rank: bool,
-    /// Whether rows may take back others.
+    /// Whether the input may have retractions.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
-    /// `Some(0)`: its rows are of one window, with the last microsecond of that as event time; it is forgotten when the
-    /// window closes, and rows that come later are refused.
+    /// How long a partition is remembered for which no row comes, in microseconds of event time; `None`: for ever.
+    /// `Some(0)`: its rows are of one window and have the last microsecond of the window as event time. The partition
+    /// is forgotten when the window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 
 impl TopNSpec {
-    /// Whether the rows of a partition come out when its window closes, once and for all.
+    /// Whether the rows of a partition come out when its window closes, and are then final.
     fn is_final(&self) -> bool {
         self.state_ttl_us == Some(0) && !self.input_retracts
     }
 }
 
-/// How the rows of a partition are ranked, from 1 on.
+/// How the rows of a partition are ranked, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranking {
     /// One after the other.
     RowNumber,
-    /// By how many rows the order has before them: rows that it does not tell apart have one rank, and the next ones
-    /// leave as many out.
+    /// By the number of rows that come earlier in the order. Rows that are equal in the order have one rank, and the
+    /// ranks that they would otherwise have had are left out.
     Rank,
-    /// The same without leaving any out.
+    /// The same without leaving out ranks.
     DenseRank,
 }
 
 impl Ranking {
-    /// The name of its function, and of the column with the rank.
+    /// The name of its SQL function, and of the column with the rank.
     pub fn name(self) -> &'static str {
         match self {
             Self::RowNumber => "row_number",
@@ -83,23 +83,23 @@ pub struct SortKey {
     pub column: usize,
     /// Whether the greatest comes first.
     pub descending: bool,
-    /// Whether null comes first, else last, whatever the direction.
+    /// Whether null comes first; otherwise it comes last, whatever the direction.
     pub nulls_first: bool,
 }
 
 /// Keeps the first rows of each partition; see [`TopNSpec`].
 ///
-/// The columns that come out are those that come in and, if wanted, the rank (BIGINT). The result changes: a row that
-/// is not among the first any more is taken back. Where partitions are of windows, and no row that comes in takes back
-/// others, the result does not change: rows come out when their window closes ([`TopN::is_final`]). Rows that the order
-/// does not tell apart are ordered by their content, column by column, so that the result does not depend on which came
-/// first. Of a partition that is forgotten nothing is taken back.
+/// The output columns are those of the input and, if wanted, the rank (BIGINT). The result changes: a row that is no
+/// longer among the first is retracted. If partitions belong to windows and the input has no retractions, the result
+/// does not change: rows come out when their window closes ([`TopN::is_final`]). Rows that are equal in the order are
+/// ordered by their content, column by column, so that the result does not depend on which came first. When a partition
+/// is forgotten, nothing is retracted.
 #[derive(Clone)]
 pub struct TopN {
     plan: Arc<TopNPlan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct TopNPlan {
     spec: TopNSpec,
     keys: KeyPlan,
@@ -116,7 +116,7 @@ impl TopN {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there or cannot be compared, and a limit of none.
+    /// Columns that do not exist or cannot be compared, and a limit of zero.
     pub fn new(spec: TopNSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
         check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
@@ -136,13 +136,13 @@ impl TopN {
         Ok(Self { plan: Arc::new(plan) })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
 
-    /// Whether rows come out once and for all, when the window of their partition closes. Their event time is that of
-    /// the rows that came in.
+    /// Whether output rows come out when the window of their partition closes, and are then final. Their event time is
+    /// that of the input rows.
     pub fn is_final(&self) -> bool {
         self.plan.spec.is_final()
     }
@@ -192,21 +192,21 @@ impl OperatorFactory for TopN {
 
 const STATE: &str = "top-n";
 const STATE_VERSION: u32 = 2;
-/// Columns that a saved row has beside its own: when its partition was touched.
+/// The number of columns that a saved row has beside its own: when its partition was last touched.
 const ADDED: usize = 1;
 
-/// A row that is outside, and its rank; without a column for it always 0.
+/// An emitted row and its rank. The rank is always 0 if there is no column for it.
 type Ranked = (u32, i64);
 
 struct TopNOperator {
     plan: Arc<TopNPlan>,
     index: KeyIndex,
-    /// By partition: its rows in order. Where no row is taken back no more than can come out.
+    /// By partition: its rows in order. If the input has no retractions, only rows that can come out are kept.
     partitions: Paged<SortedRows>,
-    /// By partition: the last row that comes out, once none behind it can; [`NONE`] before.
+    /// By partition: the last row that comes out, once no row behind it can come out; [`NONE`] before.
     last: Paged<u32>,
     store: RowStore,
-    /// Partitions that the batch at hand has changed, and what was outside of each before.
+    /// Partitions that the current batch has changed, and the emitted rows of each before the batch.
     touched: Vec<(u32, Vec<Ranked>)>,
     is_touched: Paged<bool>,
     removed: Vec<u32>,
@@ -249,7 +249,7 @@ impl TopNOperator {
         }
         self.is_touched.grow(self.partitions.len(), false);
         self.last.grow(self.partitions.len(), NONE);
-        // Most rows of a long stream come behind all that are kept, and are not even stored.
+        // Most rows of a long stream come behind all kept rows, and are not even stored.
         let behind = Behind::new(&spec.order, columns).filter(|_| !spec.input_retracts);
         let is_candidate = |row: &u32| {
             let last = self.last[numbers[*row as usize] as usize];
@@ -296,14 +296,14 @@ impl TopNOperator {
         }
     }
 
-    /// How many rows behind `first`, itself among them, the order does not tell apart from it.
+    /// The number of rows from `first` on that are equal to it in the order, including `first`.
     fn peers(&self, kept: &SortedRows, first: usize) -> usize {
         let first_row = kept.get(first);
         let is_behind = |row: u32| compare_keys(&self.plan.spec.order, &self.store, first_row, row).is_lt();
         kept.partition_point(|row| !is_behind(row)) - first
     }
 
-    /// How many of the rows of a partition come out, and whether none that comes behind them would.
+    /// How many of the rows of a partition come out, and whether no further row behind them can come out.
     fn visible(&self, kept: &SortedRows) -> (usize, bool) {
         let limit = self.plan.spec.limit;
         match self.plan.spec.ranking {
@@ -321,7 +321,7 @@ impl TopNOperator {
         }
     }
 
-    /// What of a partition is to be outside.
+    /// The rows of a partition that should be in the output, with their ranks.
     fn outside(&self, kept: &SortedRows) -> Vec<Ranked> {
         let spec = &self.plan.spec;
         let rows = self.visible(kept).0;
@@ -345,7 +345,7 @@ impl TopNOperator {
         outside
     }
 
-    /// Removes what can never come out, and remembers the last row that does.
+    /// Removes rows that can never come out, and remembers the last row that does.
     fn trim(&mut self, partition: u32) {
         let (rows, is_full) = self.visible(&self.partitions[partition as usize]);
         let kept = &mut self.partitions[partition as usize];
@@ -355,7 +355,7 @@ impl TopNOperator {
         self.last[partition as usize] = if is_full { kept.get(rows - 1) } else { NONE };
     }
 
-    /// Keeps of the partitions that have changed what comes out at the end.
+    /// In the partitions that have changed, keeps only the rows that can come out at the end.
     fn keep(&mut self) {
         for (partition, _) in std::mem::take(&mut self.touched) {
             self.trim(partition);
@@ -364,7 +364,7 @@ impl TopNOperator {
         self.removed.drain(..).for_each(|row| self.store.remove(row));
     }
 
-    /// Emits what has changed outside.
+    /// Emits the changes of the result.
     fn give(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let touched = std::mem::take(&mut self.touched);
@@ -393,7 +393,8 @@ impl TopNOperator {
         Ok(())
     }
 
-    /// Forgets partitions that nothing has touched for long, and emits the rows of those whose window closes.
+    /// Forgets partitions that no row has touched for the time-to-live, and emits the rows of those whose window
+    /// closes.
     fn forget(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
         if self.plan.spec.is_final() {
@@ -453,7 +454,7 @@ impl StateByKey for TopNRows<'_> {
     }
 }
 
-/// Both without what they have in common at the beginning and at the end: mostly a row among many has come or gone.
+/// Returns both without their common beginning and end: mostly one row among many has come or gone.
 fn without_common_ends<'a>(one: &'a [Ranked], other: &'a [Ranked]) -> (&'a [Ranked], &'a [Ranked]) {
     let begin = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let (one, other) = (&one[begin..], &other[begin..]);
@@ -496,7 +497,7 @@ impl Operator for TopNOperator {
         self.store.add(saved.columns, &all, |row| saved.times(row), &mut rows)?;
         let mut partitions: Vec<(u32, u32)> = numbers.iter().copied().zip(rows).collect();
         if let Some(ttl) = &mut self.ttl {
-            // Of state that was saved without a time-to-live the rows' own times are known.
+            // For state that was saved without a time-to-live, the event times of the rows are used.
             ttl.touch(&numbers, (0..saved.len()).map(|row| saved.number(0, row).max(saved.times(row).0)));
         }
         partitions.sort_unstable();

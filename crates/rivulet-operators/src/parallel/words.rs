@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, AsArray, BooleanArray, make_array
 use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Float32Type, Float64Type, Int8Type, UInt8Type, UInt16Type, UInt32Type};
 
-/// How the values of a type become words.
+/// The width of a value of a type whose values fit a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Bit,
@@ -21,8 +21,8 @@ pub(crate) fn width_of(data_type: &DataType) -> Option<Width> {
     }
 }
 
-/// The values of a column whose type has a [`Width`], in whose order words as signed integers are (of integers and
-/// times; of others equality is kept). What is behind a null is anything.
+/// The values of a column whose type has a [`Width`]. As signed integers, the words of integers and times have the
+/// order of the values; the words of other types only keep equality. The word of a null is undefined.
 pub(crate) fn words_of(column: &dyn Array) -> ScalarBuffer<u64> {
     match column.data_type() {
         DataType::Boolean => column.as_boolean().values().iter().map(u64::from).collect(),
@@ -44,7 +44,7 @@ pub(crate) fn words_of(column: &dyn Array) -> ScalarBuffer<u64> {
     }
 }
 
-/// The same with one NaN and one zero, so that words are equal where SQL says that values are.
+/// The same with one NaN and one zero, so that words are equal if SQL says that the values are.
 pub(crate) fn key_words_of(column: &dyn Array) -> ScalarBuffer<u64> {
     use rivulet_dataflow::canonical_float;
     match column.data_type() {
@@ -60,7 +60,7 @@ pub(crate) fn key_words_of(column: &dyn Array) -> ScalarBuffer<u64> {
     }
 }
 
-/// A column of this type from words that [`words_of`] gave.
+/// Makes a column of this type from words that [`words_of`] returned.
 pub(crate) fn column_of(data_type: &DataType, words: Vec<u64>, nulls: Option<NullBuffer>) -> ArrayRef {
     let rows = words.len();
     let buffer = match width_of(data_type) {

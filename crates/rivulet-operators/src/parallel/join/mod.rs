@@ -1,8 +1,8 @@
 //! Joins of two inputs on equal keys.
 //!
-//! Both sides keep their rows ([`side`]) under numbers of keys that they share, so a row costs one look-up, for finding
-//! partners and for being found. Only columns that somebody needs are kept. [`operator`] finds pairs, [`state`] exports
-//! and imports.
+//! Both sides keep their rows ([`side`]) under numbers of keys that they share, so one look-up serves a row to find
+//! partners and to be found by them. Only columns that are needed are kept. [`operator`] finds pairs, [`state`] exports
+//! and imports state.
 
 mod operator;
 mod side;
@@ -26,26 +26,27 @@ use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 use crate::PlanError;
 use crate::expression::{Expressions, is_condition};
 
-/// What a join does.
+/// The plan of a join.
 #[derive(Clone, Debug)]
 pub struct KeyedJoinSpec {
     /// The columns of input 0.
     pub left: SchemaRef,
     /// The columns of input 1.
     pub right: SchemaRef,
-    /// Which columns must be equal, left and right. None: every row meets every other. Null is equal to nothing, unless
-    /// [`KeyedJoin::with_equal_nulls`] says so.
+    /// The columns that must be equal, left and right. Without columns, every row meets every other. Null is equal to
+    /// nothing, unless [`KeyedJoin::with_equal_nulls`] says so.
     pub keys: Vec<(usize, usize)>,
     /// Which rows come out.
     pub kind: KeyedJoinKind,
-    /// What else must be true, over the columns of left and then right.
+    /// A further condition on pairs, over the columns of left and then right.
     pub residual: Option<Arc<dyn PhysicalExpr>>,
-    /// From when on rows of a side can meet no new row.
+    /// The time after which rows of a side can meet no new row.
     pub expiry: [Option<Expiry>; 2],
-    /// How long after its own event time a row is remembered, by the watermark, of a side that has no expiry, in
+    /// For a side without expiry: how long after its own event time a row is remembered, by the watermark, in
     /// microseconds; `None`: for ever.
     pub state_ttl_us: Option<i64>,
-    /// Which columns come out, as places among those of left and then right; of semi and anti joins, left only.
+    /// The output columns, as indices of the columns of left and then right. Semi and anti joins have only columns of
+    /// left.
     pub output: Vec<usize>,
 }
 
@@ -54,15 +55,15 @@ pub struct KeyedJoinSpec {
 pub enum KeyedJoinKind {
     /// Pairs.
     Inner,
-    /// Pairs, and rows of the left without partner.
+    /// Pairs, and rows of the left side without partner.
     Left,
-    /// Pairs, and rows of the right without partner.
+    /// Pairs, and rows of the right side without partner.
     Right,
     /// Pairs, and rows of both sides without partner.
     Full,
-    /// Rows of the left with a partner.
+    /// Rows of the left side with a partner.
     LeftSemi,
-    /// Rows of the left without one.
+    /// Rows of the left side without partner.
     LeftAnti,
 }
 
@@ -71,39 +72,38 @@ pub enum KeyedJoinKind {
 pub struct Expiry {
     /// A column of times of its side.
     pub column: usize,
-    /// A row is not needed any more when the watermark is greater than the column's value and this, in microseconds.
+    /// In microseconds. The row is no longer needed when the watermark is greater than the column's value plus this.
     pub after_us: i64,
 }
 
 /// Joins rows of two inputs; see [`KeyedJoinSpec`].
 ///
-/// A pair has the later event time of its two rows. A row without partner comes out of an outer or anti join when it
-/// expires, with the moment of its expiry as event time, and is then final. Where rows of its side never expire it
-/// comes out at once, with its own event time, and is taken back when a partner comes.
+/// A pair has the later event time of its two rows. In an outer or anti join, a row without partner comes out when it
+/// expires, with the time of its expiry as event time, and is then final. If rows of its side never expire, it comes
+/// out at once, with its own event time, and is retracted when a partner comes.
 ///
-/// A row that is forgotten because of [`KeyedJoinSpec::state_ttl_us`] meets no later row; what it gave is not taken
-/// back. Where rows expire by their condition, one that comes late may have lost partners already: it is refused, if it
-/// is known what late is ([`KeyedJoin::with_lateness`]).
+/// A row that is forgotten because of [`KeyedJoinSpec::state_ttl_us`] meets no later row; its results are not
+/// retracted. If rows expire by their condition, the partners of a late row may be forgotten already. So a late row is
+/// refused, if it is known what late is ([`KeyedJoin::with_lateness`]).
 #[derive(Clone)]
 pub struct KeyedJoin {
     plan: Arc<JoinPlan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct JoinPlan {
     spec: KeyedJoinSpec,
     keys: [KeyPlan; 2],
-    /// The columns that are kept of each side.
+    /// The columns of each side that are kept.
     kept: [Vec<usize>; 2],
-    /// The residual over those of its columns that it looks at, and which these are: side, and place among the kept
-    /// ones.
+    /// The residual over the columns that it uses, and for each of these its side and its index among the kept columns.
     residual: Option<(Expressions, Vec<(usize, usize)>)>,
-    /// Where the output's columns come from, likewise.
+    /// For each output column, its side and its index among the kept columns.
     columns: Vec<(usize, usize)>,
     output: SchemaRef,
-    /// A row of a side is late when the watermark is greater than this.
+    /// A row of a side is late when the watermark is greater than the time that this gives.
     late: [Option<Expiry>; 2],
-    /// No partner of a side's row expires before this.
+    /// No partner of a side's row expires before the time that this gives.
     reach: [Option<Expiry>; 2],
     /// Whether null is equal to null.
     nulls_are_equal: bool,
@@ -113,8 +113,8 @@ impl KeyedJoin {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there, keys of different types, an expiry by a column without times, a residual that is no
-    /// condition.
+    /// Columns that do not exist, keys of different types, an expiry by a column without times, a residual that is not
+    /// a condition.
     pub fn new(spec: KeyedJoinSpec) -> Result<Self, PlanError> {
         check_columns(&spec.left, spec.keys.iter().map(|key| key.0), "the left key")?;
         check_columns(&spec.right, spec.keys.iter().map(|key| key.1), "the right key")?;
@@ -178,8 +178,8 @@ impl KeyedJoin {
         Ok(Self { plan: Arc::new(plan) })
     }
 
-    /// With what is known of the times of each side's rows: one that comes when the watermark is greater than its
-    /// column's value and `after_us` is late.
+    /// Says when rows of a side are late: if they come when the watermark is greater than their column's value plus
+    /// `after_us`.
     ///
     /// # Errors
     /// Columns that hold no times.
@@ -196,8 +196,8 @@ impl KeyedJoin {
         Ok(self)
     }
 
-    /// With what the condition says of those that a side's rows can meet: they expire no earlier than at its column's
-    /// value and `after_us`. So a row need not look at all that are kept of its key.
+    /// Says which rows a side's rows can meet, according to the condition: rows that expire no earlier than at their
+    /// column's value plus `after_us`. So a row need not look at all rows that are kept for its key.
     ///
     /// # Errors
     /// Columns that hold no times.
@@ -208,14 +208,14 @@ impl KeyedJoin {
             }
         }
         if let Some(plan) = Arc::get_mut(&mut self.plan) {
-            // What expires for another reason than the condition says nothing of whom it meets.
+            // If a side's rows do not expire by the condition, their expiry does not say which rows they can meet.
             let expiry = plan.spec.expiry;
             plan.reach = [expiry[1].and(reach[0]), expiry[0].and(reach[1])];
         }
         Ok(self)
     }
 
-    /// With nulls of keys that are equal to each other.
+    /// Makes nulls in keys equal to each other.
     #[must_use]
     pub fn with_equal_nulls(mut self) -> Self {
         if let Some(plan) = Arc::get_mut(&mut self.plan) {
@@ -224,7 +224,7 @@ impl KeyedJoin {
         self
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
@@ -275,7 +275,7 @@ impl JoinPlan {
                 Some((expressions, used.iter().map(|&column| place(column)).collect()))
             }
         };
-        // Both sides share the numbers of keys, so they are looked up in one form.
+        // Both sides share the numbers of keys, so their keys are looked up in one form.
         let keys = KeyPlan::pair(
             &spec.left,
             &spec.keys.iter().map(|key| key.0).collect::<Vec<_>>(),
@@ -288,18 +288,18 @@ impl JoinPlan {
         Ok(plan)
     }
 
-    /// Empty stores for both sides.
+    /// Makes empty stores for both sides.
     fn stores(&self) -> Result<[RowStore; 2], PlanError> {
         Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
     }
 
-    /// Whether a row has no partner because a column of its key is null.
+    /// Whether a row cannot have a partner because a column of its key is null.
     fn is_alone(&self, keys: &[&ArrayRef], row: usize) -> bool {
         !self.nulls_are_equal && keys.iter().any(|column| column.is_null(row))
     }
 
-    /// When a row of a side is needed no more, of which `time_us` gives the value of a column, and [`i64::MAX`] if that
-    /// is never.
+    /// The time at which a row of a side is no longer needed; [`i64::MAX`] for never. `time_us` returns the value of a
+    /// column of the row.
     fn expires_us(&self, side: usize, event_time_us: i64, time_us: impl FnOnce(usize) -> Option<i64>) -> i64 {
         let (time_us, after_us) = match (self.spec.expiry[side], self.spec.state_ttl_us) {
             (Some(expiry), _) => (time_us(expiry.column), expiry.after_us),
@@ -309,7 +309,7 @@ impl JoinPlan {
         time_us.map_or(i64::MAX, |time_us| time_us.saturating_add(after_us))
     }
 
-    /// Whether rows of a side come out without partner.
+    /// Whether rows of a side come out if they have no partner.
     fn pads(&self, side: usize) -> bool {
         match self.spec.kind {
             KeyedJoinKind::Inner | KeyedJoinKind::LeftSemi => false,

@@ -1,8 +1,8 @@
-//! Finds pairs, and says which rows have none.
+//! Finds pairs, and rows that have no partner.
 //!
-//! The rows of a batch are of one side, so they do not meet each other: their partners are found first, a chunk of
-//! pairs at a time, and the residual decides over a chunk at once. What comes out is a list of pairs of row numbers,
-//! and becomes columns in one go.
+//! The rows of a batch are of one side, so they do not meet each other. Their partners are found first, a chunk of
+//! pairs at a time, and the residual decides on a chunk at once. The output is a list of pairs of row numbers, which
+//! becomes columns in one step.
 
 use std::sync::Arc;
 
@@ -18,16 +18,18 @@ use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 use crate::parallel::time_to_live::refuse_forgotten;
 
-/// Buckets of expiry, where rows without partner come out when they expire, and where nobody sees when they go.
+/// Buckets of expiry, in microseconds: exact ones if rows without partner come out when they expire, rough ones if the
+/// output does not depend on when rows are forgotten.
 const EXACT_BUCKET_US: i64 = 1 << 16;
 const ROUGH_BUCKET_US: i64 = 1 << 17;
 
-/// Where nobody sees when they go, for each row that came so many that have expired are forgotten, and some more: more
-/// than come, so that all go, and not those of a whole bucket at once, for which others would wait.
+/// If the output does not depend on when rows are forgotten: for each row that came, this many expired rows are
+/// forgotten, and [`FORGOTTEN_MIN`] more. That is more than come, so that all expired rows go. It is not a whole bucket
+/// at once, for which other work would wait.
 const FORGOTTEN_A_ROW: usize = 2;
 const FORGOTTEN_MIN: usize = 8192;
 
-/// How many pairs of a batch are looked at before others have a turn and it is seen whether there is room for more.
+/// How many pairs of a batch are processed before other work has a turn and the room for more output is checked.
 const PAIRS_AT_ONCE: usize = 8 * OUTPUT_ROWS;
 
 pub(super) struct JoinOperator {
@@ -40,43 +42,43 @@ pub(super) struct JoinOperator {
     arrived_rows: usize,
     keys: BatchKeys,
     output: Output,
-    /// The batch at hand, of which more pairs come.
+    /// The current batch, if more of its pairs are to come.
     unfinished: Option<Unfinished>,
 }
 
-/// A batch of which not all partners have been found.
+/// A batch whose partners have not all been found.
 struct Unfinished {
     side: usize,
     arrived: Vec<Arrived>,
-    /// The row whose partners are being found, and the next one; [`NONE`] if all of them have been.
+    /// The row whose partners are being found, and its next partner; [`NONE`] if all have been found.
     at: usize,
     partner: u32,
     /// Rows that are not kept.
     removed: Vec<u32>,
-    /// Keys that may have no row any more.
+    /// Keys that may have no rows any more.
     doubtful: Vec<u32>,
 }
 
-/// Rows to come out: numbers of a left and a right row, and whether they are taken back.
+/// Output rows: numbers of a left and a right row, and whether they are retractions.
 #[derive(Default)]
 struct Output {
     rows: [Vec<u32>; 2],
     retracts: Vec<bool>,
-    /// Whether any is.
+    /// Whether any row is a retraction.
     any_retracts: bool,
     event_times_us: Vec<i64>,
     arrivals_us: Vec<i64>,
 }
 
-/// A row of the batch at hand.
+/// A row of the current batch.
 struct Arrived {
-    /// Its number in the store: of a row that is taken back, that of the equal one that was there.
+    /// Its number in the store. For a retraction, the number of the equal row that it retracts.
     row: u32,
     key: u32,
     retracts: bool,
-    /// How many partners it has.
+    /// The number of its partners.
     partners: u32,
-    /// Partners are needed at this watermark at least.
+    /// Its partners are rows that are still needed at this watermark.
     from_us: i64,
 }
 
@@ -103,7 +105,7 @@ impl JoinOperator {
         }
     }
 
-    /// Whether rows of a side come out without partner only when they expire.
+    /// Whether rows of a side that have no partner come out only when they expire.
     fn defers(&self, side: usize) -> bool {
         self.plan.spec.expiry[side].is_some()
     }
@@ -115,7 +117,7 @@ impl JoinOperator {
         let key_columns: Vec<&ArrayRef> = plan.keys[side].places().iter().map(|&key| batch.column(key)).collect();
         let has_null = |row: usize| plan.is_alone(&key_columns, row);
         let any_null = !plan.nulls_are_equal && key_columns.iter().any(|column| column.null_count() > 0);
-        // A row with null in its key has no partner: it matters only where such rows come out.
+        // A row with null in its key has no partner. It matters only if such rows come out.
         let is_late = self.late_rows(side, batch, context);
         let matters = |row: usize| !any_null || plan.pads(side) || !has_null(row);
         let all: Vec<u32> = (0..batch.rows() as u32)
@@ -171,7 +173,7 @@ impl JoinOperator {
             let known = self.sides[side].find_equal(row);
             self.sides[side].store.remove(row);
             doubtful.push(key);
-            // A row that is not known is forgotten; what it gave is final.
+            // The retracted row is not known: it is forgotten, and its results are final.
             let Some(known) = known else {
                 refuse_forgotten(batch, at as usize, context);
                 continue;
@@ -186,7 +188,7 @@ impl JoinOperator {
         self.continue_batch(context)
     }
 
-    /// Finds partners of the batch at hand, and once all are found, says what has none.
+    /// Finds partners of the current batch. Once all are found, emits rows that have none.
     fn continue_batch(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let Some(mut unfinished) = self.unfinished.take() else { return Ok(()) };
         if self.find_partners(&mut unfinished, context)? {
@@ -209,7 +211,8 @@ impl JoinOperator {
                 self.give_alone(side, one.row, one.retracts, None, context)?;
             }
         }
-        // What expired before it came though it was not late, and comes out for it.
+        // These rows had expired before they came although they were not late. They come out now if they have no
+        // partner.
         removed.sort_unstable();
         removed.dedup();
         for &row in &removed {
@@ -236,17 +239,17 @@ impl JoinOperator {
         Ok(())
     }
 
-    /// Makes room for the keys that are known.
+    /// Makes room for all numbers of keys.
     pub(super) fn grow(&mut self) {
         self.heads.grow(self.index.numbers(), [NONE; 2]);
     }
 
-    /// The rows that come behind the watermark, which are refused; `None`: none.
+    /// Refuses the rows that come too late and returns which they are; `None` if there are none.
     fn late_rows(&self, side: usize, batch: &Batch, context: &mut Context<'_>) -> Option<BooleanBuffer> {
         let Expiry { column, after_us } = self.plan.late[side]?;
         let column = batch.column(column).as_primitive::<TimestampMicrosecondType>();
         let limit_us = self.watermark_us.saturating_sub(after_us);
-        // A pass over the bare values decides for nearly every batch.
+        // A pass over the values alone suffices for nearly every batch.
         if self.watermark_us == i64::MIN || column.values().iter().all(|&time_us| time_us >= limit_us) {
             return None;
         }
@@ -261,8 +264,8 @@ impl JoinOperator {
         Some(late)
     }
 
-    /// Reads what the rows of these keys are about to look at. The processor does so for many of them at once; later,
-    /// with decisions in between, it would wait for the memory of each.
+    /// Reads the memory that the rows of these keys need next. The processor does so for many rows at once. Later, with
+    /// decisions in between, it would wait for the memory of each row.
     fn touch(&self, keys: &[u32]) {
         let read = |side: usize, row: u32| self.sides[side].rows.get(row as usize).map_or(0, |row| row.matches);
         let heads = |key: u32| self.heads.get(key as usize).copied().unwrap_or([NONE; 2]);
@@ -274,20 +277,21 @@ impl JoinOperator {
         std::hint::black_box(first ^ rows);
     }
 
-    /// The newest partner of a row; [`NONE`] without any.
+    /// The newest partner of a row; [`NONE`] if it has none.
     fn first_partner(&self, side: usize, row: Option<&Arrived>) -> u32 {
         row.filter(|row| row.key != NONE).map_or(NONE, |row| self.heads[row.key as usize][1 - side])
     }
 
-    /// Finds partners of rows, gives the pairs, and what changes for the partners; whether that were all.
+    /// Finds partners of rows, and emits the pairs and the changes for the partners. Returns whether all partners have
+    /// been found.
     fn find_partners(&mut self, batch: &mut Unfinished, context: &mut Context<'_>) -> Result<bool, OperatorError> {
         let side = batch.side;
         let mut left = PAIRS_AT_ONCE;
-        // Places in `arrived`, and partners.
+        // Indices of `arrived`, and partners.
         let mut pairs: Vec<(u32, u32)> = Vec::with_capacity(OUTPUT_ROWS);
         while batch.at < batch.arrived.len() {
             let from_us = batch.arrived[batch.at].from_us;
-            // Rows that have long been waiting for others lie behind those that this one can meet.
+            // Rows that expire too early for this row lie behind those that it can meet.
             while batch.partner != NONE && self.sides[1 - side].reaches(batch.partner, from_us) {
                 if left == 0 {
                     self.take_pairs(side, &mut batch.arrived, &mut pairs, context)?;
@@ -328,7 +332,7 @@ impl JoinOperator {
             if has_changed {
                 match plan.spec.kind {
                     KeyedJoinKind::LeftSemi => {
-                        // Where rows expire they are final, and come out with the later time of the pair.
+                        // If rows expire, they are final, and come out with the later event time of the pair.
                         let time_us = self.defers(other).then(|| self.pair_times(side, row, partner)[0]);
                         self.give_alone(other, partner, retracts, time_us, context)?;
                     }
@@ -363,7 +367,7 @@ impl JoinOperator {
         [one[0].max(other[0]), one[1].max(other[1])]
     }
 
-    /// Leaves the pairs for which the residual is true.
+    /// Keeps only the pairs for which the residual is true.
     fn filter_pairs(
         &self,
         side: usize,
@@ -384,7 +388,8 @@ impl JoinOperator {
             .collect::<Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(pairs.len()));
         let columns = RecordBatch::try_new_with_options(residual.input_schema().clone(), columns, &options)?;
-        // The event time of a row says which pair it is: a pair on which the residual fails is refused and missing.
+        // The event time of a row holds the number of its pair, because a pair on which the residual fails is refused
+        // and missing afterwards.
         let numbers = (0..pairs.len() as i64).collect();
         let arrivals = vec![context.now_us; pairs.len()].into();
         let batch = Batch::new(vec![0; pairs.len()].into(), numbers, arrivals, columns);
@@ -405,7 +410,7 @@ impl JoinOperator {
         Ok(())
     }
 
-    /// Gives a row without partner, with its own event time unless another is given.
+    /// Emits a row without partner, with its own event time unless another is given.
     fn give_alone(
         &mut self,
         side: usize,
@@ -425,7 +430,7 @@ impl JoinOperator {
         if self.output.retracts.len() >= OUTPUT_ROWS { self.emit(context) } else { Ok(()) }
     }
 
-    /// Emits what is in the list.
+    /// Emits the collected output rows.
     fn emit(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let output = &mut self.output;
         let rows = output.retracts.len();
@@ -476,7 +481,7 @@ impl JoinOperator {
         Ok(())
     }
 
-    /// Forgets rows that have expired, and keys of which they were the last.
+    /// Forgets expired rows, and keys whose last row was among them.
     fn drop_rows(&mut self, side: usize, rows: &[u32]) {
         for &row in rows {
             let key = self.sides[side].rows[row as usize].key;
@@ -515,7 +520,7 @@ impl Operator for JoinOperator {
         element: Element,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
-        // Who did not ask for all of a batch gets it before anything else.
+        // The rest of an unfinished batch is processed before anything else.
         while self.unfinished.is_some() {
             self.continue_batch(context)?;
         }

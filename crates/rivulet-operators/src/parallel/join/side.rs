@@ -1,5 +1,5 @@
-//! One side of a join: its rows, in lists by key (whose [`Heads`] both sides have side by side), in buckets by expiry,
-//! and, once one has been taken back, by content.
+//! One side of a join: its rows, in lists by key (whose [`Heads`] hold both sides next to each other), in buckets by
+//! expiry, and, after the first retraction, by content.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,11 @@ use crate::paged::Paged;
 use crate::parallel::keys::NONE;
 use crate::parallel::rows::RowStore;
 
-/// By key: the first row of each side, [`NONE`] without one. A row that comes looks at both, which are one line of
-/// memory.
+/// By key: the first row of each side, [`NONE`] if it has none. A new row reads both, which are in one cache line.
 pub(super) type Heads = Paged<[u32; 2]>;
 
 pub(super) struct Side {
-    /// Which of the two it is.
+    /// The number of the side: 0 or 1.
     number: usize,
     pub(super) store: RowStore,
     /// By row.
@@ -23,9 +22,9 @@ pub(super) struct Side {
     /// Rows by the bucket of their expiry.
     due: BTreeMap<i64, Vec<u32>>,
     bucket_us: i64,
-    /// Whether a row has gone before its expiry, so that its number may wait twice.
+    /// Whether a row was unlinked before its expiry, so that its number may be in the buckets twice.
     waits_twice: bool,
-    /// Rows by content, from the first that is taken back on.
+    /// Rows by content. It is built for the first retraction.
     by_content: Option<HashTable<u32>>,
     hasher: RandomState,
 }
@@ -36,17 +35,17 @@ pub(super) struct SideRow {
     pub(super) key: u32,
     next: u32,
     previous: u32,
-    /// How many rows of the other side it has met that are still there.
+    /// How many rows of the other side it has met that still exist.
     pub(super) matches: u32,
-    /// The last watermark at which it is needed.
+    /// The last watermark at which the row is needed.
     pub(super) expires_us: i64,
-    /// The latest at which it or any row behind it in the list of its key was needed when it was linked: who needs
-    /// later ones need not look further.
+    /// The greatest `expires_us` of this row and the rows behind it in the list of its key, as of when it was linked. A
+    /// search for rows that expire later can stop here.
     reach_us: i64,
 }
 
 impl Side {
-    /// An empty side, 0 or 1; expiry is by buckets of so many microseconds.
+    /// Makes an empty side, 0 or 1; `bucket_us` is the length of the buckets of expiry.
     pub(super) fn new(number: usize, store: RowStore, bucket_us: i64) -> Self {
         Self {
             number,
@@ -60,7 +59,7 @@ impl Side {
         }
     }
 
-    /// The row behind another of its key.
+    /// The row behind this one in the list of its key.
     #[inline]
     pub(super) fn next(&self, row: u32) -> u32 {
         self.rows[row as usize].next
@@ -77,7 +76,7 @@ impl Side {
         self.rows[row as usize].expires_us != UNLINKED
     }
 
-    /// Links a row that has been added to the store. One that does not wait for its expiry is unlinked before anything
+    /// Links a row that was added to the store. A row that does not wait for its expiry is unlinked before anything
     /// else expires.
     pub(super) fn link(&mut self, heads: &mut Heads, row: u32, key: u32, expires_us: i64, waits: bool) {
         if row as usize >= self.rows.len() {
@@ -110,7 +109,7 @@ impl Side {
         self.unlink(heads, row);
     }
 
-    /// Takes a row out of all lists; it stays in the store until [`RowStore::remove`].
+    /// Removes a row from all lists. It stays in the store until [`RowStore::remove`].
     pub(super) fn unlink(&mut self, heads: &mut Heads, row: u32) {
         let SideRow { key, next, previous, .. } = self.rows[row as usize];
         if next != NONE {
@@ -129,13 +128,13 @@ impl Side {
         }
     }
 
-    /// A row that is linked and has the content of `pattern`, which is in the store but not linked.
+    /// Finds a linked row with the content of `pattern`, which is in the store but not linked.
     pub(super) fn find_equal(&mut self, pattern: u32) -> Option<u32> {
         let (store, rows, hasher) = (&self.store, &self.rows, &self.hasher);
         let index = self.by_content.get_or_insert_with(|| {
             let mut index = HashTable::new();
             for row in store.live() {
-                // Rows that are in the store only as patterns, or new, are not linked.
+                // Rows that are new, or are in the store only as patterns, are not linked.
                 if rows.get(row as usize).is_some_and(|linked| linked.expires_us != UNLINKED) && row != pattern {
                     index.insert_unique(store.hash(row, hasher), row, |&row| store.hash(row, hasher));
                 }
@@ -145,7 +144,7 @@ impl Side {
         index.find(store.hash(pattern, hasher), |&row| store.compare_content(row, pattern).is_eq()).copied()
     }
 
-    /// The rows that have expired at this watermark, which stay linked. Where not `exactly`, some may be left for
+    /// Returns the rows that have expired at this watermark; they stay linked. If not `exactly`, some may be left for
     /// later, and about `rows_max` are looked at.
     pub(super) fn expired(&mut self, watermark_us: i64, exactly: bool, rows_max: usize) -> Vec<u32> {
         let mut expired = Vec::new();
@@ -186,7 +185,7 @@ impl Side {
                     true => waiting.push(row),
                 }
             }
-            // Of a whole bucket, those that expire with its last microsecond.
+            // In a bucket that is over, these are the rows that expire with its last microsecond.
             let has_waiting = !waiting.is_empty();
             if has_waiting {
                 self.due.entry(bucket).or_default().append(&mut waiting);

@@ -1,8 +1,7 @@
 //! Export and import of joins.
 //!
 //! A row of a frame is a row of a side: `slot`, `key_group`, `side` (0 left, 1 right), `event_time_us`, `arrival_us`,
-//! `matches`, `watermark_us`, then the kept columns of left and those of right, of which those of the other side are
-//! null.
+//! `matches`, `watermark_us`, then the kept columns of left and those of right. The columns of the other side are null.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ use crate::parallel::keys::{BatchKeys, NONE};
 
 const OPERATOR: &str = "keyed join";
 const VERSION: u32 = 1;
-/// Columns before those of the sides.
+/// The number of columns before those of the sides.
 const LEADING: usize = 7;
 
 fn schema(plan: &JoinPlan) -> SchemaRef {
@@ -51,7 +50,7 @@ fn schema(plan: &JoinPlan) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(leading.chain(kept).collect::<Vec<_>>(), metadata))
 }
 
-/// The keys of the rows of a frame, each from the columns of its side.
+/// The keys of the rows of a frame, each taken from the columns of its side.
 pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
     if frame.rows.schema() != schema(plan) {
         return None;
@@ -70,7 +69,7 @@ pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>>
 /// The rows of both sides of a join.
 pub(super) struct ExportedRows<'a> {
     operator: &'a JoinOperator,
-    /// By row, its side and its number there: first all of the left side.
+    /// For each row, its side and its number there. All rows of the left side come first.
     places: Vec<(usize, u32)>,
     hashes: Vec<u16>,
 }

@@ -1,8 +1,8 @@
-//! Rows in any order, which may be taken back: a row comes out at once, and results that change are taken back.
+//! Rows in any order, which may be retracted: a row comes out at once, and changed results are retracted.
 //!
-//! All rows of a partition are kept in order. A change in the middle is felt by the rows behind it, as far as frames
-//! reach; only those are computed again, and only results that differ come out. A range, whose reach is not known by
-//! rows, is computed again over the whole partition.
+//! All rows of a partition are kept in order. A change in the middle affects the rows behind it, as far as frames
+//! reach. Only these rows are computed again, and only results that differ come out. If the frame is a range, its reach
+//! in rows is not known, so the whole partition is computed again.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct ChangingOperator {
     plan: Arc<OverPlan>,
     index: KeyIndex,
     store: RowStore,
-    /// Results that are outside, and by row which is its own.
+    /// The emitted results, and for each row the number of its result.
     results: RowStore,
     result_of: Paged<u32>,
     /// By partition: its rows in order.
@@ -39,7 +39,7 @@ pub(super) struct ChangingOperator {
     keys: BatchKeys,
 }
 
-/// What a batch has changed in a partition: everything but the first rows and the last.
+/// The rows that a batch has changed in a partition: all but the first `first_rows` and the last `last_rows`.
 #[derive(Clone, Copy)]
 struct Change {
     partition: u32,
@@ -79,7 +79,7 @@ impl ChangingOperator {
         self.result_of.grow(self.store.numbers(), NONE);
         let mut changes: Vec<Change> = Vec::new();
         let mut change_of = vec![NONE; self.partitions.len()];
-        // Rows to be removed, and the results to be taken back of rows.
+        // Rows to be removed, and rows whose results are to be retracted.
         let (mut removed, mut gone) = (Vec::new(), Vec::new());
         for (at, (&partition, &row)) in partitions.iter().zip(&rows).enumerate() {
             let known = &mut self.partitions[partition as usize];
@@ -130,7 +130,7 @@ impl ChangingOperator {
         Ok(())
     }
 
-    /// Computes again what has changed, and gives it. `gone` are rows that have been taken back, with their results.
+    /// Computes changed results again, and emits them. `gone` are retracted rows, with their results.
     fn compute(
         &mut self,
         changes: &[Change],
@@ -138,7 +138,7 @@ impl ChangingOperator {
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
-        // The rows that frames need, and from where to where results may have changed.
+        // The rows that frames need, and for each whether its result may have changed.
         let mut rows: Vec<u32> = Vec::new();
         let mut wanted: Vec<bool> = Vec::new();
         let mut starts: Vec<usize> = Vec::new();
@@ -160,7 +160,7 @@ impl ChangingOperator {
         let (entries, kept) = plan.entries(&self.store, &rows, context)?;
         let mut totals = plan.groups.states();
         totals.grow(&plan.groups, kept.len());
-        // Rows on which an expression failed are missing in `kept`.
+        // Rows on which an expression failed are not in `kept`.
         let mut places = Vec::with_capacity(kept.len());
         let mut next = 0;
         for &row in &kept {
@@ -218,7 +218,7 @@ impl ChangingOperator {
             }
             if let Ok(why) = failed.binary_search_by_key(&at, |failed| failed.0) {
                 let batch = self.batch(&[(row, result)])?;
-                // The result is null: it must not take the row, and the results beside it, from anybody.
+                // The result is null: the row, and the results beside it, must not be lost.
                 context.refusals.refuse_row(None, &batch, 0, Reason::Expression, || failed[why].1.to_owned());
             }
             self.result_of[row as usize] = result;
@@ -248,7 +248,7 @@ impl ChangingOperator {
         ))
     }
 
-    /// Forgets partitions that nothing has touched for long.
+    /// Forgets partitions that no row has touched for the time-to-live.
     fn forget(&mut self, watermark_us: i64) {
         for partition in self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us)) {
             for row in std::mem::take(&mut self.partitions[partition as usize]) {
@@ -310,7 +310,7 @@ impl Operator for ChangingOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        // In their order: equal rows may have different results, by their places.
+        // In their order: equal rows may have different results, by their positions.
         let partitions = self.partitions.iter().map(|rows| rows.iter().copied());
         let rows = PartitionRows::new(partitions, self.ttl.as_ref(), &self.store, &self.plan.spec.partition)?;
         Ok(Some(Box::new(ChangingRows(self, rows))))
@@ -339,7 +339,7 @@ impl Operator for ChangingOperator {
             self.partitions[partition as usize].push(row);
         }
         if let Some(ttl) = &mut self.ttl {
-            // Of state that was saved without a time-to-live the rows' own times are known.
+            // For state that was saved without a time-to-live, the event times of the rows are used.
             ttl.touch(&partitions, (0..saved.len()).map(|row| saved.number(1, row).max(saved.times(row).0)));
         }
         partitions.sort_unstable();

@@ -1,7 +1,7 @@
 //! Aggregates over the rows before each row: `avg(x) OVER (PARTITION BY .. ORDER BY .. ROWS 10 PRECEDING)`.
 //!
-//! Rows in order of event time wait for the watermark and come out once ([`waiting`]); in any other order, or where
-//! rows are taken back, results change ([`changing`]). What a row sees is put together in a [`Frame`].
+//! Rows in order of event time wait for the watermark and come out once ([`waiting`]). In any other order, or if rows
+//! are retracted, results change ([`changing`]). The rows that a row sees are a [`Frame`].
 
 mod changing;
 mod waiting;
@@ -27,50 +27,50 @@ use rivulet_dataflow::{Batch, Context, Description, Operator, OperatorError, Ope
 use crate::aggregate::dense::RowSet;
 use crate::{AggregateSpec, PlanError};
 
-/// What aggregates over preceding rows do.
+/// The plan of aggregates over preceding rows.
 #[derive(Clone, Debug)]
 pub struct KeyedOverSpec {
-    /// The columns that come in.
+    /// The columns of the input.
     pub input: SchemaRef,
-    /// The columns by which rows are divided; none: all are one partition.
+    /// The columns by which rows are divided. Without columns, all rows are one partition.
     pub partition: Vec<usize>,
     /// The order within a partition.
     pub order: Vec<SortKey>,
-    /// Which rows an aggregate sees beside its own.
+    /// The rows that an aggregate sees beside its own.
     pub frame: OverFrame,
-    /// What is computed for each row.
+    /// The aggregates for each row.
     pub aggregates: Vec<AggregateSpec>,
-    /// Values of earlier rows, where rows wait and the frame reaches so far back.
+    /// Values of earlier rows. They need rows that wait, and a frame that reaches that far back.
     pub lags: Vec<Lag>,
-    /// Whether rows may take back others.
+    /// Whether the input may have retractions.
     pub input_retracts: bool,
-    /// How long a partition is remembered that no row comes for, in microseconds of event time; `None`: for ever.
-    /// `Some(0)`: its rows are of one window, with the last microsecond of that as event time; it is forgotten when the
-    /// window closes, and rows that come later are refused.
+    /// How long a partition is remembered for which no row comes, in microseconds of event time; `None`: for ever.
+    /// `Some(0)`: its rows are of one window and have the last microsecond of the window as event time. The partition
+    /// is forgotten when the window closes, and rows that come later are refused.
     pub state_ttl_us: Option<i64>,
 }
 
-/// `LAG(column, rows)`: the value in the row so many before each in its partition, null if there is none.
+/// `LAG(column, rows)`: the value in the row this many rows before each row in its partition; null if there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lag {
-    /// The name of the column that comes out.
+    /// The name of the output column.
     pub name: String,
-    /// The column that comes in.
+    /// The input column.
     pub column: usize,
-    /// How many rows before, at least one.
+    /// How many rows before: at least one.
     pub rows: u32,
 }
 
 /// The rows that an aggregate sees, up to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverFrame {
-    /// So many before it; `None`: all.
+    /// A number of rows before its own; `None`: all.
     Rows {
         /// How many.
         preceding: Option<u64>,
     },
-    /// Those whose time (the first column of the order) is at most so much earlier, and all rows that are equal to it
-    /// in the order; `None`: all before it.
+    /// The rows whose time (the first column of the order) is at most this much earlier, and all rows that are equal to
+    /// its own in the order; `None`: all rows before it.
     Range {
         /// How much earlier, in microseconds.
         preceding_us: Option<i64>,
@@ -79,30 +79,30 @@ pub enum OverFrame {
 
 /// Aggregates over the rows before each row; see [`KeyedOverSpec`].
 ///
-/// The columns that come out are those that come in, the aggregates, and the values of earlier rows. Where the order
-/// begins with an ascending column of times and no row is taken back ([`KeyedOver::waits`]), that column must be the
-/// event time: a row waits until the watermark has passed it, comes out once, and is refused as late behind the
-/// watermark. Otherwise a row comes out at once, and results that change are taken back. Rows that the order does not
-/// tell apart are ordered by their content.
+/// The output columns are those of the input, the aggregates, and the values of earlier rows. If the order begins with
+/// an ascending column of times and no row is retracted ([`KeyedOver::waits`]), that column must be the event time.
+/// Then a row waits until the watermark has passed it, comes out once, and is refused as late behind the watermark.
+/// Otherwise a row comes out at once, and changed results are retracted. Rows that are equal in the order are ordered
+/// by their content.
 ///
-/// A partition is forgotten after [`KeyedOverSpec::state_ttl_us`], and, where rows wait and the frame is a range of
-/// time, once no later row can see any of its rows. A row that comes later sees none of those before; none is taken
-/// back.
+/// A partition is forgotten after [`KeyedOverSpec::state_ttl_us`]. If rows wait and the frame is a range of time, it is
+/// also forgotten once no later row can see any of its rows. A row that comes later sees no row from before; no row is
+/// retracted.
 #[derive(Clone)]
 pub struct KeyedOver {
     plan: Arc<OverPlan>,
 }
 
-/// Columns that a saved row has beside its own, whether rows wait or change.
+/// The number of columns that a saved row has beside its own, whether rows wait or change.
 const ADDED: usize = 2;
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct OverPlan {
     spec: KeyedOverSpec,
     keys: KeyPlan,
     groups: GroupPlan,
     output: SchemaRef,
-    /// By how much the time of a row is at least ahead of the watermark, microseconds.
+    /// By how much the time of a row is at least ahead of the watermark, in microseconds.
     ahead_us: i64,
     /// Values of later rows, for which rows wait.
     leads: Vec<Lag>,
@@ -123,13 +123,13 @@ impl OverPlan {
         !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
     }
 
-    /// For how many later rows a row waits; 0 where it does not.
+    /// For how many later rows a row waits; 0 if it does not wait.
     fn later_rows(&self) -> u32 {
         self.leads.iter().map(|lead| lead.rows).max().unwrap_or(0)
     }
 
-    /// How long after its last row a partition is forgotten; a range of time that no row reaches any more is over by
-    /// itself.
+    /// How long after its last row a partition is forgotten. A range of time has its own limit: when no later row can
+    /// reach it.
     fn ttl_us(&self) -> Option<i64> {
         let reach_us = match self.spec.frame {
             OverFrame::Range { preceding_us } if waits(&self.spec) => preceding_us,
@@ -149,7 +149,8 @@ impl OverPlan {
         }
     }
 
-    /// The states of each row alone, by the place among the rows on which no expression failed; these are returned.
+    /// Computes the states of each single row. Returns them together with the rows on which no expression failed, in
+    /// the same order.
     fn entries(
         &self,
         store: &RowStore,
@@ -157,7 +158,7 @@ impl OverPlan {
         context: &mut Context<'_>,
     ) -> Result<(GroupStates, Vec<u32>), OperatorError> {
         let columns = RecordBatch::try_new(self.spec.input.clone(), store.columns(rows)?)?;
-        // The arrival of a row says which it is, because rows on which an expression fails are missing afterwards.
+        // The arrival of a row holds its index, because rows on which an expression fails are missing afterwards.
         let batch = Batch::new(
             vec![0; rows.len()].into(),
             rows.iter().map(|&row| store.event_time_us(row)).collect(),
@@ -173,7 +174,7 @@ impl OverPlan {
         Ok((states, batch.arrival_us.iter().map(|&at| rows[at as usize]).collect()))
     }
 
-    /// What the states mean, for saved ones.
+    /// Names what the states mean, for saved states.
     fn states(&self) -> String {
         let KeyedOverSpec { partition, order, frame, .. } = &self.spec;
         format!("{partition:?} {order:?} {frame:?} {}", self.groups.fingerprint())
@@ -184,7 +185,7 @@ impl KeyedOver {
     /// Checks a specification.
     ///
     /// # Errors
-    /// Columns that are not there or cannot be compared, a range over an order that does not begin with an ascending
+    /// Columns that do not exist or cannot be compared, a range over an order that does not begin with an ascending
     /// column of times, aggregates that do not fit their arguments.
     pub fn new(spec: KeyedOverSpec) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
@@ -223,8 +224,8 @@ impl KeyedOver {
         Ok(Self { plan: Arc::new(plan) })
     }
 
-    /// Over rows that come with a time at least so many microseconds ahead of the watermark, as ends of windows do: a
-    /// row need not wait until the watermark itself has passed it, when what follows may count on the same.
+    /// For rows whose time is at least this many microseconds ahead of the watermark, like ends of windows: a row need
+    /// not wait until the watermark itself has passed it, if the operators behind may rely on the same.
     #[must_use]
     pub fn with_rows_ahead(mut self, ahead_us: i64) -> Self {
         if let Some(plan) = Arc::get_mut(&mut self.plan) {
@@ -233,13 +234,13 @@ impl KeyedOver {
         self
     }
 
-    /// `LEAD(column, rows)`: with the values of later rows as further columns. A row comes out when the last of those
-    /// has its turn, and at the latest when its partition is forgotten or the input ends: then what has not come is
-    /// null.
+    /// `LEAD(column, rows)`: adds the values of later rows as further columns. A row comes out when the last of these
+    /// later rows has its turn, and at the latest when its partition is forgotten or the input ends. Values of rows
+    /// that have not come by then are null.
     ///
     /// # Errors
-    /// Rows do not wait for the watermark; something else is computed of them; or the frame holds other rows than those
-    /// that wait.
+    /// Rows do not wait for the watermark; the operator also computes something else; or the frame does not hold
+    /// exactly the rows that wait.
     pub fn with_leads(mut self, leads: Vec<Lag>) -> Result<Self, PlanError> {
         let spec = &self.plan.spec;
         check_columns(&spec.input, leads.iter().map(|lead| lead.column), "the value of a later row")?;
@@ -263,12 +264,12 @@ impl KeyedOver {
         Ok(self)
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
 
-    /// Whether rows wait for the watermark; then no row that comes out is taken back.
+    /// Whether rows wait for the watermark. Then no output row is retracted.
     pub fn waits(&self) -> bool {
         waits(&self.plan.spec)
     }

@@ -22,13 +22,13 @@ use crate::parallel::saved_rows::SavedRows;
 use crate::parallel::time_to_live::TimeToLive;
 use crate::parallel::window::pane::emit_with_failures;
 
-/// Rows wait in buckets of so many microseconds.
+/// The length of the buckets in which rows wait, in microseconds.
 const BUCKET_US: i64 = 1 << 14;
 
 const STATE: &str = "over, in order";
 const STATE_VERSION: u32 = 2;
-/// What a row of a frame is: a row that waits, one in the frame of its partition, or a row of keys with what its
-/// partition comes to.
+/// What a row of a saved frame is: a waiting row, a row in the frame of its partition, or a partition's keys with its
+/// merged states.
 const WAITS: u8 = 0;
 const IN_FRAME: u8 = 1;
 const TOTAL: u8 = 2;
@@ -43,7 +43,7 @@ pub(super) struct WaitingOperator {
     frames: Paged<Frame>,
     waiting: BTreeMap<i64, Vec<u32>>,
     watermark_us: i64,
-    /// No row comes any more with a time before this: the watermark, and by how much rows are ahead of it.
+    /// No more rows come with a time before this. It is the watermark plus the time by which rows are ahead of it.
     passed_us: i64,
     /// When partitions are forgotten.
     ttl: Option<TimeToLive>,
@@ -96,12 +96,12 @@ impl WaitingOperator {
         Ok(())
     }
 
-    /// Lets a row that has been stored wait for its turn.
+    /// Makes a stored row wait for its turn.
     fn wait(&mut self, row: u32) {
         self.waiting.entry(self.time_of(row).div_euclid(BUCKET_US)).or_default().push(row);
     }
 
-    /// Stores rows, whose keys have been read.
+    /// Stores rows whose keys have been read.
     fn add(
         &mut self,
         columns: &[ArrayRef],
@@ -167,8 +167,8 @@ impl WaitingOperator {
         }
     }
 
-    /// Forgets partitions that nothing has touched for long. None of their rows waits for its turn, because the
-    /// watermark has passed them all.
+    /// Forgets partitions that no row has touched for the time-to-live. None of their rows waits for its turn, because
+    /// the watermark has passed them all.
     fn forget(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
         self.give_left(expired.clone(), context)?;
@@ -181,7 +181,7 @@ impl WaitingOperator {
         Ok(())
     }
 
-    /// Gives the rows for which the last of the later ones has come. `rows` are those that have their turn, sorted.
+    /// Emits the rows whose last later row has come. `rows` are the rows that have their turn, sorted.
     fn give_led(&mut self, rows: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
         let mut nothing = plan.groups.states();
@@ -205,7 +205,7 @@ impl WaitingOperator {
         Ok(())
     }
 
-    /// Gives the rows of partitions that wait for later ones, which do not come any more.
+    /// Emits the rows of partitions that still wait for later rows, which will not come.
     fn give_left(&mut self, partitions: Vec<u32>, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
         if plan.leads.is_empty() {
@@ -249,7 +249,7 @@ impl WaitingOperator {
         });
     }
 
-    /// Gives rows, which are sorted, with their results.
+    /// Emits sorted rows with their results.
     fn give(&mut self, rows: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
         if rows.is_empty() {
             return Ok(());
@@ -259,14 +259,14 @@ impl WaitingOperator {
         let mut results = plan.groups.states();
         results.grow(&plan.groups, kept.len());
         let mut gone: Vec<u32> = Vec::new();
-        // By value of an earlier row: the rows that have them.
+        // For each value of an earlier row: the rows that hold it.
         let mut earlier = vec![Vec::with_capacity(kept.len()); plan.spec.lags.len()];
         let mut at = 0;
         while at < kept.len() {
             let row = kept[at];
             let partition = self.partition_of[row as usize];
             let time_us = self.time_of(row);
-            // Rows of a range that the order does not tell apart see each other.
+            // Rows of a range that are equal in the order see each other.
             let peers = match plan.spec.frame {
                 OverFrame::Rows { .. } => 1,
                 OverFrame::Range { .. } => kept[at..]
@@ -382,7 +382,7 @@ impl WaitingOperator {
     }
 }
 
-/// Rows to come out, and by value of a later row the rows that have them; [`NONE`] where none came.
+/// Output rows, and for each value of a later row the rows that hold it; [`NONE`] if there is none.
 struct Led {
     rows: Vec<u32>,
     later: Vec<Vec<u32>>,
@@ -393,7 +393,7 @@ impl Led {
         Self { rows: Vec::new(), later: vec![Vec::new(); plan.leads.len()] }
     }
 
-    /// Adds a row; `later` gives the row so many behind it.
+    /// Adds a row; `later` returns the row this many rows behind it.
     fn add(&mut self, plan: &OverPlan, row: u32, later: impl Fn(usize) -> Option<u32>) {
         self.rows.push(row);
         for (rows, lead) in self.later.iter_mut().zip(&plan.leads) {
@@ -402,12 +402,12 @@ impl Led {
     }
 }
 
-/// The rows that wait or are in a frame; behind them, without bound, the partitions.
+/// The rows that wait or are in a frame. Behind them, for frames without bound, the partitions.
 struct WaitingRows<'a> {
     operator: &'a WaitingOperator,
     /// By row, its number in the store.
     numbers: Vec<u32>,
-    /// By number in the store: what the row does there.
+    /// By number in the store: what the row is.
     what: Vec<u8>,
     partitions: Vec<u32>,
     hashes: Vec<u16>,
@@ -421,7 +421,7 @@ impl<'a> WaitingRows<'a> {
         frames.iter().flat_map(Frame::entries).for_each(|entry| what[entry.row as usize] = IN_FRAME);
         let key = plan.spec.partition.iter().map(|&column| store.column(column, &numbers));
         let mut hashes = key_hashes(&key.collect::<Result<Vec<_>, _>>()?, numbers.len())?;
-        // A partition that is forgotten has no number, and nothing to be saved.
+        // A forgotten partition has no number, and nothing to be saved.
         let is_known = |partition: &u32| ttl.as_ref().is_none_or(|ttl| ttl.knows(*partition));
         let partitions: Vec<u32> = match plan.is_bounded() {
             true => Vec::new(),
