@@ -1,4 +1,4 @@
-//! What a row says about the rows before it: `lag`, `changed` and `hysteresis`, by slot and key.
+//! History functions: what a row says about earlier rows. `lag`, `changed` and `hysteresis`, by slot and key.
 
 mod operator;
 pub(crate) mod value;
@@ -18,25 +18,25 @@ use crate::row_bytes::RowBytes;
 /// The most rows that `lag` looks back.
 pub const LAG_ROWS_MAX: usize = 100;
 
-/// What is computed of a row and those before it, with the same slot and keys, in order of arrival.
+/// A function of a row and of the earlier rows with the same slot and keys, in order of arrival.
 #[derive(Clone, Debug)]
 pub enum HistoryFunction {
-    /// `lag(value, rows)`: the value so many rows ago, null if there was no such row. It has the type of the value.
+    /// `lag(value, rows)`: the value this many rows ago; null if there was no such row. It has the type of the value.
     Lag {
         /// A number, text, boolean or time.
         value: Arc<dyn PhysicalExpr>,
         /// How many rows ago: 1 to [`LAG_ROWS_MAX`].
         rows: usize,
     },
-    /// `changed(value)`: whether the value differs from that of the row before; true for the first row. Null equals
+    /// `changed(value)`: whether the value differs from that of the previous row; true for the first row. Null equals
     /// null and NaN equals NaN.
     Changed {
         /// A number, text, boolean or time.
         value: Arc<dyn PhysicalExpr>,
     },
-    /// `hysteresis(value, low, high)`: true from a value of at least `high` on, false from one of at most `low` on;
-    /// false before the first of them. A row where one of the three is null changes nothing; where both hold, because
-    /// `low` lies above `high`, it is true.
+    /// `hysteresis(value, low, high)`: becomes true with a value of at least `high`, and false with a value of at most
+    /// `low`. It is false before the first such value. A row where one of the three is null changes nothing. If both
+    /// hold, because `low` lies above `high`, it is true.
     Hysteresis {
         /// A number.
         value: Arc<dyn PhysicalExpr>,
@@ -47,12 +47,12 @@ pub enum HistoryFunction {
     },
 }
 
-/// A column that is computed of a row and those before it.
+/// A column that is computed from a row and earlier rows.
 #[derive(Clone, Debug)]
 pub struct HistoryColumn {
     /// The name of the output column.
     pub name: String,
-    /// What it holds.
+    /// The function that computes it.
     pub function: HistoryFunction,
 }
 
@@ -88,9 +88,9 @@ struct Plan {
     key_names: Vec<String>,
     key_types: Vec<DataType>,
     columns: Vec<PlannedColumn>,
-    /// The type of each argument as it is kept.
+    /// The form in which each argument is kept.
     targets: Vec<Storage>,
-    /// The remembered values, as they are kept.
+    /// The form of each remembered value.
     state: Vec<Storage>,
     input_columns: usize,
     output: SchemaRef,
@@ -98,9 +98,9 @@ struct Plan {
 
 struct PlannedColumn {
     kind: Kind,
-    /// The first of its arguments.
+    /// The index of the first of its arguments.
     argument: usize,
-    /// The first of its remembered values.
+    /// The index of the first of its remembered values.
     state: usize,
     text: String,
 }
@@ -113,9 +113,9 @@ enum Kind {
 }
 
 impl History {
-    /// An operator over rows with the columns of `input`. Keys and arguments are compiled against
-    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. What comes out are the columns of the
-    /// input, then one for each of `columns`. Keys do not come out.
+    /// Makes an operator over rows with the columns of `input`. Keys and arguments are compiled against
+    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. The output columns are those of the
+    /// input, then one for each of `columns`. Keys are not part of the output.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
@@ -187,7 +187,7 @@ impl History {
         })
     }
 
-    /// The columns that come out: those of the input, then the computed ones.
+    /// The output columns: those of the input, then the computed ones.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }

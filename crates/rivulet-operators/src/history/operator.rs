@@ -1,4 +1,4 @@
-//! The operator of `history`: what it remembers, and how it computes a row's columns.
+//! The operator of history functions: what it remembers, and how it computes a row's columns.
 
 use std::mem::{size_of, size_of_val};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::{Kind, Plan, PlannedColumn};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "history";
 const VERSION: u32 = 1;
@@ -29,18 +29,18 @@ const VERSION: u32 = 1;
 pub(super) struct HistoryOperator {
     plan: Arc<Plan>,
     key_bytes: RowBytes,
-    /// The keys of the batch at hand, kept for their memory.
+    /// The keys of the current batch. The buffer is kept to reuse its memory.
     key_rows: Rows,
-    /// Without keys, by slot: the key group of the query; nothing until its first row.
+    /// Without keys, by slot: the key group of the query; `None` until its first row.
     key_hashes: Vec<Option<u16>>,
-    /// Without keys, by slot: what is remembered, as many values as the plan says.
+    /// Without keys, by slot: the remembered values, as many as the plan says.
     slots: Vec<Value>,
-    /// With keys: what is remembered of each.
+    /// With keys: the remembered values of each key.
     keyed: Keyed<Box<[Value]>>,
     key_heap_bytes: usize,
 }
 
-/// What is remembered of a slot or key, and whether nothing was until now.
+/// The remembered values of a slot or key, and whether there were none until now.
 type Memory<'a> = (&'a mut [Value], bool);
 
 impl Operator for HistoryOperator {
@@ -230,19 +230,19 @@ impl HistoryOperator {
         Ok(())
     }
 
-    /// Where the values of a slot are in `slots`.
+    /// The range of a slot's values in `slots`.
     fn places(&self, slot: usize) -> Range<usize> {
         let values = self.plan.state.len();
         slot * values..(slot + 1) * values
     }
 
-    /// Fetches what lies at the place of a slot.
+    /// Fetches the data of a slot into the cache.
     fn fetch_slot(&self, slot: Slot) {
         self.key_hashes.get(slot as usize).into_iter().for_each(fetch);
         self.slots.get(self.places(slot as usize).start).into_iter().for_each(fetch);
     }
 
-    /// What is remembered of a slot's key; `None` if there are too many keys.
+    /// The remembered values of a slot's key; `None` if there are too many keys.
     fn memory(&mut self, slot: Slot, key: &[u8], key_hash: impl FnOnce() -> u16) -> Option<Memory<'_>> {
         if self.is_keyed() {
             let found = self.keyed.find(slot, key);
@@ -289,7 +289,8 @@ impl HistoryOperator {
 }
 
 impl PlannedColumn {
-    /// Computes the column for a row and remembers what the next row needs. `arguments` begin with its own.
+    /// Computes the column for a row and remembers what the next row needs. `arguments` begin with those of this
+    /// column.
     fn compute(&self, arguments: &[Values], row: usize, is_first: bool, memory: &mut [Value], computed: &mut Builder) {
         match self.kind {
             Kind::Lag(rows) => {
@@ -339,7 +340,7 @@ mod tests {
     /// slot, value, text, key
     type TestRow = (Slot, Option<f64>, Option<&'static str>, i64);
 
-    /// What comes out of a row: `lag(value, 2)`, `lag(text, 1)`, `changed(value)`, `hysteresis(value, -1, $high)`.
+    /// The output of a row: `lag(value, 2)`, `lag(text, 1)`, `changed(value)`, `hysteresis(value, -1, $high)`.
     type Result4 = (Option<f64>, Option<String>, bool, bool);
 
     fn input() -> Schema {
@@ -400,7 +401,7 @@ mod tests {
         output.iter().flat_map(|batch| (0..batch.rows()).map(move |row| read(batch, row))).collect()
     }
 
-    /// Computed for each row from all rows before it.
+    /// Computes the output of each row from all earlier rows.
     fn model(rows: &[TestRow], keyed: bool) -> Vec<Result4> {
         let of = |index: usize| {
             let row = rows[index];

@@ -1,4 +1,4 @@
-//! Remembered values, and their way from arrays and back into arrays.
+//! Remembered values, and their conversion from arrays and into arrays.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Value {
     }
 }
 
-/// The values of an argument, as they are kept.
+/// The values of an argument, in the form in which they are kept.
 pub(crate) enum Values {
     Float(Float64Array),
     Word(Int64Array),
@@ -35,7 +35,7 @@ pub(crate) enum Values {
 }
 
 impl Values {
-    /// Of an array whose type is that of the storage.
+    /// The values of an array whose type is that of the storage.
     pub(crate) fn new(array: &ArrayRef, storage: Storage) -> Self {
         match storage {
             Storage::Float => Self::Float(array.as_primitive::<Float64Type>().clone()),
@@ -46,7 +46,7 @@ impl Values {
         }
     }
 
-    /// The bits of a row's value; nothing if it is null or text.
+    /// The bits of a row's value; `None` if it is null or text.
     pub(crate) fn word(&self, row: usize) -> Option<u64> {
         match self {
             Self::Float(values) => values.is_valid(row).then(|| values.value(row).to_bits()),
@@ -66,9 +66,9 @@ impl Values {
         self.word(row).map(f64::from_bits)
     }
 
-    /// Remembers a row's value in place of another, in the memory of that one if both are texts.
+    /// Remembers a row's value in place of another value. If both are texts, it reuses the memory.
     pub(crate) fn store(&self, row: usize, value: &mut Value) {
-        /// What a text may hold more than twice its length.
+        /// How many bytes a text may keep beyond twice its length.
         const SPARE_BYTES: usize = 64;
         match (self.text(row), self.word(row), value) {
             (Some(new), _, Value::Text(text)) => {
@@ -96,7 +96,7 @@ impl Values {
     }
 }
 
-/// Remembered values, or flags, on their way into an array.
+/// Remembered values, or flags, collected for an array.
 pub(crate) enum Builder {
     Float(Float64Builder),
     Word(Int64Builder),
@@ -105,7 +105,7 @@ pub(crate) enum Builder {
 }
 
 impl Builder {
-    /// For values that are kept as `storage`.
+    /// Makes a builder for values that are kept as `storage`.
     pub(crate) fn values(storage: Storage, rows: usize) -> Self {
         match storage {
             Storage::Float => Self::Float(Float64Builder::with_capacity(rows)),

@@ -1,4 +1,4 @@
-//! Rows of both sides as bytes: how they are kept, and how joined rows are put together.
+//! Rows of both sides as bytes: how they are kept, and how joined rows are built.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Slot};
 use super::Plan;
 use crate::row_bytes::RowBytes;
 
-/// How many joined rows go on together.
+/// How many joined rows are emitted together.
 const BATCH_ROWS: usize = 4_096;
 
-/// From how many bytes on they go on although they are fewer. Far below 2 GiB, where the offsets of a column of text
+/// From this many bytes on, fewer rows are emitted together. Far below 2 GiB, where the offsets of a column of text
 /// end.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The encoders of one operator, and the rows of the batch at hand in their bytes.
+/// The encoders of one operator, and the encoded rows of the current batch.
 pub(super) struct Encoded {
     key_bytes: RowBytes,
     key_rows: Rows,
     sides: [RowBytes; 2],
     side_rows: [Rows; 2],
-    /// A row of each side that is null in all columns.
+    /// For each side, a row that is null in all columns.
     nulls: [Box<[u8]>; 2],
-    /// Whether a key of the row is null; empty if there is none such.
+    /// For each row, whether a key is null. Empty if no key is null.
     null_keys: Vec<bool>,
     inputs: UInt8Array,
 }
@@ -50,7 +50,7 @@ impl Encoded {
         Self { key_bytes, key_rows, sides, side_rows, nulls, null_keys: Vec::new(), inputs }
     }
 
-    /// Encodes the keys, which were computed, and the sides of a batch.
+    /// Encodes the computed keys and the sides of a batch.
     pub(super) fn encode(&mut self, plan: &Plan, batch: &Batch, keys: &[ArrayRef]) -> Result<(), OperatorError> {
         self.inputs = batch
             .column(0)
@@ -76,7 +76,7 @@ impl Encoded {
         self.inputs.value(row)
     }
 
-    /// The key of a row; `None` if it is null and equals nothing.
+    /// The key of a row; `None` if it is null, for null equals nothing.
     pub(super) fn key(&self, plan: &Plan, row: usize) -> Option<&[u8]> {
         if plan.key_types.is_empty() {
             return Some(&[]);
@@ -85,12 +85,12 @@ impl Encoded {
         (!is_null).then(|| self.key_rows.row(row).data())
     }
 
-    /// A row of its side.
+    /// The columns of one side of a row.
     pub(super) fn side(&self, side: usize, row: usize) -> &[u8] {
         self.side_rows[side].row(row).data()
     }
 
-    /// The row of a side without partner.
+    /// A row of a side that stands for a missing partner: null in all columns.
     pub(super) fn null(&self, side: usize) -> &[u8] {
         &self.nulls[side]
     }
@@ -103,12 +103,12 @@ impl Encoded {
         Ok(row.row(0).data().into())
     }
 
-    /// The columns of keys, for state.
+    /// Decodes the columns of keys, for state.
     pub(super) fn decode_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>, ArrowError> {
         self.key_bytes.decode(keys)
     }
 
-    /// The columns of a side, for state.
+    /// Decodes the columns of a side, for state.
     pub(super) fn decode_side<'a>(
         &self,
         side: usize,
@@ -117,7 +117,7 @@ impl Encoded {
         self.sides[side].decode(rows)
     }
 
-    /// Encodes columns of state: keys, and both sides.
+    /// Encodes the columns of state: keys and both sides.
     pub(super) fn encode_state(
         &self,
         keys: &[ArrayRef],
@@ -143,8 +143,8 @@ impl Encoded {
     }
 }
 
-/// The columns of state of a join, behind `slot` and `key_group`: the keys, those in `own`, and the columns of both
-/// sides.
+/// The columns of a join's state, behind `slot` and `key_group`: the keys, the columns in `own`, and the columns of
+/// both sides.
 pub(super) fn state_fields(plan: &Plan, own: impl IntoIterator<Item = Field>) -> Vec<Field> {
     let named = |name: &'static str, types: &[DataType]| {
         let types = types.iter().enumerate();
@@ -159,7 +159,7 @@ pub(super) fn state_fields(plan: &Plan, own: impl IntoIterator<Item = Field>) ->
     fields
 }
 
-/// Joined rows under construction.
+/// Joined rows that are collected for a batch.
 #[derive(Default)]
 pub(super) struct Joined {
     slots: Vec<Slot>,
@@ -168,7 +168,7 @@ pub(super) struct Joined {
     sides: [Cells; 2],
 }
 
-/// Rows in their bytes, end to end.
+/// Encoded rows, end to end.
 #[derive(Default)]
 struct Cells {
     bytes: Vec<u8>,
@@ -176,7 +176,7 @@ struct Cells {
 }
 
 impl Joined {
-    /// Appends a row, and hands all on once they are many.
+    /// Appends a row, and emits all rows once there are many.
     pub(super) fn push(
         &mut self,
         (slot, event_time_us, arrival_us): (Slot, i64, i64),
@@ -200,14 +200,14 @@ impl Joined {
         }
     }
 
-    /// Forgets what a call that failed has left half done.
+    /// Forgets rows that a failed call has left.
     pub(super) fn begin(&mut self) {
         if !self.slots.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// Hands all rows on.
+    /// Emits all rows.
     pub(super) fn finish(
         &mut self,
         plan: &Plan,
@@ -217,7 +217,7 @@ impl Joined {
         if self.slots.is_empty() {
             return Ok(());
         }
-        // Taken before anything can fail: rows that cannot be decoded must not come again.
+        // Taken before anything can fail: rows that cannot be decoded must not come out again.
         let Self { slots, event_time_us, arrival_us, mut sides } = std::mem::take(self);
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(plan.output.fields().len());
         for (side, cells) in sides.iter_mut().enumerate() {
@@ -233,7 +233,7 @@ impl Joined {
         let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
         let columns = RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?;
         context.emit(Batch::new(slots.into(), event_time_us.into(), arrival_us.into(), columns));
-        // Kept for their memory.
+        // Kept to reuse their memory.
         self.sides = sides;
         Ok(())
     }
@@ -296,7 +296,7 @@ mod tests {
             (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0), Vec::new());
         let mut context = process_context(&table, &mut refusals, &mut output);
         let good = bytes(&encoded, "a");
-        // What is no row at all makes the decoder panic.
+        // Bytes that are no row make the decoder panic.
         joined.push((0, 1, 1), [&good, &[]], &plan, &encoded, &mut context).unwrap();
         let failed = catch_unwind(AssertUnwindSafe(|| joined.finish(&plan, &encoded, &mut context).is_err()));
         assert!(failed.unwrap_or(true));

@@ -1,11 +1,11 @@
-//! The join within an interval of time: the rows of both sides of each query, as long as a row can come that matches
-//! them.
+//! The join within an interval of time. It keeps the rows of both sides of each query as long as a row can come that
+//! matches them.
 //!
-//! A query's rows are in order of event time, so what can match is a range, and what is forgotten stands in front.
-//! Within a range keys are compared one by one: a small query has few rows and often one key.
+//! A query's rows are in order of event time, so the rows that can match are a range, and the rows to be forgotten are
+//! at the front. Within a range, keys are compared one by one: a small query has few rows and often one key.
 //!
-//! Of a LEFT JOIN, a left row that has found nothing comes out when it is forgotten. A query that falls silent goes on
-//! by the clock then, by the rule of windows.
+//! In a LEFT JOIN, a left row without a match comes out when it is forgotten. For this, the time of a silent query goes
+//! on by the clock, by the same rule as windows.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
@@ -25,7 +25,7 @@ use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
 use crate::keyed::{grow, idle_us};
 
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "interval_join";
 const VERSION: u32 = 1;
@@ -40,25 +40,25 @@ pub(super) struct IntervalJoin {
     encoded: Encoded,
     joined: Joined,
     slots: Vec<Option<Box<Query>>>,
-    /// Of a LEFT JOIN, by slot: when a row is let go if none comes.
+    /// For a LEFT JOIN, by slot: when a row is forgotten if no other row comes.
     deadlines_us: Vec<i64>,
-    /// No deadline of any slot is earlier.
+    /// No slot has an earlier deadline.
     deadline_us: i64,
     leaps: Leaps,
 }
 
-/// What is kept of a query.
+/// The kept rows and the clock of a query.
 struct Query {
     key_hash: u16,
-    /// The newest event time, or of a silent query of a LEFT JOIN the time to which the clock has brought it.
+    /// The newest event time. For a silent query of a LEFT JOIN, the time to which the clock has brought it.
     clock_us: i64,
-    /// Of a LEFT JOIN: from what a silence goes on.
+    /// For a LEFT JOIN: the values from which the time of a silent query is computed.
     silence: Silence,
-    /// Rows by event time, those of the same time in the order in which they came.
+    /// Rows by event time; rows of the same time in the order in which they came.
     sides: [VecDeque<Kept>; 2],
 }
 
-/// What the clock of a silent query is computed from.
+/// The values from which the clock of a silent query is computed.
 #[derive(Clone, Copy)]
 struct Silence {
     /// The newest event time.
@@ -74,7 +74,7 @@ struct Kept {
     /// The key, then the row.
     bytes: Box<[u8]>,
     key_bytes: u32,
-    /// Whether it has found a row of the other side.
+    /// Whether a row of the other side has matched it.
     is_matched: bool,
 }
 
@@ -93,7 +93,7 @@ impl Kept {
     }
 }
 
-/// What lies between the event time of a left row and those of the right rows that match it.
+/// The bounds of the distance from the event time of a left row to those of the right rows that match it.
 #[derive(Clone, Copy)]
 struct Interval {
     low_us: i64,
@@ -108,7 +108,7 @@ impl Silence {
 }
 
 impl Interval {
-    /// The event times on the other side that a row of `side` matches, both included.
+    /// The event times on the other side that a row of `side` matches: the first and the last.
     fn matches(self, side: usize, time_us: i64) -> (i64, i64) {
         match side {
             0 => (time_us.saturating_add(self.low_us), time_us.saturating_add(self.high_us)),
@@ -116,7 +116,7 @@ impl Interval {
         }
     }
 
-    /// The oldest event time of `side` that a row can still match which is not older than the lateness allows.
+    /// The oldest event time of `side` that a future row of the other side, within the lateness, can match.
     fn oldest(self, side: usize, clock_us: i64) -> i64 {
         self.matches(1 - side, clock_us.saturating_sub(self.lateness_us)).0
     }
@@ -197,7 +197,7 @@ impl Operator for IntervalJoin {
                 are_matched.push(kept.map(|(_, kept)| kept.is_matched));
                 true
             };
-            // The clock stands in a row of its own too: a query may have nothing else.
+            // The clock also stands in a row of its own: a query may have no other rows.
             if add(query.key_hash, None) {
                 keys.push(None);
                 sides[0].push(self.encoded.null(0));
@@ -327,7 +327,8 @@ impl IntervalJoin {
         }
     }
 
-    /// Brings a slot to where the clock is, or to the end of all time, and lets go what can match nothing any more.
+    /// Advances a slot to the time of the clock, or to the end of all time, and forgets rows that can match nothing any
+    /// more.
     fn let_go(&mut self, slot: usize, is_end: bool, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let now_us = context.now_us;
         let Self { plan, lateness_us, idle_timeout_us, encoded, joined, slots, leaps, .. } = self;
@@ -346,7 +347,7 @@ impl IntervalJoin {
         Ok(())
     }
 
-    /// Keeps the time at which the oldest left row of a slot is let go if none comes.
+    /// Sets the time at which the oldest left row of a slot is forgotten if no other row comes.
     fn set_deadline(&mut self, slot: usize) {
         grow(&mut self.deadlines_us, slot + 1, || NEVER);
         let query = self.slots.get(slot).and_then(Option::as_ref);
@@ -405,7 +406,7 @@ impl IntervalJoin {
             query.silence = Silence { newest_us: query.silence.newest_us.max(time_us), ..silence };
             let keeps_unmatched = plan.keeps_unmatched && side == 0;
             let unmatched = (slot, time_us, arrival_us);
-            // A key that is null equals nothing, and nothing that comes will equal it.
+            // A null key equals nothing, and no later row will match it.
             let Some(key) = encoded.key(plan, row) else {
                 if keeps_unmatched {
                     joined.push(unmatched, [encoded.side(0, row), encoded.null(1)], plan, encoded, context)?;
@@ -456,7 +457,7 @@ impl IntervalJoin {
             Field::new("side", DataType::UInt8, true),
             Field::new("time_us", DataType::Int64, true),
         ];
-        // A LEFT JOIN remembers more; a frame of another join is as it always was.
+        // A LEFT JOIN remembers more columns. A frame of another join is unchanged.
         let names = ["newest_us", "last_arrival_us", "low_us", "high_us"];
         let silence = names.map(|name| Field::new(name, DataType::Int64, false)).into_iter();
         let silence = silence.chain([Field::new("is_matched", DataType::Boolean, true)]);
@@ -491,7 +492,7 @@ impl Query {
         Box::new(Self { key_hash, clock_us, silence, sides: Default::default() })
     }
 
-    /// The key group of a row: that of its key, or without keys of the query.
+    /// The key group of a row: that of its key, or, without keys, that of the query.
     fn key_hash_of(&self, kept: &Kept) -> u16 {
         match kept.key() {
             [] => self.key_hash,
@@ -499,14 +500,14 @@ impl Query {
         }
     }
 
-    /// Goes on by the clock, which shows `now_us`, if the query has been silent for so long.
+    /// Advances the query by the clock, which shows `now_us`, if it has been silent for the idle timeout.
     fn be_silent(&mut self, leaps: &Leaps, now_us: i64, idle_timeout_us: i64) {
         let Silence { newest_us, last_arrival_us, .. } = self.silence;
         let silent_us = idle_us(leaps, last_arrival_us, now_us, idle_timeout_us);
         self.clock_us = self.clock_us.max(newest_us.saturating_add(silent_us));
     }
 
-    /// Forgets what nothing can match any more. Of the left rows, those that have found nothing are shown.
+    /// Forgets rows that no later row can match. Calls `unmatched` for each of the left rows that have no match.
     fn forget(
         &mut self,
         interval: Interval,
@@ -528,7 +529,7 @@ impl Query {
 
     fn keep(&mut self, side: usize, kept: Kept) {
         let rows = &mut self.sides[side];
-        // Nearly always the end.
+        // Nearly always the row goes to the end.
         let place = match rows.back() {
             Some(last) if last.time_us > kept.time_us => rows.partition_point(|other| other.time_us <= kept.time_us),
             _ => rows.len(),
@@ -537,7 +538,7 @@ impl Query {
     }
 }
 
-/// The bounds of each row of a batch, as they were computed.
+/// The computed bounds of each row of a batch.
 struct Bounds<'a> {
     low: Option<(&'a IntervalMonthDayNanoArray, bool)>,
     high: Option<(&'a IntervalMonthDayNanoArray, bool)>,

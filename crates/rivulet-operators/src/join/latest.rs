@@ -1,4 +1,4 @@
-//! The join with the latest row: of each side that the other one asks for, one row for each key.
+//! The join with the latest row. Of each side that the other side reads, it keeps one row for each key.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::Plan;
 use super::encoded::{Encoded, Joined, refuse, state_fields};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "latest_join";
 const VERSION: u32 = 1;
@@ -29,14 +29,14 @@ pub(super) struct LatestJoin {
 /// The latest rows of all keys.
 struct Store {
     keyed: Keyed<Latest>,
-    /// Bytes of keys and rows.
+    /// The bytes of keys and rows.
     heap_bytes: usize,
 }
 
 /// The latest rows of one key.
 #[derive(Default)]
 struct Latest {
-    /// The key group of the key, or without keys of the query.
+    /// The key group of the key, or, without keys, that of the query.
     key_hash: u16,
     sides: [Option<Kept>; 2],
 }
@@ -174,7 +174,7 @@ impl LatestJoin {
             let (mut place, mut is_latest) = (None, true);
             if let Some(key) = encoded.key(plan, row) {
                 place = store.keyed.find(slot, key);
-                // It is kept for the rows of the other side.
+                // The row is kept for the rows of the other side.
                 if drives[1 - side] {
                     let key_hash = || match plan.key_types.is_empty() {
                         true => KeyHash::of(&query.to_le_bytes()).bits(),
@@ -216,7 +216,7 @@ impl LatestJoin {
 }
 
 impl Store {
-    /// The place of a key, which is added if need be; `None` if there are too many.
+    /// Returns the index of a key, and adds the key if it is new; `None` if there are too many.
     fn place(&mut self, slot: Slot, key: &[u8], key_hash: impl FnOnce() -> u16) -> Option<u32> {
         if let Some(place) = self.keyed.find(slot, key) {
             return Some(place);
@@ -227,7 +227,7 @@ impl Store {
         Some(place)
     }
 
-    /// Keeps a row unless a later one is kept; says whether it does.
+    /// Keeps a row unless a later one is kept. Returns whether it keeps the row.
     fn put(&mut self, place: u32, side: usize, time_us: i64, bytes: &[u8]) -> bool {
         match &mut self.keyed.value_mut(place).sides[side] {
             Some(kept) if kept.time_us > time_us => return false,

@@ -1,9 +1,9 @@
-//! Joins of two inputs: with the latest row of the other one, or with its rows within an interval of time.
+//! Joins of two inputs: with the latest row of the other input, or with its rows within an interval of time.
 //!
-//! Rows of both inputs come mixed in one batch, in the order of their arrival, with the number of their input in the
-//! first column and the columns of all inputs side by side ([`AssignTimes`](crate::AssignTimes)). What comes out are
-//! the columns of the left side, then those of the right one, and the arrival where it is wanted. A row comes out at
-//! once when the second of its two sides is there.
+//! Rows of both inputs come mixed in one batch, in the order of their arrival. The first column holds the number of
+//! their input, then come the columns of all inputs side by side ([`AssignTimes`](crate::AssignTimes)). The output
+//! columns are those of the left side, then those of the right side, and the arrival if it is wanted. A joined row
+//! comes out as soon as both of its rows have come.
 
 mod encoded;
 mod interval;
@@ -20,7 +20,7 @@ use crate::assign_time::{ARRIVAL_COLUMN, TIME_TYPE};
 use crate::expression::{Expressions, sql};
 use crate::row_bytes::RowBytes;
 
-/// The most rows that a join within an interval keeps of each side of a query; further ones are refused.
+/// The most rows that a join within an interval keeps of each side of a query. Further rows are refused.
 pub const JOIN_ROWS_MAX: usize = 10_000;
 
 /// A join of two inputs.
@@ -30,19 +30,19 @@ pub struct JoinSpec {
     pub input: SchemaRef,
     /// The parameters of the slot table.
     pub parameter_schema: SchemaRef,
-    /// The places of the parameters that expressions see.
+    /// The indices of the parameters that expressions see.
     pub parameters: Vec<usize>,
-    /// The left side and the right one.
+    /// The left side and the right side.
     pub sides: [JoinSide; 2],
-    /// What must be equal on both sides, compiled against [`Expressions::evaluation_schema`]; for a row of either side
-    /// its own value. Null equals nothing. Without keys all rows of a query belong together.
+    /// The expressions that must be equal on both sides, compiled against [`Expressions::evaluation_schema`]. For a row
+    /// of either side they give its own value. Null equals nothing. Without keys all rows of a query belong together.
     pub keys: Vec<Arc<dyn PhysicalExpr>>,
     /// Which rows belong together in time.
     pub kind: JoinKind,
-    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. Within an interval it comes out when the
-    /// row is forgotten, with its own event time.
+    /// Whether a left row without partner comes out, with nulls: LEFT JOIN. In a join within an interval it comes out
+    /// when the row is forgotten, with its own event time.
     pub keeps_unmatched: bool,
-    /// Whether a column [`ARRIVAL_COLUMN`] is appended: when the later one of the two rows came.
+    /// Whether a column [`ARRIVAL_COLUMN`] is appended: the arrival of the later one of the two rows.
     pub append_arrival_column: bool,
 }
 
@@ -51,39 +51,39 @@ pub struct JoinSpec {
 pub struct JoinSide {
     /// The number of its input.
     pub input: InputIndex,
-    /// Which of the mixed rows' columns come out; at least one.
+    /// The indices of the mixed rows' columns that come out; at least one.
     pub columns: Vec<usize>,
 }
 
 /// Which rows of the two sides belong together.
 #[derive(Clone, Debug)]
 pub enum JoinKind {
-    /// Each row of a side that drives, with the latest row of the other side and the same key: the one with the latest
-    /// event time, among several the one that came last. The result has the event time of the row that drives. A row
-    /// that is older than the latest one of its own side drives nothing where both sides do.
+    /// Joins each row of a side that drives with the latest row of the other side and the same key: the row with the
+    /// latest event time, and among several the one that came last. The result has the event time of the row that
+    /// drives. If both sides drive, a row that is older than the latest row of its own side drives nothing.
     ///
-    /// A query has at most 100,000 keys; rows with further ones are refused
+    /// A query has at most 100,000 keys. Rows with further keys are refused
     /// ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
     Latest {
         /// Whether rows of the left side, and of the right side, drive.
         drives: [bool; 2],
     },
-    /// Rows whose event times lie within an interval: `right BETWEEN left + low AND left + high`. The result has the
-    /// later one of the two event times.
+    /// Joins rows whose event times lie within an interval: `right BETWEEN left + low AND left + high`. The result has
+    /// the later one of the two event times.
     ///
-    /// A row is kept until the query's newest event time is so far that no row which is at most `lateness_us` behind it
-    /// can match; one that comes when all rows it could match are forgotten is refused
+    /// A row is kept until no row that is at most `lateness_us` behind the query's newest event time can match it. A
+    /// row is refused if it comes when all rows that it could match are forgotten
     /// ([`Reason::Late`](rivulet_dataflow::Reason::Late)). Of each side of a query at most [`JOIN_ROWS_MAX`] rows are
-    /// kept; further ones are refused ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
+    /// kept; further rows are refused ([`Reason::Expression`](rivulet_dataflow::Reason::Expression)).
     Interval {
-        /// The lower bound; without one it is zero.
+        /// The lower bound; zero if there is none.
         low: Option<Offset>,
-        /// The upper bound; without one it is zero.
+        /// The upper bound; zero if there is none.
         high: Option<Offset>,
-        /// How far a row may be behind the newest one.
+        /// How far a row may be behind the newest one, in microseconds.
         lateness_us: i64,
-        /// Of a LEFT JOIN: after how much silence of a query its time goes on with the clock, so that rows without
-        /// partner come out; `i64::MAX` for never.
+        /// For a LEFT JOIN: after how much silence, in microseconds, the time of a query goes on with the clock, so
+        /// that rows without partner come out; `i64::MAX` for never.
         idle_timeout_us: i64,
     },
 }
@@ -91,10 +91,10 @@ pub enum JoinKind {
 /// A span of time that is added to an event time.
 #[derive(Clone, Debug)]
 pub struct Offset {
-    /// The span, compiled like the keys, of type `Interval(MonthDayNano)`; one with months, or null, is refused with
-    /// the row.
+    /// The span, compiled like the keys, of type `Interval(MonthDayNano)`. If it has months or is null, the row is
+    /// refused.
     pub interval: Arc<dyn PhysicalExpr>,
-    /// Whether it is subtracted instead.
+    /// Whether the span is subtracted instead.
     pub is_negative: bool,
 }
 
@@ -134,7 +134,7 @@ pub struct Join {
 }
 
 struct Plan {
-    /// The keys, then the bounds of the interval that there are.
+    /// The keys, then the bounds of the interval, if it has any.
     expressions: Expressions,
     key_types: Vec<DataType>,
     key_texts: Vec<String>,
@@ -147,7 +147,7 @@ struct Plan {
 }
 
 impl Join {
-    /// A join, or why it cannot be.
+    /// Makes a join, or returns why it cannot work.
     pub fn new(spec: JoinSpec) -> Result<Self, PlanError> {
         let JoinSpec { input, parameter_schema, parameters, sides, keys, kind, keeps_unmatched, append_arrival_column } =
             spec;
@@ -202,7 +202,7 @@ impl Join {
         })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }

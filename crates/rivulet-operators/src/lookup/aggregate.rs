@@ -1,4 +1,4 @@
-//! Aggregates over the rows of a table that one event has found.
+//! Aggregates over the rows of a table that one event finds.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use rivulet_dataflow::canonical_float;
 
 /// The longest text of one [`TableFunction::StringAgg`], in bytes.
 pub const STRING_AGG_BYTES_MAX: usize = 1 << 20;
-/// The most text of all events that are looked up together; more of it is made in several pieces.
+/// The most text of all events that are looked up together. If there is more, they are looked up in several pieces.
 const TEXT_BYTES_MAX: usize = 1 << 30;
 
-/// An aggregate function over the rows that one event has found, in their order. Nulls are skipped by all of them, and
-/// all but the count give null when no value is left.
+/// An aggregate function over the rows that one event finds, in their order. All functions skip nulls, and all but the
+/// count return null when no value is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableFunction {
     /// `count(*)` without argument, `count(x)`.
     Count,
-    /// `sum(x)`: BIGINT or DOUBLE, as its argument; an integer that leaves the range is an error.
+    /// `sum(x)`: BIGINT or DOUBLE, like its argument. An integer that leaves the range is an error.
     Sum,
-    /// `avg(x)`: DOUBLE, of integers the exact sum by their number.
+    /// `avg(x)`: DOUBLE. For integers it is the exact sum divided by their number.
     Avg,
     /// `min(x)`; NaN is the greatest number.
     Min,
     /// `max(x)`; NaN is the greatest number.
     Max,
-    /// `first_value(x)`: of the first row.
+    /// `first_value(x)`: the value of the first row.
     First,
-    /// `last_value(x)`: of the last row.
+    /// `last_value(x)`: the value of the last row.
     Last,
     /// `string_agg(x, separator)` of a TEXT; at most [`STRING_AGG_BYTES_MAX`] bytes.
     StringAgg {
@@ -53,7 +53,7 @@ pub struct TableAggregate {
 }
 
 impl TableFunction {
-    /// The type of the result for an argument of this type; `None` if the function does not take it.
+    /// Returns the type of the result for an argument of this type; `None` if the function does not take it.
     pub fn result_type(&self, argument: Option<&DataType>) -> Option<DataType> {
         match (self, argument) {
             (Self::Count, _) => Some(DataType::Int64),
@@ -66,7 +66,8 @@ impl TableFunction {
         }
     }
 
-    /// The results over the values from each of `ends` to the next, the first from 0: one for each.
+    /// Computes one result for each range of values. The ranges end at `ends`; the first begins at 0, and each other
+    /// one at the end of the previous one.
     pub(super) fn compute(&self, values: Option<&ArrayRef>, ends: &[usize]) -> Result<ArrayRef> {
         let groups = || ends.iter().scan(0, |start, &end| Some(std::mem::replace(start, end)..end));
         let Some(values) = values else {
@@ -174,7 +175,7 @@ mod tests {
     fn nulls_are_skipped_and_nothing_gives_null() {
         let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("b"), None, Some("a"), None]));
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(5), None, Some(2), None]));
-        // Three values, none, and one that is null.
+        // Three values, no values, and one null value.
         let ends = [3, 3, 4];
         let of = |function: TableFunction, values: &ArrayRef| function.compute(Some(values), &ends).unwrap();
         let text = |values: [Option<&str>; 3]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };

@@ -1,10 +1,10 @@
-//! Looks events up in a reference table: by a key in a hash index, or by trying rows of the table, all of them or those
-//! that are near a place.
+//! Looks events up in a reference table: by a key in a hash index, or by trying rows of the table, either all of them
+//! or those near a place.
 //!
 //! Cost: a [`Find::Key`] is a hash and a comparison for each event. A [`Find::Scan`] evaluates its condition on every
-//! row of the table for each event, vectorised over pairs of an event and a row, some thousands at a time; what the
-//! order and the results need is computed only for the pairs that the condition leaves. With [`Nearby`] an event is
-//! paired with the few rows that an index of places gives.
+//! row of the table for each event, vectorised over pairs of an event and a row, some thousands at a time. What the
+//! order and the results need is computed only for pairs that pass the condition. With [`Nearby`] an event is paired
+//! only with the few rows that an index of places returns.
 
 mod aggregate;
 mod operator;
@@ -27,65 +27,66 @@ pub use operator::ROWS_PER_EVENT_MAX;
 pub use places::EARTH_RADIUS_M;
 pub use table::{Table, TableRows};
 
-/// What a lookup is made of. Expressions are compiled against [`Lookup::evaluation_schema`].
+/// The plan of a lookup. Expressions are compiled against [`Lookup::evaluation_schema`].
 #[derive(Clone, Debug)]
 pub struct LookupSpec {
     /// The columns of the events.
     pub input: SchemaRef,
     /// The parameters of the queries.
     pub parameter_schema: SchemaRef,
-    /// Which of them the expressions use, as places in `parameter_schema`.
+    /// The parameters that the expressions use, as indices of `parameter_schema`.
     pub parameters: Vec<usize>,
-    /// Where events are looked up.
+    /// The table in which events are looked up.
     pub table: Arc<Table>,
     /// Which rows of the table an event finds.
     pub find: Find,
-    /// What becomes of them.
+    /// What becomes of the found rows.
     pub results: LookupResults,
 }
 
 /// Which rows of a table an event finds.
 #[derive(Clone, Debug)]
 pub enum Find {
-    /// Those for which a condition is true.
+    /// The rows for which a condition is true.
     Scan {
-        /// What tells by an index of places which rows can be found; without it every row is tried.
+        /// The limit to nearby rows, which an index of places finds. Without it every row is tried.
         nearby: Option<Nearby>,
-        /// The condition; all rows without one.
+        /// The condition. Without it all rows are found.
         condition: Option<Arc<dyn PhysicalExpr>>,
-        /// Their order; that of the table without one, and for rows that are equal in it.
+        /// The order of the found rows. Without it, and for rows that are equal in it, the order is that of the table.
         order: Vec<OrderKey>,
-        /// At most so many, a BIGINT made of parameters and constants; null and none are no limit.
+        /// The most rows that an event finds: a BIGINT made of parameters and constants. Null means no limit, and so
+        /// does `None`.
         limit: Option<Arc<dyn PhysicalExpr>>,
     },
-    /// Those whose column has a value, found in a hash index. Null equals nothing.
+    /// The rows whose column has a value, found in a hash index. Null equals nothing.
     Key {
         /// The column of the table.
         column: usize,
         /// The value, of the type of the column.
         value: Arc<dyn PhysicalExpr>,
-        /// Whether an event that finds nothing gives a row nevertheless, with nulls (LEFT JOIN).
+        /// Whether an event that finds nothing still gives a row, with nulls (LEFT JOIN).
         keeps_unmatched: bool,
     },
 }
 
-/// That only rows near a place can be found: either no row farther away passes the condition, or the nearest ones come
-/// first and the limit cuts off the rest. Distance is that of `haversine_m`.
+/// Says that only rows near a place can be found: either no row farther away passes the condition, or the nearest rows
+/// come first and the limit cuts off the rest. Distance is that of `haversine_m`.
 #[derive(Clone, Debug)]
 pub struct Nearby {
     /// The table's columns of latitude and longitude, DOUBLEs in degrees.
     pub columns: [usize; 2],
     /// The event's latitude and longitude.
     pub place: [Arc<dyn PhysicalExpr>; 2],
-    /// How many metres away rows may be, a DOUBLE; without it there is no condition, the distance is the first key of
-    /// the order, ascending with nulls last, and there is a limit.
+    /// How many metres away rows may be, a DOUBLE. Without it there is no condition and there is a limit, and the
+    /// distance is the first key of the order, ascending with nulls last.
     pub radius: Option<Arc<dyn PhysicalExpr>>,
 }
 
 /// A key of ORDER BY.
 #[derive(Clone, Debug)]
 pub struct OrderKey {
-    /// What rows are ordered by.
+    /// The expression by which rows are ordered.
     pub expression: Arc<dyn PhysicalExpr>,
     /// Whether the greatest comes first.
     pub descending: bool,
@@ -96,14 +97,14 @@ pub struct OrderKey {
 /// What becomes of the rows that an event finds.
 #[derive(Clone, Debug)]
 pub enum LookupResults {
-    /// A row for each, with these columns behind those of the event.
+    /// One row for each found row, with these columns behind those of the event.
     Rows(Vec<NamedExpression>),
-    /// One row for each event, also for one that finds nothing, with these columns behind those of the event.
+    /// One row for each event, also for an event that finds nothing, with these columns behind those of the event.
     Aggregates(Vec<TableAggregate>),
 }
 
-/// Looks events up in a table. An event that finds more than [`ROWS_PER_EVENT_MAX`] rows (and does not aggregate them),
-/// or on which an expression fails, is refused.
+/// Looks events up in a table. An event is refused if it finds more than [`ROWS_PER_EVENT_MAX`] rows (and does not
+/// aggregate them), or if an expression fails on it.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     plan: Arc<Plan>,
@@ -127,7 +128,7 @@ struct Plan {
     parameter_names: Vec<String>,
 }
 
-/// Expressions over pairs of an event and a row of the table, and the columns they look at.
+/// Expressions over pairs of an event and a row of the table, and the columns that they use.
 #[derive(Debug)]
 struct PairExpressions {
     expressions: Vec<Arc<dyn PhysicalExpr>>,
@@ -146,8 +147,8 @@ enum PairColumn {
 }
 
 impl Lookup {
-    /// The columns that the expressions of a lookup are compiled against: those of `input`, those of `table`, then the
-    /// parameters as in [`Expressions::evaluation_schema`].
+    /// Returns the columns that the expressions of a lookup are compiled against: those of `input`, those of `table`,
+    /// then the parameters as in [`Expressions::evaluation_schema`].
     pub fn evaluation_schema(
         input: &Schema,
         table: &Schema,
@@ -158,7 +159,7 @@ impl Lookup {
         Expressions::evaluation_schema(&Schema::new(fields), parameter_schema, parameters)
     }
 
-    /// A checked lookup.
+    /// Makes a lookup, or returns what is wrong with its plan.
     pub fn new(spec: LookupSpec) -> Result<Self, PlanError> {
         let LookupSpec { input, parameter_schema, parameters, table, find, results } = spec;
         let schema = Self::evaluation_schema(&input, table.schema(), &parameter_schema, &parameters);
@@ -241,13 +242,13 @@ impl Lookup {
         Ok(Self { plan: Arc::new(plan), output })
     }
 
-    /// The columns that come out: those of the events, and the results.
+    /// The output columns: those of the events, and the results.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
 }
 
-/// The expressions of `nearby` over an event; none without it.
+/// Returns the expressions of `nearby` over an event; without `nearby` there are none.
 fn checked_nearby(
     nearby: Option<&Nearby>,
     limit: Option<&Arc<dyn PhysicalExpr>>,
@@ -275,7 +276,8 @@ fn checked_nearby(
 }
 
 impl PairExpressions {
-    /// Expressions compiled against `schema`: `events` columns of the event, `table` columns of the table, parameters.
+    /// Takes expressions compiled against `schema`: `events` columns of the event, `table` columns of the table,
+    /// parameters.
     fn new(
         expressions: Vec<Arc<dyn PhysicalExpr>>,
         schema: &Schema,

@@ -20,15 +20,15 @@ use crate::expression::refuse;
 /// The most rows that one event may give.
 pub const ROWS_PER_EVENT_MAX: usize = 65_536;
 
-/// How many pairs of an event and a row of the table are tried together: enough to be fast, and few enough for their
+/// How many pairs of an event and a row of the table are tried together. Enough to be fast, and few enough for their
 /// columns to stay in the cache.
 const PAIRS_MAX: usize = 16_384;
 
-/// How many events look for rows near them together.
+/// How many events search for nearby rows together.
 const NEARBY_EVENTS_MAX: usize = 1_024;
 
-/// The most pairs that several events find together; with more of them they are tried in halves. One event finds at
-/// most the rows of the table.
+/// The most pairs that several events find together. With more pairs, the events are tried in halves. One event finds
+/// at most the rows of the table.
 const FOUND_MAX: usize = 1 << 20;
 
 pub(super) struct LookupOperator {
@@ -51,7 +51,7 @@ impl Operator for LookupOperator {
         let mut open = Vec::new();
         for start in (0..batch.rows()).step_by(together.max(1)) {
             open.push(start..batch.rows().min(start + together));
-            // Halves what fails until it is one event.
+            // Halves events that fail together until one event remains.
             while let Some(events) = open.pop() {
                 match lookup.run(events.clone()) {
                     Ok(found) => context.emit(found),
@@ -77,7 +77,7 @@ struct BatchLookup<'a> {
     table: &'a TableRows,
 }
 
-/// Pairs of an event (its row in the batch) and the row of the table that it found, events ascending.
+/// Pairs of an event (its index in the batch) and the row of the table that it found; events ascending.
 #[derive(Default)]
 struct Pairs {
     events: Vec<u32>,
@@ -90,7 +90,7 @@ impl Pairs {
         self.rows.push(row);
     }
 
-    /// Where the pairs of each of these events end.
+    /// For each of these events, the end of its pairs.
     fn ends(&self, events: Range<usize>) -> Vec<usize> {
         let end = |event: usize| self.events.partition_point(|&one| one as usize <= event);
         events.map(end).collect()
@@ -98,7 +98,7 @@ impl Pairs {
 }
 
 impl BatchLookup<'_> {
-    /// What these events give.
+    /// Computes the output of these events.
     fn run(&self, events: Range<usize>) -> Result<Batch> {
         let pairs = match &self.plan.find {
             Find::Key { column, keeps_unmatched, .. } => self.by_key(*column, *keeps_unmatched, events.clone())?,
@@ -142,7 +142,7 @@ impl BatchLookup<'_> {
         let keys = self.evaluate(&self.plan.condition, &places, &nowhere)?;
         let mut pairs = Pairs::default();
         self.table.index(column).find(&keys[0], |place, row| {
-            // One more than is allowed is enough to know.
+            // One more than allowed is enough to know that there are too many.
             if (row.is_some() || keeps_unmatched) && pairs.events.len() <= ROWS_PER_EVENT_MAX {
                 pairs.push(events.start as u32 + place, row);
             }
@@ -158,7 +158,7 @@ impl BatchLookup<'_> {
         }
     }
 
-    /// Fails if what is found is too much already, so that no more is collected.
+    /// Fails if too many rows have been found already, so that no more are collected.
     fn check_found(&self, found: &Pairs, events: usize) -> Result<()> {
         let is_each_a_row = self.plan.aggregates.is_none()
             && matches!(&self.plan.find, Find::Scan { order, limit: None, .. } if order.is_empty());
@@ -171,7 +171,7 @@ impl BatchLookup<'_> {
         }
     }
 
-    /// The same as [`Self::by_condition`], of rows that the index of places gives.
+    /// The same as [`Self::by_condition`], for the rows that the index of places returns.
     fn near(&self, nearby: &Nearby, events: Range<usize>) -> Result<Pairs> {
         let places = UInt32Array::from_iter_values(events.start as u32..events.end as u32);
         let nowhere = UInt32Array::new_null(places.len());
@@ -196,7 +196,7 @@ impl BatchLookup<'_> {
                 pair_events.resize(pair_events.len() + candidates.len(), event as u32);
                 pair_rows.append(&mut candidates);
             } else {
-                // Every row may be found; what came before goes first.
+                // Every row may be found. The pairs of earlier events go first.
                 self.keep_passing(&mut pair_events, &mut pair_rows, &mut found)?;
                 let mut of_event = self.by_condition(event..event + 1)?;
                 found.events.append(&mut of_event.events);
@@ -210,7 +210,7 @@ impl BatchLookup<'_> {
         Ok(found)
     }
 
-    /// Moves the pairs for which the condition is true to `found`; the others are forgotten.
+    /// Moves the pairs for which the condition is true to `found`, and forgets the others.
     fn keep_passing(&self, events: &mut Vec<u32>, rows: &mut Vec<u32>, found: &mut Pairs) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -218,11 +218,11 @@ impl BatchLookup<'_> {
         self.passing(&std::mem::take(events).into(), &std::mem::take(rows).into(), found)
     }
 
-    /// The pairs for which the condition is true, rows ascending for each event.
+    /// Returns the pairs for which the condition is true, rows ascending for each event.
     fn by_condition(&self, events: Range<usize>) -> Result<Pairs> {
         let rows = self.table.columns().num_rows();
         let mut found = Pairs::default();
-        // More than one piece only where a single event has so many rows to try.
+        // There is more than one piece only if a single event has this many rows to try.
         for start in (0..rows).step_by(PAIRS_MAX) {
             let piece = start as u32..rows.min(start + PAIRS_MAX) as u32;
             let pair_rows = UInt32Array::from_iter_values(events.clone().flat_map(|_| piece.clone()));
@@ -254,7 +254,7 @@ impl BatchLookup<'_> {
         Ok(())
     }
 
-    /// The pairs of each event in order, no more of them than the limit.
+    /// Returns the pairs of each event in order, up to the limit.
     fn ordered(&self, pairs: Pairs, keys: &[OrderKey], has_limit: bool) -> Result<Pairs> {
         let events = UInt32Array::from(pairs.events);
         let rows = UInt32Array::from(pairs.rows);
@@ -269,7 +269,7 @@ impl BatchLookup<'_> {
                 Ok(make_comparator(column, column, options)?)
             })
             .collect::<Result<Vec<DynComparator>>>()?;
-        // Pairs that are equal stay in the order of the table, so that the result is one whatever sorts it.
+        // Equal pairs stay in the order of the table, so that the result does not depend on the sorting algorithm.
         let compare = |one: &usize, other: &usize| {
             let mut orders = comparators.iter().map(|compare| compare(*one, *other));
             orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal).then(one.cmp(other))
@@ -303,7 +303,7 @@ impl BatchLookup<'_> {
         Ok(kept)
     }
 
-    /// The values of expressions for pairs of an event and a row of the table; a null row has nulls in all columns.
+    /// Evaluates expressions for pairs of an event and a row of the table. A null row has nulls in all columns.
     fn evaluate(&self, pairs: &PairExpressions, events: &UInt32Array, rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
         if pairs.expressions.is_empty() {
             return Ok(Vec::new());
@@ -335,7 +335,7 @@ mod tests {
     use crate::lookup::{Lookup, LookupResults, LookupSpec, Table, TableAggregate, TableFunction};
     use crate::testing::{batch, parameter_table, process_context};
 
-    /// Events that each find all rows of a table by their places.
+    /// A lookup in which each event finds all rows of a table by their places.
     fn plan(rows: usize, results: LookupResults) -> Arc<Plan> {
         let field = |name: &str| Field::new(name, DataType::Float64, true);
         let input = Schema::new(vec![field("c0"), field("c1")]);

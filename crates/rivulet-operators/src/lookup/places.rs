@@ -1,8 +1,9 @@
-//! The rows of a table by where on the globe they are, so that an event tries those near it and not all.
+//! An index of the rows of a table by their places on the globe, so that an event tries the rows near it and not all
+//! rows.
 //!
-//! Places are points on the unit sphere, in an R-tree; the straight line between two of them grows with the distance on
-//! the globe. What comes out are candidates, a few more than needed: rounding is different here than in `haversine_m`,
-//! and it is the condition and the order themselves that decide.
+//! Places are points on the unit sphere, in an R-tree. The straight line between two points grows with the distance on
+//! the globe. The index returns candidates, a few more than needed: its rounding differs from that of `haversine_m`,
+//! and the condition and the order themselves decide.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Float64Type;
@@ -12,10 +13,10 @@ use rstar::primitives::GeomWithData;
 /// The mean radius of the Earth, metres (IUGG R1).
 pub const EARTH_RADIUS_M: f64 = 6_371_008.8;
 
-/// How far squared lengths may be off for rounding; 2 metres where two places are the same.
+/// By how much squared lengths may be wrong through rounding. It is 2 metres where two places are the same.
 const ROUNDING: f64 = 1e-13;
 
-/// Degrees beyond this, and what is no number, are left to the expressions: rounding would be more than is allowed for.
+/// Degrees beyond this, and NaN, are left to the expressions: their rounding would exceed the allowance.
 const DEGREES_MAX: f64 = 720.0;
 
 type Point = [f64; 3];
@@ -24,21 +25,21 @@ type Point = [f64; 3];
 #[derive(Debug)]
 pub(super) struct PlaceIndex {
     places: RTree<GeomWithData<Point, u32>>,
-    /// Rows that have no place in the tree: candidates for every event.
+    /// Rows without a place in the tree: candidates for every event.
     others: Vec<u32>,
 }
 
-/// Which places an event looks for.
+/// The places that an event searches for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Near {
-    /// Those within so many metres.
+    /// The places within this many metres.
     Within(f64),
-    /// So many, the nearest ones and all that are equally near.
+    /// This many of the nearest places, and all that are as near as the last of them.
     Nearest(usize),
 }
 
 impl PlaceIndex {
-    /// Of the rows of a table with these columns of degrees.
+    /// Makes an index of the rows of a table with these columns of degrees.
     pub(super) fn new(rows: &RecordBatch, latitude: usize, longitude: usize) -> Self {
         let degrees = |column: usize| rows.column(column).as_primitive::<Float64Type>();
         let (latitudes, longitudes) = (degrees(latitude), degrees(longitude));
@@ -53,7 +54,8 @@ impl PlaceIndex {
         Self { places: RTree::bulk_load(places), others }
     }
 
-    /// Puts the rows that can be near a place into `rows`, ascending. False if the index cannot tell: every row can be.
+    /// Puts the rows that can be near a place into `rows`, ascending. Returns false if the index cannot tell: then
+    /// every row can be near.
     pub(super) fn candidates(&self, latitude: f64, longitude: f64, near: Near, rows: &mut Vec<u32>) -> bool {
         rows.clear();
         let Some(place) = point(latitude, longitude) else { return false };
@@ -65,7 +67,7 @@ impl PlaceIndex {
             }
             Near::Nearest(0) => return true,
             Near::Nearest(count) => {
-                // With so many the tree would be walked as a whole.
+                // For this many, the search would walk the whole tree.
                 if count >= self.places.size() {
                     return false;
                 }
@@ -80,7 +82,7 @@ impl PlaceIndex {
     }
 }
 
-/// A place in degrees on the unit sphere.
+/// Converts a place in degrees to a point on the unit sphere.
 fn point(latitude: f64, longitude: f64) -> Option<Point> {
     let is_usual = |degrees: f64| degrees.abs() <= DEGREES_MAX;
     if !is_usual(latitude) || !is_usual(longitude) {

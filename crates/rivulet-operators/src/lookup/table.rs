@@ -1,4 +1,4 @@
-//! Reference tables: the rows that events are looked up in, and their hash indexes.
+//! Reference tables: the rows in which events are looked up, and their indexes.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -13,9 +13,9 @@ use hashbrown::hash_table::Entry;
 use super::places::PlaceIndex;
 use crate::row_bytes::RowBytes;
 
-/// A reference table: rows that are replaced as a whole, shared by all operators that look something up in them.
+/// A reference table: rows that are replaced as a whole, shared by all operators that look events up in them.
 ///
-/// An operator takes the rows once for each batch, so that all events of a batch see the same ones.
+/// An operator takes the rows once for each batch, so that all events of a batch see the same rows.
 #[derive(Debug)]
 pub struct Table {
     name: String,
@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these rows. Columns are of types that can be compared: numbers, text, booleans, times.
+    /// Makes a table with these rows. Columns are of types that can be compared: numbers, text, booleans, times.
     pub fn new(name: impl Into<String>, rows: RecordBatch) -> Self {
         let schema = rows.schema();
         Self { name: name.into(), schema, rows: RwLock::new(Arc::new(TableRows::new(rows))) }
@@ -40,12 +40,12 @@ impl Table {
         &self.schema
     }
 
-    /// The rows it has now.
+    /// The current rows.
     pub fn rows(&self) -> Arc<TableRows> {
         self.rows.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces all rows. The indexes in use are built before, so that no event waits for them.
+    /// Replaces all rows. The indexes in use are built first, so that no event waits for them.
     ///
     /// # Panics
     /// If the new rows have other columns.
@@ -68,9 +68,9 @@ impl Table {
 #[derive(Debug)]
 pub struct TableRows {
     columns: RecordBatch,
-    /// By column: its index, once something was looked up by it.
+    /// By column: its index, once an event was looked up by it.
     indexes: Box<[OnceLock<KeyIndex>]>,
-    /// By columns of latitude and longitude, once something was looked up near a place.
+    /// By columns of latitude and longitude, once an event was looked up near a place.
     places: Mutex<Vec<([usize; 2], Arc<PlaceIndex>)>>,
 }
 
@@ -85,12 +85,12 @@ impl TableRows {
         &self.columns
     }
 
-    /// The rows by the values of one column.
+    /// The index of the rows by the values of one column.
     pub(super) fn index(&self, column: usize) -> &KeyIndex {
         self.indexes[column].get_or_init(|| KeyIndex::new(self.columns.column(column)))
     }
 
-    /// The rows by the places in two columns, latitude and longitude.
+    /// The index of the rows by the places in two columns, latitude and longitude.
     pub(super) fn places(&self, columns: [usize; 2]) -> Arc<PlaceIndex> {
         let mut all = self.lock_places();
         if let Some((_, known)) = all.iter().find(|(of, _)| *of == columns) {
@@ -106,7 +106,7 @@ impl TableRows {
     }
 }
 
-/// The rows of a table by the values of one column. Null is no value.
+/// The rows of a table by the values of one column. Null values are not in it.
 pub(super) struct KeyIndex {
     encoder: RowBytes,
     keys: Rows,
@@ -142,8 +142,8 @@ impl KeyIndex {
         Self { encoder, keys, first, next, hasher }
     }
 
-    /// Calls `found` with each place in `keys` and each row of the table with that value, both ascending; with no row
-    /// where there is none.
+    /// Calls `found` with each index of `keys` and each row of the table with that value, both ascending. If there is
+    /// no such row, it calls it once without a row.
     pub(super) fn find(&self, keys: &ArrayRef, mut found: impl FnMut(u32, Option<u32>)) {
         let mut encoded = self.encoder.buffer();
         self.encoder.encode(std::slice::from_ref(keys), &mut encoded).expect("keys have the type of the column");

@@ -1,4 +1,4 @@
-//! The part of DEFINE that looks at the match: evaluated for one row and one partial match at a time.
+//! The part of DEFINE that depends on the match: evaluated for one row and one partial match at a time.
 
 use std::sync::Arc;
 
@@ -58,13 +58,13 @@ impl Condition {
         })
     }
 
-    /// The names of the parameters it looks at, with a leading `$`.
+    /// The names of the parameters that the condition uses, with a leading `$`.
     pub(super) fn parameter_names(&self) -> Vec<String> {
         self.schema.fields()[self.reads.len()..].iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Whether it is true of a match whose last row is the one that is tried; null counts as false. An error is an
-    /// expression that fails, such as a division by zero.
+    /// Whether the condition is true for a match whose last row is the one that is tried. Null counts as false. It
+    /// returns an error if the expression fails, for example with a division by zero.
     pub(super) fn holds(&self, of: &Match<'_>, slot: Slot, slots: &SlotTable) -> Result<bool, String> {
         self.evaluate(of, slot, slots).map_err(|error| error.to_string())
     }

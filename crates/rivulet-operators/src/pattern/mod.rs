@@ -1,28 +1,30 @@
 //! MATCH_RECOGNIZE: sequences of rows that a pattern describes, by slot and partition.
 //!
 //! # What is found
-//! The rows of a partition are taken in order of event time, rows of the same time in order of arrival. From the first
-//! row on the pattern is tried: of all ways to match it the one that the standard prefers (greedy repetitions longer,
-//! reluctant ones shorter, alternatives from left to right). If there is none, it is tried from the next row on; after
-//! a match from where [`Skip`] says. With `WITHIN` all rows of a match lie less than that after its first.
+//! The rows of a partition are taken in order of event time, and rows of the same time in order of arrival. The pattern
+//! is tried from the first row on. Of all ways to match it, the one that the standard prefers is taken (greedy
+//! repetitions longer, reluctant ones shorter, alternatives from left to right). If there is none, the pattern is tried
+//! from the next row on; after a match, from the row that [`Skip`] names. With `WITHIN` all rows of a match lie less
+//! than that after its first row.
 //!
 //! # When a match comes out
-//! As soon as no later row can give a better one: at once if the pattern ends with a variable that takes one row or
-//! with a reluctant repetition, with the next row that does not fit if it ends with a greedy one, and by `WITHIN` at
-//! the latest: when the event clock of the slot has passed it. The clock is that of windows (see [`crate::window`]):
-//! the newest event time of the slot less the lateness, and after the idle timeout it goes on with the clock of the
-//! machine. A row behind the clock is refused as late; rows within the lateness wait until their turn has come.
+//! A match comes out as soon as no later row can give a better one. That is at once if the pattern ends with a variable
+//! that takes one row or with a reluctant repetition, and with the next row that does not fit if it ends with a greedy
+//! one. With `WITHIN` it comes out at the latest when the event clock of the slot has passed that time. The clock is
+//! that of windows (see [`crate::window`]): the newest event time of the slot less the lateness, and after the idle
+//! timeout it goes on with the clock of the machine. A row behind the clock is refused as late. Rows within the
+//! lateness wait until their turn has come.
 //!
 //! # Bounds
-//! A partition keeps at most [`MATCH_ROWS_MAX`] rows and a slot [`SLOT_ROWS_MAX`]. A match that would need more ends
-//! there: it comes out as it is, or, if it is not complete, is given up together with its rows, which are counted
-//! ([`Reason::Overflow`](rivulet_dataflow::Reason::Overflow)). So are the least preferred of more than [`THREADS_MAX`]
-//! partial matches. A slot has at most 100,000 partitions at once.
+//! A partition keeps at most [`MATCH_ROWS_MAX`] rows and a slot [`SLOT_ROWS_MAX`]. A match that would need more rows
+//! ends there. If it is complete, it comes out as it is. Otherwise it is abandoned together with its rows, which are
+//! counted ([`Reason::Overflow`](rivulet_dataflow::Reason::Overflow)). If there are more than [`THREADS_MAX`] partial
+//! matches, the least preferred ones are abandoned and counted too. A slot has at most 100,000 partitions at once.
 //!
 //! # How
 //! Conditions over the row alone are evaluated for a whole batch. An automaton ([`program`]) goes over the rows with
-//! one list of partial matches, best first, each a state and a few words ([`registers`]). Only conditions that look at
-//! the match are evaluated on the way ([`condition`]).
+//! one list of partial matches, best first. Each is a state and a few words ([`registers`]). Only conditions that
+//! depend on the match are evaluated on the way ([`condition`]).
 //!
 //! # In reading order
 //! [`program`]: the pattern as an automaton; [`registers`] and [`rows`]: what is remembered; [`condition`]: DEFINE;
@@ -69,28 +71,29 @@ pub const THREADS_MAX: usize = 256;
 /// The most variables of a pattern.
 pub const VARIABLES_MAX: usize = 60;
 
-/// How far back or forth a navigation may reach, in rows.
+/// How far back or forward a navigation may reach, in rows.
 pub const NAVIGATION_ROWS_MAX: usize = 100;
 
-/// Which row of a match is looked at.
+/// Which row of a match a source reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Navigation {
-    /// The first row of the variable, or one so many rows of the variable behind it.
+    /// The first row of the variable, or the row this many rows of the variable after it.
     First(usize),
-    /// The last row of the variable, or one so many rows of the variable before it.
+    /// The last row of the variable, or the row this many rows of the variable before it.
     Last(usize),
-    /// So many rows of the partition before the last row of the variable, whether they belong to the match or not.
+    /// The row of the partition this many rows before the last row of the variable, whether the rows between belong to
+    /// the match or not.
     Previous(usize),
 }
 
-/// What is added up over the rows of a match.
+/// An aggregate over the rows of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aggregate {
     /// The number of rows, or of values that are not null. `BIGINT`.
     Count,
-    /// Of numbers; null if a sum of integers leaves `BIGINT`.
+    /// The sum of numbers; null if a sum of integers leaves `BIGINT`.
     Sum,
-    /// Of numbers, as `DOUBLE`.
+    /// The mean of numbers, as `DOUBLE`.
     Avg,
     /// The smallest number or time.
     Min,
@@ -98,26 +101,26 @@ pub enum Aggregate {
     Max,
 }
 
-/// Something about a match that a condition or a result looks at. Without a variable it is about all rows of the match;
-/// in conditions the row that is tried counts as one of them, and as the last.
+/// A property of a match that a condition or a result reads. Without a variable it is about all rows of the match. In
+/// conditions, the row that is tried counts as one of them, and as the last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A value of one row; null if there is no such row.
     Value {
-        /// Which of [`PatternSpec::values`].
+        /// The index of the value in [`PatternSpec::values`].
         value: usize,
-        /// Whose rows.
+        /// The variable whose rows count.
         variable: Option<usize>,
-        /// Which of them.
+        /// Which row of the variable.
         navigation: Navigation,
     },
     /// A value over several rows.
     Aggregate {
         /// What is computed.
         aggregate: Aggregate,
-        /// Which of [`PatternSpec::values`]; none for `count(*)`.
+        /// The index of the value in [`PatternSpec::values`]; `None` for `count(*)`.
         value: Option<usize>,
-        /// Over whose rows.
+        /// The variable whose rows count.
         variable: Option<usize>,
     },
     /// The name of the variable of the last row.
@@ -126,12 +129,12 @@ pub enum Source {
     MatchNumber,
 }
 
-/// A condition that looks at the match.
+/// A condition that depends on the match.
 #[derive(Clone, Debug)]
 pub struct MatchCondition {
-    /// What it looks at. The columns that `expression` is compiled against are these, then the parameters.
+    /// The properties that it reads. The columns that `expression` is compiled against are these, then the parameters.
     pub sources: Vec<Source>,
-    /// The parameters it uses, as places in the slot table's schema.
+    /// The parameters that it uses, as indices of the slot table's schema.
     pub parameters: Vec<usize>,
     /// True or false.
     pub expression: Arc<dyn PhysicalExpr>,
@@ -142,51 +145,52 @@ pub struct MatchCondition {
 pub struct PatternVariable {
     /// Its name, as `CLASSIFIER()` gives it.
     pub name: String,
-    /// The part of its condition that looks at the row alone, compiled as [`PatternSpec::values`].
+    /// The part of its condition that depends on the row alone, compiled like [`PatternSpec::values`].
     pub row_condition: Option<Arc<dyn PhysicalExpr>>,
-    /// The part that looks at the match.
+    /// The part of its condition that depends on the match.
     pub match_condition: Option<MatchCondition>,
 }
 
 /// Where the search goes on after a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
-    /// With the row behind the last one of the match.
+    /// With the row after the last row of the match.
     #[default]
     PastLastRow,
-    /// With the row behind the first one of the match.
+    /// With the row after the first row of the match.
     ToNextRow,
-    /// With the first row of this variable; if there is none or it is the first of the match, with the row behind that.
+    /// With the first row of this variable. If there is none, or if it is the first row of the match, with the row
+    /// after the first row of the match.
     ToFirst(usize),
-    /// With the last row of this variable, likewise.
+    /// With the last row of this variable, by the same rule.
     ToLast(usize),
 }
 
-/// What a row pattern operator does, as the planner says it.
+/// The plan of a row pattern operator, as the planner gives it.
 #[derive(Clone, Debug)]
 pub struct PatternSpec {
-    /// The columns that come in.
+    /// The columns of the input.
     pub input: SchemaRef,
     /// The slot table's schema.
     pub parameter_schema: SchemaRef,
-    /// The parameters that keys, values and row conditions use, as places in `parameter_schema`.
+    /// The parameters that keys, values and row conditions use, as indices of `parameter_schema`.
     pub parameters: Vec<usize>,
-    /// What rows are partitioned by, compiled against
-    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`.
+    /// The expressions by which rows are partitioned, compiled against [`Expressions::evaluation_schema`]`(input,
+    /// parameter_schema, parameters)`.
     pub keys: Vec<NamedExpression>,
-    /// What is kept of each row, compiled likewise: numbers, texts, booleans or times.
+    /// The values that are kept of each row, compiled in the same way: numbers, texts, booleans or times.
     pub values: Vec<Arc<dyn PhysicalExpr>>,
     /// The variables, at most [`VARIABLES_MAX`].
     pub variables: Vec<PatternVariable>,
     /// The pattern over them.
     pub pattern: Pattern,
-    /// The columns that come out behind the keys, by name.
+    /// The output columns behind the keys, by name.
     pub results: Vec<(String, Source)>,
     /// Where the search goes on after a match.
     pub skip: Skip,
-    /// An interval over the slot table's columns (column i is parameter i).
+    /// The longest duration of a match: an interval over the slot table's columns (column i is parameter i).
     pub within: Option<Arc<dyn PhysicalExpr>>,
-    /// How far a row may be behind the newest one of its slot, in microseconds.
+    /// How far a row may be behind the newest row of its slot, in microseconds.
     pub lateness_us: i64,
     /// After how much silence a slot's clock follows that of the machine, in microseconds; `i64::MAX` for never.
     pub idle_timeout_us: i64,
@@ -247,16 +251,16 @@ pub struct PatternMatch {
     plan: Arc<Plan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct Plan {
     /// Keys, values, then the row conditions.
     expressions: Expressions,
     key_fields: Vec<Field>,
-    /// The values as they are kept.
+    /// The form in which each value is kept.
     storages: Vec<Storage>,
-    /// For each row condition its variable.
+    /// For each row condition, its variable.
     row_conditions: Vec<usize>,
-    /// The variables that have no row condition, as bits.
+    /// The variables without row condition, as bits.
     unconditional: u64,
     names: Vec<String>,
     /// By variable.
@@ -274,13 +278,13 @@ pub(crate) struct Plan {
     idle_timeout_us: i64,
     arrival_time: bool,
     output: SchemaRef,
-    /// The pattern and its conditions as text: what state must agree with.
+    /// The pattern and its conditions as text. State must agree with it.
     text: String,
     parameter_names: Vec<String>,
 }
 
 impl PatternMatch {
-    /// An operator that finds a pattern, or what is wrong with its plan.
+    /// Makes an operator that finds a pattern, or returns what is wrong with its plan.
     pub fn new(spec: PatternSpec) -> Result<Self, PlanError> {
         let evaluation = Expressions::evaluation_schema(&spec.input, &spec.parameter_schema, &spec.parameters);
         let fail = |problem: String| PlanError::Pattern { problem };
@@ -400,13 +404,13 @@ impl PatternMatch {
         })
     }
 
-    /// The columns that come out: keys, then results.
+    /// The output columns: keys, then results.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
 }
 
-/// How the values are kept.
+/// Returns the form in which each value is kept.
 fn storages(values: &[Arc<dyn PhysicalExpr>], evaluation: &Schema) -> Result<Vec<Storage>, PlanError> {
     let storage = |value: &Arc<dyn PhysicalExpr>| {
         let fail = |problem: String| PlanError::Expression { expression: sql(value), problem };
@@ -419,7 +423,7 @@ fn storages(values: &[Arc<dyn PhysicalExpr>], evaluation: &Schema) -> Result<Vec
     values.iter().map(storage).collect()
 }
 
-/// Fails if a source is about something that there is not.
+/// Fails if a source names a value or variable that does not exist.
 fn check_source(source: &Source, storages: &[Storage], variables: usize) -> Result<(), PlanError> {
     let fail = |problem: String| Err(PlanError::Pattern { problem });
     let (value, variable) = match source {
@@ -453,7 +457,7 @@ fn check_source(source: &Source, storages: &[Storage], variables: usize) -> Resu
     }
 }
 
-/// The type of a source; `values` are those of [`PatternSpec::values`].
+/// The type of a source; `values` are the types of [`PatternSpec::values`].
 fn source_type(source: &Source, values: &[&DataType]) -> DataType {
     match source {
         Source::Value { value, .. } => values[*value].clone(),
@@ -472,7 +476,7 @@ fn source_type(source: &Source, values: &[&DataType]) -> DataType {
     }
 }
 
-/// How values of a source are kept; `values` as for [`source_type`].
+/// The form in which values of a source are kept; `values` as for [`source_type`].
 fn source_storage(source: &Source, values: &[&DataType]) -> Storage {
     match source {
         Source::Classifier => Storage::Text,
@@ -480,7 +484,7 @@ fn source_storage(source: &Source, values: &[&DataType]) -> Storage {
     }
 }
 
-/// The pattern and its conditions, for people and for checking state.
+/// Writes the pattern and its conditions as text, for users and for checking state.
 fn text(pattern: &Pattern, names: &[String], variables: &[PatternVariable]) -> String {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut text = pattern.text(&names);

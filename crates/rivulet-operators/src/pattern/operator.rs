@@ -1,4 +1,4 @@
-//! The operator: slots and their clocks, and what a batch or a tick makes of them.
+//! The operator: slots and their clocks, and how batches and ticks are processed.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::keyed::{Keyed, Passing, SLOT_KEYS_MAX, idle_us};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
-/// What is known of a slot.
+/// What is known about a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// No query is there.
+    /// The slot has no query.
     Absent,
     Usable,
-    /// Its `WITHIN` is no length.
+    /// Its `WITHIN` is not a valid length.
     Broken,
 }
 
@@ -38,9 +38,9 @@ pub(super) struct SlotState {
     pub(super) watermark_us: i64,
     /// [`NEVER`] without `WITHIN`.
     pub(super) within_us: i64,
-    /// No partition has anything to do before this event time.
+    /// No partition has anything due before this event time.
     pub(super) due_us: i64,
-    /// The rows of all partitions.
+    /// The number of rows of all partitions.
     pub(super) rows: u32,
     pub(super) key_hash: u16,
     pub(super) known: Known,
@@ -63,21 +63,21 @@ impl SlotState {
 pub(super) struct PatternOperator {
     pub(super) plan: Arc<Plan>,
     pub(super) key_bytes: RowBytes,
-    /// The keys of the batch at hand, kept for their memory.
+    /// The keys of the current batch. The buffer is kept to reuse its memory.
     key_rows: KeyRows,
     pub(super) slots: Vec<SlotState>,
-    /// By slot, in clock time.
+    /// By slot, in the time of the arrival clock.
     deadlines_us: Vec<i64>,
-    /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
+    /// No slot has an earlier deadline. Exact after a tick, a lower bound between ticks.
     deadline_us: i64,
-    /// Those of the clock of arrivals.
+    /// The leaps of the arrival clock.
     leaps: Leaps,
-    /// Without keys there is one partition, with an empty key. Those that remember nothing are not there.
+    /// Without keys there is one partition, with an empty key. Partitions that remember nothing are removed.
     pub(super) partitions: Keyed<Partition>,
     pub(super) key_heap_bytes: usize,
     matches: Matches,
     scratch: Scratch,
-    /// The partitions of a slot while they are gone through.
+    /// The partitions of a slot while the operator goes through them.
     places: Vec<u32>,
 }
 
@@ -141,7 +141,7 @@ impl PatternOperator {
         self.partitions.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
     }
 
-    /// Processes rows, and between them lets `passing` ones pass.
+    /// Processes rows, and between them advances the clocks by the rows of other instances in `passing`.
     fn process_batch(
         &mut self,
         batch: Batch,
@@ -207,8 +207,8 @@ impl PatternOperator {
         self.matches.emit(&plan, &self.key_bytes, context)
     }
 
-    /// Lets the rows of other instances pass that come before an own one, or all that are left: they move the clocks of
-    /// their slots.
+    /// Passes the rows of other instances that come before the own row `before`, or all that remain. They advance the
+    /// clocks of their slots.
     fn pass_rows(
         &mut self,
         passing: &mut Passing<'_>,
@@ -236,11 +236,11 @@ impl PatternOperator {
         Ok(())
     }
 
-    /// Whether the row can be taken as far as its slot and time go; refuses it if not.
+    /// Whether the slot and the time of the row are usable. Refuses the row if its `WITHIN` or its time is not.
     fn is_usable(&mut self, batch: &Batch, row: &NewRow<'_>, context: &mut Context<'_>) -> bool {
         self.make_room(row.slot);
         if self.slots[row.slot as usize].known == Known::Absent {
-            // Rows of a query that is gone must not leave state behind; one that is there was not announced yet.
+            // Rows of a query that is gone must not leave state behind. A query that exists has not been announced yet.
             if context.slots.query(row.slot).is_none() {
                 return false;
             }
@@ -284,8 +284,8 @@ impl PatternOperator {
         self.accept(row.slot, row.time_us, row.arrival_us, place, context);
     }
 
-    /// A row that is not late moves the clock of its slot; searches in its partition, if it is in one here, and where
-    /// something is due.
+    /// Advances the clock of a slot by a row that is not late. Searches in the row's partition, if it is in one here,
+    /// and in partitions where something is due.
     fn accept(&mut self, slot: Slot, time_us: i64, arrival_us: i64, place: Option<u32>, context: &mut Context<'_>) {
         let state = &mut self.slots[slot as usize];
         state.max_ts_us = state.max_ts_us.max(time_us);
@@ -301,8 +301,8 @@ impl PatternOperator {
         }
     }
 
-    /// Puts a row into its partition. The outer nothing is a row that is refused, the inner one a row that begins no
-    /// match and is in none.
+    /// Puts a row into its partition and returns the partition's index. The outer `None` is a row that is refused. The
+    /// inner `None` is a row that begins no match and is in no partition.
     fn take_row(
         &mut self,
         batch: &Batch,
@@ -373,7 +373,7 @@ impl PatternOperator {
         by_clock_us.max(state.watermark_us)
     }
 
-    /// Brings a slot's watermark to `watermark_us` and does what is due by then.
+    /// Advances a slot's watermark to `watermark_us` and does what is due by then.
     fn advance(&mut self, slot: Slot, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
         let state = &mut self.slots[slot as usize];
         if watermark_us <= state.watermark_us {
@@ -410,7 +410,7 @@ impl PatternOperator {
         self.search(slot, place, watermark_us, arrival_us, context, false);
     }
 
-    /// Ends the match under way in a partition, to make room.
+    /// Ends the current match in a partition, to make room.
     fn give_up(&mut self, slot: Slot, place: u32, arrival_us: i64, context: &mut Context<'_>) {
         self.matches.begin_group();
         let watermark_us = self.slots[slot as usize].watermark_us;
@@ -436,7 +436,7 @@ impl PatternOperator {
             matches.push(plan, of, slot, key, time_us, arrival_us, decided_us);
         };
         if gives_up {
-            // Restored rows have not been gone through again yet: only then is it known how long the match is.
+            // The search has not gone through restored rows yet. Only when it has, the length of the match is known.
             partition.run(&mut search, &mut found);
             partition.give_up(&mut search, &mut found);
         }
@@ -448,7 +448,7 @@ impl PatternOperator {
         }
     }
 
-    /// Keeps the time at which something is due in this slot if no row comes.
+    /// Sets the time at which something is due in this slot if no row comes.
     pub(super) fn set_deadline(&mut self, slot: Slot) {
         let state = &self.slots[slot as usize];
         let deadline_us = if state.due_us == NEVER || self.plan.arrival_time {
@@ -461,7 +461,7 @@ impl PatternOperator {
         self.deadline_us = self.deadline_us.min(deadline_us);
     }
 
-    /// Nothing follows: what is open is decided.
+    /// Decides all open matches at the end of the input.
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
         for slot in 0..self.slots.len() as Slot {
@@ -495,13 +495,13 @@ impl Operator for PatternOperator {
                 Ok(())
             }
             Element::End => self.end(context),
-            // Small queries have a clock per slot, and state is exported when the host asks.
+            // Queries of applications have a clock per slot, and state is exported when the host asks.
             Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
         }
     }
 
     fn key_hashes(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<u16>), OperatorError> {
-        // Not the keys alone: a row on which a condition fails is refused before it moves the clock.
+        // Evaluates more than the keys: a row on which a condition fails is refused before it advances the clock.
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
         let key_hashes = self.key_bytes.key_hashes(&columns[..self.plan.key_fields.len()], &mut self.key_rows)?;
         Ok((batch, key_hashes))

@@ -11,42 +11,42 @@ use super::registers::Match;
 use crate::history::value::{Builder, Value};
 use crate::row_bytes::RowBytes;
 
-/// From how many matches on a batch is emitted in the middle of a call.
+/// From this many matches on, a batch is emitted in the middle of a call.
 const OUTPUT_ROWS_MAX: usize = 1 << 14;
 
-/// From how many bytes on it is emitted. Far below 2 GiB, where the offsets of a column of text end.
+/// From this many bytes on, a batch is emitted. Far below 2 GiB, where the offsets of a column of text end.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// Matches found and not yet emitted.
+/// Matches that are found and not yet emitted.
 #[derive(Default)]
 pub(super) struct Matches {
     slots: Vec<Slot>,
     times_us: Vec<i64>,
     arrivals_us: Vec<i64>,
-    /// For each the group it belongs to and when it was decided.
+    /// For each match, its group and the time at which it was decided.
     order: Vec<(u64, i64)>,
     group: u64,
     key_bytes: Vec<u8>,
     key_ends: Vec<usize>,
     /// The results, one match after the other.
     values: Vec<Value>,
-    /// About how many bytes they have, with the keys.
+    /// About how many bytes the results have, with the keys.
     bytes: usize,
 }
 
 impl Matches {
-    /// What is found from now on, until the next group, comes out in order of decision, however partitions are gone
-    /// through.
+    /// Begins a group. Matches of one group come out in order of decision, whatever the order in which partitions are
+    /// searched.
     pub(super) fn begin_group(&mut self) {
         self.group += 1;
     }
 
-    /// Whether they are so many that they go on in the middle of a call.
+    /// Whether there are so many matches that they are emitted in the middle of a call.
     pub(super) fn are_many(&self) -> bool {
         self.slots.len() >= OUTPUT_ROWS_MAX || self.bytes >= OUTPUT_BYTES_MAX
     }
 
-    /// Forgets what a call that failed has left half done.
+    /// Forgets matches that a failed call has left.
     pub(super) fn begin(&mut self) {
         if !self.slots.is_empty() {
             *self = Self::default();
@@ -81,7 +81,7 @@ impl Matches {
         &self.key_bytes[start..self.key_ends[index]]
     }
 
-    /// Emits what was found.
+    /// Emits the matches.
     pub(super) fn emit(
         &mut self,
         plan: &Plan,
@@ -91,7 +91,7 @@ impl Matches {
         if self.slots.is_empty() {
             return Ok(());
         }
-        // Taken before anything can fail: matches that cannot be decoded must not come again.
+        // Taken before anything can fail: matches that cannot be decoded must not come out again.
         std::mem::take(self).into_batch(plan, key_bytes).map(|batch| context.emit(batch))
     }
 
@@ -145,7 +145,7 @@ mod tests {
     use crate::pattern::{Pattern, PatternMatch, PatternSpec, PatternVariable, Skip};
     use crate::testing::{parameter_table, process_context};
 
-    /// One match, with a key in these bytes.
+    /// One match with a key of these bytes.
     fn one_match(key_bytes: &[u8], time_us: i64) -> Matches {
         Matches {
             slots: vec![0],
@@ -182,7 +182,7 @@ mod tests {
         let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let mut context = process_context(&table, &mut refusals, &mut output);
-        // What is no key at all makes the decoder panic.
+        // Bytes that are no key make the decoder panic.
         let mut matches = one_match(&[], 1);
         let failed = catch_unwind(AssertUnwindSafe(|| matches.emit(&plan, &encoder, &mut context).is_err()));
         assert!(failed.unwrap_or(true));

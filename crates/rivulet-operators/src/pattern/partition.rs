@@ -1,4 +1,4 @@
-//! The search for matches in one partition: from one first row after the other, with a list of partial matches.
+//! The search for matches in one partition: it tries one first row after the other, with a list of partial matches.
 
 use std::mem::size_of;
 
@@ -9,32 +9,33 @@ use super::registers::Match;
 use super::rows::Rows;
 use super::{MATCH_ROWS_MAX, Plan, Skip, THREADS_MAX};
 
-/// What never comes.
+/// A time that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// The rows of a partition and where the search in them is.
+/// The rows of a partition and the progress of the search.
 #[derive(Debug, Default)]
 pub(super) struct Partition {
     pub(super) rows: Rows,
-    /// The first row of the match that is tried.
+    /// The first row of the match that is being tried.
     pub(super) start: u64,
     /// The rows before this one are in their final order.
     pub(super) ready: u64,
     /// The next row to try; `start` if the search from there has not begun.
     next: u64,
-    /// The partial matches from `start` on, best first: for each its state, then its words.
+    /// The partial matches from `start` on, best first: each is its state, then its words.
     threads: Vec<u64>,
-    /// The words of the best match from `start` on so far, if there is one. Every thread would be better.
+    /// The words of the best complete match from `start` on so far; empty if there is none. Any match that comes from
+    /// `threads` would be better.
     accepted: Vec<u64>,
-    /// How many matches were found.
+    /// The number of matches found.
     pub(super) matches: u64,
-    /// No condition that failed on a row before this one is counted again.
+    /// A condition that fails on a row before this one is not counted again.
     pub(super) failed_before: u64,
-    /// The latest time that the search has seen: decisions are made then, also about earlier rows.
+    /// The latest time that the search has seen. Decisions count as made then, also about earlier rows.
     reached_us: i64,
 }
 
-/// A search in a partition, with what it needs from outside.
+/// A search in a partition, with its surroundings.
 pub(super) struct Search<'a, 'c> {
     pub(super) plan: &'a Plan,
     pub(super) slot: Slot,
@@ -46,7 +47,7 @@ pub(super) struct Search<'a, 'c> {
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Memory for one step, kept for all.
+/// The memory of one step, reused by all steps.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     threads: Vec<u64>,
@@ -58,12 +59,12 @@ impl Partition {
         Self { rows: Rows::new(values), reached_us: i64::MIN, ..Self::default() }
     }
 
-    /// Whether nothing is remembered that a new partition would not have.
+    /// Whether the partition remembers no more than a new one.
     pub(super) fn is_idle(&self) -> bool {
         self.rows.len() == 0 && self.matches == 0
     }
 
-    /// When there is something to do without a further row, in event time.
+    /// The event time at which something is due without a further row.
     pub(super) fn due_us(&self, within_us: i64) -> i64 {
         let waiting_us = if self.ready < self.rows.end() { self.rows.time_us(self.ready) } else { NEVER };
         let expires_us = if self.start < self.ready { self.expires_us(within_us) } else { NEVER };
@@ -75,7 +76,8 @@ impl Partition {
         if within_us == NEVER { NEVER } else { self.rows.time_us(self.start).saturating_add(within_us) }
     }
 
-    /// Does what is due by the watermark; `found` receives each match, with the time at which it was decided.
+    /// Does what is due by the watermark. `found` receives each match, with its event time and the time at which it was
+    /// decided.
     pub(super) fn run(&mut self, search: &mut Search<'_, '_>, found: &mut dyn FnMut(&Match<'_>, i64, i64)) {
         let end = self.rows.end();
         while self.ready < end && self.rows.time_us(self.ready) <= search.watermark_us {
@@ -110,14 +112,15 @@ impl Partition {
         self.forget_rows(search.plan);
     }
 
-    /// Ends the match under way where it is: it needs more rows than are kept.
+    /// Ends the current match where it is, because it needs more rows than are kept.
     pub(super) fn give_up(&mut self, search: &mut Search<'_, '_>, found: &mut dyn FnMut(&Match<'_>, i64, i64)) {
         if self.start >= self.next {
             return;
         }
         let time_us = self.rows.time_us(self.next - 1);
         if self.accepted.is_empty() {
-            // From a row behind it the same rows would be gone through again, most likely to the same end.
+            // From a row behind `start`, the search would go through the same rows again, most likely with the same
+            // outcome.
             search.context.refusals.count(Reason::Overflow, self.next - self.start);
             self.go_on_from(self.next);
         } else {
@@ -125,7 +128,7 @@ impl Partition {
         }
     }
 
-    /// The search from `start` begins.
+    /// Begins the search from `start`.
     fn begin(&mut self, plan: &Plan) {
         self.threads.clear();
         self.accepted.clear();
@@ -159,7 +162,8 @@ impl Partition {
                     Ok(true) => {}
                     Ok(false) => continue,
                     Err(_) => {
-                        // The row is not this variable's; it is counted once, however often it is tried.
+                        // The row is not a row of this variable. The failure is counted once, however often the row is
+                        // tried.
                         if position >= self.failed_before {
                             self.failed_before = position + 1;
                             search.context.refusals.count(Reason::Expression, 1);
@@ -175,7 +179,8 @@ impl Partition {
                     break 'threads;
                 }
                 thread[0] = follower.into();
-                // One in the same state with the same past has the same future, and is better.
+                // A partial match in the same state with the same past has the same future, and this one came earlier,
+                // so it is better.
                 let is_known =
                     after.chunks_exact(stride).any(|other| other[..condition_words] == thread[..condition_words]);
                 if is_known {
@@ -193,7 +198,7 @@ impl Partition {
         self.next += 1;
     }
 
-    /// No further row belongs to the match from `start`: it is there or it is not.
+    /// Decides on the match from `start`, to which no further row belongs: it is complete or it does not exist.
     fn decide(&mut self, time_us: i64, search: &mut Search<'_, '_>, found: &mut dyn FnMut(&Match<'_>, i64, i64)) {
         self.reached_us = self.reached_us.max(time_us);
         if self.accepted.is_empty() {
@@ -227,7 +232,7 @@ impl Partition {
         self.accepted.clear();
     }
 
-    /// Forgets the rows that nobody looks at any more, and the memory if none is left.
+    /// Forgets the rows that are no longer needed, and frees memory if no row is left.
     fn forget_rows(&mut self, plan: &Plan) {
         self.rows.forget_before(self.start.saturating_sub(plan.rows_before as u64));
         if self.start >= self.rows.end() {
@@ -236,7 +241,7 @@ impl Partition {
         }
     }
 
-    /// Puts the search to its beginning, over rows in which nothing is decided from `start` on.
+    /// Restarts the search. Nothing is decided yet about the rows from `start` on.
     pub(super) fn restart(&mut self, start: u64, ready: u64) {
         self.ready = ready;
         self.go_on_from(start);

@@ -1,14 +1,15 @@
 //! A row pattern as an automaton: compiled once for an application, run for every query and partition.
 //!
-//! A state waits for a row of one variable. What may follow a state is a list in order of preference, computed here
-//! once, so that a step at run time walks a list and nothing else. The order is that of the standard: a greedy
-//! repetition prefers another turn, a reluctant one prefers to go on, an alternation prefers what stands left.
+//! A state waits for a row of one variable. The followers of a state are a list in order of preference, computed here
+//! once, so that a step at run time only walks a list. The order is that of the standard: a greedy repetition prefers
+//! another turn, a reluctant one prefers to go on, an alternation prefers the alternative on the left.
 
 use std::fmt;
 
 use crate::PlanError;
 
-/// The most states of an automaton: variables of the pattern with its counted repetitions written out.
+/// The most states of an automaton. Each occurrence of a variable in the pattern is a state; counted repetitions are
+/// written out.
 pub const STATES_MAX: usize = 1_000;
 
 /// The most followers of all states together.
@@ -19,17 +20,17 @@ const FOLLOWERS_MAX: usize = 200_000;
 pub enum Pattern {
     /// One row of this variable.
     Variable(usize),
-    /// One after the other.
+    /// Patterns one after the other.
     Sequence(Vec<Pattern>),
-    /// One of them; the further left the better.
+    /// One of several patterns. Those further left are better.
     Alternation(Vec<Pattern>),
-    /// Several times.
+    /// A pattern several times.
     Repeat {
         /// What is repeated.
         pattern: Box<Pattern>,
-        /// At least so often.
+        /// The fewest turns.
         min: u32,
-        /// At most so often; without a bound as often as rows fit.
+        /// The most turns; `None` for as many as rows fit.
         max: Option<u32>,
         /// Whether more turns are better than fewer.
         greedy: bool,
@@ -37,7 +38,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// The pattern as it is written, with these names of variables.
+    /// Writes the pattern with these names of variables.
     pub fn text(&self, names: &[&str]) -> String {
         let list = |parts: &[Self], separator: &str| {
             let inner = |part: &Self| match part {
@@ -80,21 +81,21 @@ pub(super) struct Program {
     /// The variable that each state waits for.
     variables: Vec<usize>,
     first: Vec<Follower>,
-    /// By state, best first. Nothing stands behind [`ACCEPT`]: it would never be preferred.
+    /// The followers of each state, best first. No follower stands behind [`ACCEPT`]: it would never be preferred.
     after: Vec<Vec<Follower>>,
     /// The variables that the first row of a match may have, as bits.
     pub(super) first_variables: u64,
 }
 
-/// A step of a pattern, before states are what is left of them.
+/// A step of a pattern. When the automaton is complete, only its states remain.
 enum Node {
     /// A row of the variable, then the node.
     Row(usize, usize),
     /// One of the nodes, best first.
     Choice(Vec<usize>),
-    /// A turn of a repetition begins that need not be.
+    /// Begins an optional turn of a repetition.
     Begin(usize),
-    /// Such a turn ends: where the pattern goes on behind one with a row, and where behind one without.
+    /// Ends an optional turn: where the pattern goes on after a turn with a row, and where after a turn without one.
     End {
         behind_row: usize,
         behind_none: usize,
@@ -148,7 +149,7 @@ impl Program {
         &self.first
     }
 
-    /// What comes after a row for this state, best first.
+    /// The followers of this state after a row, best first.
     pub(super) fn after(&self, state: Follower) -> &[Follower] {
         &self.after[state as usize]
     }
@@ -177,11 +178,11 @@ fn too_large() -> PlanError {
 
 fn push(node: Node, nodes: &mut Vec<Node>) -> Result<usize, PlanError> {
     nodes.push(node);
-    // Each row has at most a few nodes beside it.
+    // Each row has at most a few other nodes.
     if nodes.len() > 4 * STATES_MAX { Err(too_large()) } else { Ok(nodes.len() - 1) }
 }
 
-/// Adds the nodes of a pattern in front of `next`; gives where it begins.
+/// Adds the nodes of a pattern in front of `next`. Returns the node with which the pattern begins.
 fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, PlanError> {
     match pattern {
         Pattern::Variable(variable) => push(Node::Row(*variable, next), nodes),
@@ -192,8 +193,8 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
             Ok(nodes.len() - 1)
         }
         Pattern::Repeat { pattern, min, max, greedy } => {
-            // A choice between a turn, after which `then` follows, and `next`, which also follows a turn without a row:
-            // further ones would be like it.
+            // Adds a choice between a turn, after which `then` follows, and `next`. A turn without a row is followed by
+            // `next` too: further turns would be like it.
             let turn = |choice: usize, then: usize, nodes: &mut Vec<Node>| {
                 nodes.push(Node::End { behind_row: then, behind_none: next });
                 let body = add(pattern, nodes.len() - 1, nodes)?;
@@ -221,11 +222,12 @@ fn add(pattern: &Pattern, next: usize, nodes: &mut Vec<Node>) -> Result<usize, P
     }
 }
 
-/// The states that can be reached without a row, best first, each once: a second way to the same state has the same
-/// future and is not preferred. A turn of a repetition without a row is the last one.
+/// The states that can be reached without a row, best first, each once. A second way to the same state has the same
+/// future and is not preferred. A turn of a repetition without a row is its last one.
 fn followers(nodes: &[Node], states: &[Follower], start: usize) -> Vec<Follower> {
-    // Of the repetitions around a node the inner ones may have begun their turn since the last row, so that a number
-    // says which. By node, the numbers with which it was seen; that of very deep patterns stays at the highest.
+    // Of the repetitions around a node, those that have begun their turn since the last row are the innermost ones, so
+    // their number says which they are. By node, this holds the numbers with which it was seen. In very deep patterns
+    // the number stays at the highest.
     let mut seen = vec![0u64; nodes.len()];
     let mut open = vec![(start, 0u32)];
     let mut found = Vec::new();
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_ends_a_match_is_the_last_follower() {
-        // A+? prefers to end, so that nothing is behind.
+        // A+? prefers to end, so nothing is behind the end.
         let pattern = repeat(0, 1, None, false);
         let program = Program::new(&pattern).unwrap();
         assert_eq!(program.after(0), [ACCEPT]);

@@ -1,9 +1,9 @@
 //! What a partial match remembers of its rows: a fixed number of words, however long it grows.
 //!
-//! The planner says which rows are looked back at (`LAST(B.value, 1)`, `FIRST(A.ts)`) and what is added up
-//! (`avg(B.value)`); each of these has its words, updated when a row joins the match. The words that conditions look at
-//! come first: two partial matches in the same state with the same such words have the same future, so the better one
-//! stands for both.
+//! The planner says which earlier rows are read (`LAST(B.value, 1)`, `FIRST(A.ts)`) and what is aggregated
+//! (`avg(B.value)`). Each of these has its words, which are updated when a row joins the match. The words that
+//! conditions read come first. Two partial matches in the same state with the same such words have the same future, so
+//! the better one stands for both.
 
 use rivulet_dataflow::canonical_float;
 
@@ -13,25 +13,25 @@ use crate::aggregate::Storage;
 use crate::aggregate::fixed::{put_sum, sum};
 use crate::history::value::Value;
 
-/// The word of a row that there is not.
+/// The word for a row that does not exist.
 const NONE: u64 = u64::MAX;
 
-/// Which rows of a match something is about.
+/// The variable whose rows count; `None` for all rows of a match.
 type Variable = Option<usize>;
 
-/// The words of a partial match.
+/// The layout of the words of a partial match.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     navigations: Vec<Navigated>,
     aggregates: Vec<Aggregated>,
-    /// Whether and where the variable of the last row is kept.
+    /// The word with the variable of the last row, if it is kept.
     classifier: Option<usize>,
     words: usize,
-    /// How many words conditions look at.
+    /// The number of words that conditions read.
     pub(super) condition_words: usize,
 }
 
-/// The first or the last rows of a variable, as positions: so many words.
+/// The first or the last rows of a variable, as positions: one word for each row.
 #[derive(Clone, Debug)]
 struct Navigated {
     variable: Variable,
@@ -40,7 +40,7 @@ struct Navigated {
     rows: usize,
 }
 
-/// The value, and behind it a word with the number of values.
+/// The value of an aggregate, and behind it a word with the number of values.
 #[derive(Clone, Debug)]
 struct Aggregated {
     variable: Variable,
@@ -50,16 +50,16 @@ struct Aggregated {
     word: usize,
 }
 
-/// How many words the value of an aggregate has. The sum behind an average of integers has two: in 64 bits, or as a
+/// The number of words of an aggregate's value. The sum behind an average of integers has two: in 64 bits, or as a
 /// floating point number, it would not be exact.
 fn value_words(aggregate: Aggregate, storage: Storage) -> usize {
     if aggregate == Aggregate::Avg && storage == Storage::Integer { 2 } else { 1 }
 }
 
-/// What the words of a source mean, found once.
+/// How to read a source from the words, determined once.
 #[derive(Clone, Debug)]
 pub(super) enum Read {
-    /// The row whose position is in this word, and so many rows before it; which of its values.
+    /// A value of the row that lies this many rows before the row whose position is in this word.
     Row {
         word: usize,
         before: u64,
@@ -76,18 +76,18 @@ pub(super) enum Read {
     MatchNumber,
 }
 
-/// What is known of a match beside its words.
+/// A match: its words, its rows, its number and the names of the variables.
 pub(super) struct Match<'a> {
     pub(super) words: &'a [u64],
     pub(super) rows: &'a Rows,
-    /// From 1.
+    /// The number of the match, from 1.
     pub(super) number: u64,
-    /// Of the variables.
+    /// The names of the variables.
     pub(super) names: &'a [String],
 }
 
 impl Layout {
-    /// Makes room for what a source needs: first for those of conditions, then, after
+    /// Makes room for the words that a source needs: first for sources of conditions, then, after
     /// [`Layout::end_of_conditions`], for those of results.
     pub(super) fn add(&mut self, source: &Source, storages: &[Storage]) {
         match source {
@@ -116,7 +116,7 @@ impl Layout {
         }
     }
 
-    /// What was added until now is what conditions look at.
+    /// Marks the words added until now as those that conditions read.
     pub(super) fn end_of_conditions(&mut self) {
         self.condition_words = self.words;
     }
@@ -125,7 +125,7 @@ impl Layout {
     pub(super) fn navigate(&mut self, variable: Variable, is_first: bool, rows: usize) {
         let known = self.navigated(variable, is_first).is_some_and(|known| known.rows >= rows);
         if !known {
-            // A shorter one stays where it is: conditions may look at it.
+            // Shorter words of the same navigation stay where they are: conditions may read them.
             let word = self.take_words(rows);
             self.navigations.insert(0, Navigated { variable, is_first, word, rows });
         }
@@ -146,8 +146,8 @@ impl Layout {
         self.aggregates.iter().find(same)
     }
 
-    /// Where to read a source that was added. Those of conditions are asked for before those of results are added, so
-    /// that they stay among the words that conditions look at.
+    /// Returns how to read a source that was added. For sources of conditions this is called before sources of results
+    /// are added, so that they are read from the words of conditions.
     pub(super) fn read(&self, source: &Source) -> Read {
         let row = |variable: Variable, is_first: bool, index: usize, before: usize, value: usize| {
             let navigated = self.navigated(variable, is_first).expect("every source was added");
@@ -181,7 +181,7 @@ impl Layout {
         }
     }
 
-    /// Takes the row at `position` into the match, as a row of `variable`.
+    /// Adds the row at `position` to the match, as a row of `variable`.
     pub(super) fn update(&self, words: &mut [u64], variable: usize, position: u64, rows: &Rows) {
         let concerns = |one: Variable| one.is_none_or(|one| one == variable);
         for navigated in self.navigations.iter().filter(|one| concerns(one.variable)) {
@@ -226,7 +226,7 @@ impl Layout {
     }
 }
 
-/// The count of a sum of integers that does not fit: it is null from then on.
+/// Marks the count of a sum of integers that does not fit. The sum is null from then on.
 const OVERFLOWN: u64 = u64::MAX;
 
 impl Aggregated {
@@ -234,19 +234,19 @@ impl Aggregated {
         value_words(self.aggregate, self.storage) + 1
     }
 
-    /// Adds one more; `is_first` says that there was none. Whether the value fits.
+    /// Adds a value; `is_first` says that there was none before. Returns whether the result fits.
     fn add(&self, value: &mut [u64], is_first: bool, word: u64) -> bool {
         if let [value] = value {
             let added = self.added(*value, is_first, word);
             *value = added.unwrap_or(*value);
             return added.is_some();
         }
-        // A match has far too few rows for 128 bits.
+        // A match has far too few rows for a sum to leave 128 bits.
         put_sum(value, sum(value) + i128::from(word as i64));
         true
     }
 
-    /// The value of one word with one more added, if it fits.
+    /// Returns the one-word value with another value added, if it fits.
     fn added(&self, value: u64, is_first: bool, word: u64) -> Option<u64> {
         let is_float = self.storage == Storage::Float;
         let (float, added) = (f64::from_bits(value), f64::from_bits(word));
@@ -269,7 +269,7 @@ impl Aggregated {
 }
 
 impl Read {
-    /// The value for a match.
+    /// Reads the value for a match.
     pub(super) fn value(&self, of: &Match<'_>) -> Value {
         match *self {
             Self::Row { word, before, value } => {

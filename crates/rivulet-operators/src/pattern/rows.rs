@@ -1,23 +1,24 @@
-//! The rows that a partition keeps: those of the match under way, a few before it, and those that wait for their turn.
+//! The rows that a partition keeps: those of the current match, a few before it, and those that wait for their turn.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
 
 use crate::history::value::Value;
 
-/// Room for so many rows is kept, however few there are.
+/// Room for this many rows is kept, even if there are fewer.
 const SPARE_ROWS: usize = 16;
 
-/// Rows by position: the number of a row in its partition. All rows of a partition have the same number of values.
+/// Rows by position, which is the number of a row in its partition. All rows of a partition have the same number of
+/// values.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     first_position: u64,
     /// Event times, ascending.
     times_us: VecDeque<i64>,
-    /// For each row the variables whose conditions over the row alone are true, as bits.
+    /// For each row, the variables whose conditions over the row alone are true, as bits.
     holds: VecDeque<u64>,
     values: VecDeque<Value>,
-    /// How many values a row has.
+    /// The number of values of a row.
     width: usize,
 }
 
@@ -61,7 +62,7 @@ impl Rows {
         (self.times_us[index], self.holds[index], self.values.range(index * self.width..(index + 1) * self.width))
     }
 
-    /// Adds a row behind all that are not later.
+    /// Inserts a row behind all rows that are not later.
     pub(super) fn insert(&mut self, time_us: i64, holds: u64, values: impl Iterator<Item = Value>) {
         let mut index = self.times_us.len();
         while index > 0 && self.times_us[index - 1] > time_us {
@@ -87,7 +88,7 @@ impl Rows {
         self.holds.drain(..rows);
         self.values.drain(..rows * self.width);
         self.first_position += rows as u64;
-        // After a long match the memory goes back.
+        // After a long match the memory is freed.
         if self.times_us.capacity() > SPARE_ROWS && self.times_us.capacity() > 4 * self.len() {
             let rows = 2 * self.len();
             self.times_us.shrink_to(rows);

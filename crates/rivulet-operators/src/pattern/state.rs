@@ -2,8 +2,9 @@
 //!
 //! A frame has one row for each partition: `slot`, `key_group`, the key columns, `is_partition` (false in a row that
 //! carries only the clock of a slot without partitions), the slot's clock, and the rows that the partition keeps with
-//! the place of the first row of its match. Partial matches are not written: they follow from the rows, and are found
-//! again when the next row or tick comes. The clock stands in every row of a slot, so that rows can be selected freely.
+//! the position of the first row of its match. Partial matches are not written: they follow from the rows, and are
+//! found again when the next row or tick comes. The clock stands in every row of a slot, so that rows can be selected
+//! freely.
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ use super::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
 use crate::history::value::{Builder, Value, Values};
 use crate::window::length::TIME_MAX_US;
 
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "pattern";
 const VERSION: u32 = 1;
-/// Names the pattern and its conditions, in the frame's metadata.
+/// The key of the frame's metadata that holds the pattern and its conditions.
 const PATTERN: &str = "rivulet.pattern";
-/// The numbers of a slot and of a partition, by their columns.
+/// The columns with the numbers of a slot and of a partition.
 const CLOCK: [&str; 4] = ["max_ts_us", "last_arrival_us", "watermark_us", "within_us"];
 const SEARCH: [&str; 4] = ["start", "ready", "matches", "failed_before"];
 
-/// Where a row of a frame comes from.
+/// The slot or partition that a row of a frame comes from.
 struct Exported<'a> {
     slot: usize,
     key_hash: u16,
@@ -56,7 +57,7 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
         }
         let has_clock = state.max_ts_us != i64::MIN || state.watermark_us != i64::MIN;
         if rows.len() == before && has_clock && (keyed || selects(state.key_hash)) {
-            // The clock serves all keys of the slot, whatever key groups they are in.
+            // The clock serves all keys of the slot, whatever their key groups.
             clocks.push(Exported { slot, key_hash: state.key_hash, partition: None });
         }
     };
@@ -161,7 +162,7 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
     }
     for (slot, ..) in &rows {
         operator.make_room(*slot);
-        // A slot that is in use keeps the key group of its query; rows of partitions carry that of the key.
+        // A slot in use keeps the key group of its query. Rows of partitions carry the key group of the key.
         let before = operator.slots[*slot as usize];
         operator.remove_slot(*slot);
         operator.slots[*slot as usize].key_hash = before.key_hash;
@@ -174,8 +175,8 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
             state.known = Known::Usable;
         }
         let [max_ts_us, last_arrival_us, watermark_us, within_us] = clock;
-        // Of instances that had different partitions of the slot, one may have been told of a later time without having
-        // anything due.
+        // If several instances had different partitions of the slot, one instance may have seen a later time without
+        // having anything due.
         *state = SlotState {
             max_ts_us: state.max_ts_us.max(max_ts_us),
             last_arrival_us: state.last_arrival_us.max(last_arrival_us),
@@ -195,7 +196,7 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
     Ok(())
 }
 
-/// A row of a frame, checked: the slot, its clock, and the partition.
+/// Reads and checks a row of a frame: the slot, its clock, and the partition.
 fn read_row(
     operator: &PatternOperator,
     frame: &StateFrame,

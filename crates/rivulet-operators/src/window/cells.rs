@@ -1,8 +1,8 @@
 //! All slots of a window aggregation: their clocks, their keys, and the panes of each.
 //!
 //! A *cell* is a slot (without keys) or a slot and a key. Without keys the cell is the slot itself and nothing is
-//! hashed. With keys, cells are the places of [`Keyed`], which has those of a slot in the order in which they came,
-//! because a row of one key may close windows of all others.
+//! hashed. With keys, cells are the indices of [`Keyed`], which links the cells of a slot in the order in which they
+//! came, because a row of one key may close windows of all other keys.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
@@ -20,34 +20,34 @@ use crate::keyed::{Keyed, grow};
 
 /// A time that never comes.
 pub(crate) const NEVER: i64 = i64::MAX;
-/// No lengths.
+/// Marks a slot that is not in use: it has no lengths.
 const NONE: u32 = u32::MAX;
-/// The lengths of a slot whose window cannot work: its rows are refused.
+/// Marks a slot whose window cannot work: its rows are refused.
 const BROKEN: u32 = u32::MAX - 1;
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 pub(crate) const SLOTS_MAX: usize = 1 << 26;
 
 /// 64-bit words in a cache line.
 const WORDS_PER_LINE: usize = 8;
-/// The most lines of one slot's panes that are fetched ahead; the hardware follows a longer run by itself.
+/// The most cache lines of one slot's panes that are fetched ahead; the hardware follows a longer run by itself.
 const FETCHED_LINES_MAX: usize = 16;
 
-/// The objects of a cell's panes, one box for each pane.
+/// The objects of a cell's panes: one box for each pane.
 pub(crate) type ObjectDeque = VecDeque<Box<[Object]>>;
 
-/// A slot: its clock and, without keys, its panes. One cache line.
+/// A slot: its clock and, without keys, its panes. It takes one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct SlotState {
     /// The largest accepted event time; `i64::MIN` before the first.
     pub(crate) max_ts_us: i64,
-    /// The arrival of the newest accepted row.
+    /// The arrival of the newest accepted row, in microseconds.
     pub(crate) last_arrival_us: i64,
-    /// The highest watermark reached. All windows ending by then are closed.
+    /// The highest watermark reached. All windows that end by then are closed.
     pub(crate) watermark_us: i64,
-    /// No window closes before the watermark reaches this.
+    /// No window closes before the watermark reaches this time.
     pub(crate) next_end_us: i64,
-    /// Its lengths, as a place in the table of lengths.
+    /// Its lengths, as an index of the table of lengths.
     lengths: u32,
     panes: Panes,
 }
@@ -65,22 +65,22 @@ impl Default for SlotState {
     }
 }
 
-/// What belongs to a cell.
+/// The parts of a cell, to change them.
 pub(crate) struct CellParts<'a> {
     pub(crate) panes: &'a mut Panes,
-    /// Where aggregates have objects.
+    /// `None` if no aggregate has objects.
     pub(crate) objects: Option<&'a mut ObjectDeque>,
-    /// Where windows share anything.
+    /// `None` if the cell's windows share nothing.
     pub(crate) shared: Option<&'a mut Shared>,
-    /// The count of memory.
+    /// The counter of memory.
     pub(crate) heap_bytes: &'a mut usize,
 }
 
-/// What is known of a slot's lengths.
+/// The lengths of a slot, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotLengths {
     Known(Lengths),
-    /// They cannot be computed or cannot work.
+    /// The lengths cannot be computed or cannot work.
     Broken,
     /// The slot is not in use here.
     Absent,
@@ -89,24 +89,25 @@ pub(crate) enum SlotLengths {
 /// All slots and cells of an operator.
 pub(crate) struct Cells {
     pub(crate) slots: Vec<SlotState>,
-    /// By slot: the arrival-clock time at which something closes if no row comes. Dense, so that a tick is one scan.
+    /// By slot: the time of the arrival clock at which a window closes if no row comes. Dense, so that a tick is one
+    /// scan.
     pub(crate) deadlines_us: Vec<i64>,
     /// By slot: the key group of the query.
     key_hashes: Vec<u16>,
     keyed: bool,
     /// With keys: the panes of each cell.
     cells: Keyed<Panes>,
-    /// By cell, where aggregates have objects.
+    /// By cell. `None` if no aggregate has objects.
     objects: Option<Vec<ObjectDeque>>,
-    /// By cell, up to the last one that has any.
+    /// By cell, up to the last cell whose windows share panes.
     shared: Vec<Shared>,
-    /// By cell, for count windows: rows so far.
+    /// By cell, for count windows: the number of rows so far.
     row_numbers: Option<Vec<u64>>,
-    /// Lengths and how many slots have them. Most applications have one.
+    /// Lengths, and how many slots have them. Most applications have only one entry.
     lengths: Vec<(Lengths, u32)>,
     free_lengths: Vec<u32>,
     lengths_index: HashMap<Lengths, u32, RandomState>,
-    /// Memory of all panes.
+    /// The memory of all panes, in bytes.
     pub(crate) heap_bytes: usize,
     key_bytes: usize,
 }
@@ -130,17 +131,18 @@ impl Cells {
         }
     }
 
-    /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
+    /// Lets a slot have more keys while state is imported: the state may come from several instances, and each may have
+    /// had as many keys as one instance may have.
     pub(crate) fn begin_import(&mut self) {
         self.cells.begin_import();
     }
 
-    /// From now on further keys are refused as ever.
+    /// Limits the keys of a slot again.
     pub(crate) fn end_import(&mut self) {
         self.cells.end_import();
     }
 
-    /// Takes a slot into use, or gives one in use other lengths. State it has stays.
+    /// Puts a slot into use, or gives other lengths to a slot in use. Its state stays.
     pub(crate) fn add_slot(&mut self, slot: usize, lengths: Option<Lengths>, key_hash: u16) {
         if slot >= self.slots.len() {
             grow(&mut self.slots, slot + 1, SlotState::default);
@@ -159,7 +161,7 @@ impl Cells {
         self.key_hashes[slot] = key_hash;
     }
 
-    /// Forgets a slot and frees its memory. A slot not in use stays so.
+    /// Forgets a slot and frees its memory. Does nothing for a slot that is not in use.
     pub(crate) fn remove_slot(&mut self, slot: usize) {
         if slot >= self.slots.len() {
             return;
@@ -200,7 +202,7 @@ impl Cells {
         }
     }
 
-    /// Fetches what lies at the place of a slot.
+    /// Fetches the data of a slot into the cache.
     #[inline]
     pub(crate) fn fetch_slot(&self, slot: usize) {
         self.slots.get(slot).into_iter().for_each(fetch);
@@ -208,7 +210,7 @@ impl Cells {
         self.cells.fetch_slot(slot as Slot);
     }
 
-    /// Fetches the panes of a slot without keys.
+    /// Fetches the panes of a slot without keys into the cache.
     #[inline]
     pub(crate) fn fetch_panes(&self, slot: usize) {
         let Some(state) = self.slots.get(slot) else { return };
@@ -227,12 +229,12 @@ impl Cells {
         }
     }
 
-    /// The slot's query's key group.
+    /// The key group of the query of a slot.
     pub(crate) fn slot_key_hash(&self, slot: usize) -> u16 {
         self.key_hashes[slot]
     }
 
-    /// The cell of a slot's key, if there is one. Without keys there always is.
+    /// Finds the cell of a slot's key. Without keys there always is one.
     #[inline]
     pub(crate) fn find(&self, slot: usize, key: &[u8]) -> Option<usize> {
         if !self.keyed {
@@ -241,7 +243,7 @@ impl Cells {
         self.cells.find(slot as Slot, key).map(|cell| cell as usize)
     }
 
-    /// A new cell for a slot's key, which has none; `None` if there are too many.
+    /// Adds a cell for a key that the slot does not have yet; `None` if there are too many keys.
     pub(crate) fn create(&mut self, slot: usize, key: &[u8]) -> Option<usize> {
         debug_assert!(self.keyed);
         let cell = self.cells.create(slot as Slot, key)? as usize;
@@ -250,7 +252,7 @@ impl Cells {
         Some(cell)
     }
 
-    /// Forgets a cell: without keys it is emptied, with keys it is gone.
+    /// Forgets a cell. Without keys it is emptied; with keys it is removed.
     pub(crate) fn remove_cell(&mut self, cell: usize) {
         self.clear_cell(cell);
         if self.keyed {
@@ -259,7 +261,7 @@ impl Cells {
         }
     }
 
-    /// Gives back the memory of a cell's panes and objects and forgets its row number.
+    /// Frees the memory of a cell's panes and objects and forgets its row number.
     fn clear_cell(&mut self, cell: usize) {
         let CellParts { panes, objects, shared, heap_bytes } = self.parts(cell);
         panes.release(heap_bytes);
@@ -321,7 +323,7 @@ impl Cells {
         }
     }
 
-    /// Extends what the windows of a cell share to its first `panes` panes.
+    /// Extends the shared merges of a cell's windows to its first `panes` panes.
     pub(crate) fn share(&mut self, cell: usize, panes: usize, layout: &Layout) {
         let mut shared = std::mem::take(self.shared_mut(cell));
         self.heap_bytes -= shared.heap_bytes();
@@ -329,7 +331,7 @@ impl Cells {
         self.put_shared(cell, shared);
     }
 
-    /// Puts what the windows of a cell share, which shared nothing.
+    /// Sets what the windows of a cell share. They must have shared nothing before.
     pub(crate) fn put_shared(&mut self, cell: usize, shared: Shared) {
         self.heap_bytes += shared.heap_bytes();
         *self.shared_mut(cell) = shared;
@@ -340,7 +342,7 @@ impl Cells {
         &mut self.shared[cell]
     }
 
-    /// What the windows of a cell share, if they share anything.
+    /// What the windows of a cell share; `None` if they share nothing.
     pub(crate) fn shared(&self, cell: usize) -> Option<&Shared> {
         self.shared.get(cell).filter(|shared| !shared.words().is_empty())
     }
@@ -360,7 +362,8 @@ impl Cells {
         }
     }
 
-    /// Memory held, in bytes. Linear in the number of panes if aggregates have objects, otherwise constant.
+    /// Memory held, in bytes. It takes time linear in the number of panes if aggregates have objects, otherwise
+    /// constant time.
     pub(crate) fn memory_bytes(&self) -> usize {
         let objects = self.objects.as_ref().map_or(0, |objects| {
             let panes: usize = objects

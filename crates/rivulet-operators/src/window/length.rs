@@ -11,7 +11,8 @@ use datafusion_physical_expr::PhysicalExpr;
 use crate::PlanError;
 use crate::expression::{Expressions, sql};
 
-/// The most panes (common divisors of width and slide) that a window may have: each is merged when the window closes.
+/// The most panes that a window may have. The length of a pane is the greatest common divisor of width and slide, and
+/// each pane is merged when the window closes.
 pub const PANES_PER_WINDOW_MAX: i64 = 100_000;
 
 const OFFSET: &str = "offset";
@@ -39,16 +40,16 @@ pub enum WindowSpec {
     /// Windows that begin every width and grow by a step: `[k * width, k * width + n * step)` for every n up to their
     /// number in a width, which is a multiple of the step.
     Cumulate {
-        /// By how much a window is longer than the one before it.
+        /// By how much a window is longer than the previous one.
         step: Arc<dyn PhysicalExpr>,
         /// The length of the longest window.
         width: Arc<dyn PhysicalExpr>,
     },
-    /// Windows by time that begin so much later, or earlier where it is negative.
+    /// Windows by time whose starts are shifted: later, or earlier if the offset is negative.
     Shifted {
         /// Tumbling, hopping or cumulating windows.
         window: Box<WindowSpec>,
-        /// By how much.
+        /// By how much they are shifted.
         offset: Arc<dyn PhysicalExpr>,
     },
     /// Rows that follow each other within less than the gap: `[first, last + gap)`.
@@ -60,7 +61,8 @@ pub enum WindowSpec {
     Count {
         /// The number of rows of a window.
         rows: Arc<dyn PhysicalExpr>,
-        /// A window ends after every so many rows, the first when it is full; without it windows do not overlap.
+        /// A window ends after every so many rows; the first window ends when it is full. Without this, windows do not
+        /// overlap.
         slide_rows: Option<Arc<dyn PhysicalExpr>>,
     },
 }
@@ -71,8 +73,8 @@ impl WindowSpec {
         !matches!(self, Self::Count { .. })
     }
 
-    /// How many halves of 64-bit words lead each pane (its number), session (its first and last event time) or block of
-    /// rows (its number, and the event times of its first and last row).
+    /// How many halves of 64-bit words stand at the start of each pane (its number), session (its first and last event
+    /// time) or block of rows (its number, and the event times of its first and last row).
     pub(crate) fn header_halves(&self) -> usize {
         match self {
             Self::Tumble { .. } | Self::Hop { .. } | Self::Cumulate { .. } | Self::Shifted { .. } => 1,
@@ -81,7 +83,7 @@ impl WindowSpec {
         }
     }
 
-    /// The windows as they are without an offset.
+    /// The windows without their offset.
     pub(crate) fn unshifted(&self) -> &Self {
         match self {
             Self::Shifted { window, .. } => window,
@@ -89,7 +91,7 @@ impl WindowSpec {
         }
     }
 
-    /// By how much windows are shifted, if they are.
+    /// By how much windows are shifted; `None` if they are not.
     pub(crate) fn offset(&self) -> Option<&Arc<dyn PhysicalExpr>> {
         match self {
             Self::Shifted { offset, .. } => Some(offset),
@@ -97,7 +99,7 @@ impl WindowSpec {
         }
     }
 
-    /// Width and slide (the latter only where it is not the width).
+    /// Width and slide. The slide is `None` if it is the width.
     fn expressions(&self) -> (&Arc<dyn PhysicalExpr>, Option<&Arc<dyn PhysicalExpr>>) {
         match self {
             Self::Shifted { window, .. } => window.expressions(),
@@ -144,16 +146,16 @@ pub struct Lengths {
     pub width: i64,
     /// The distance between starts of windows; the width, unless windows hop.
     pub slide: i64,
-    /// The greatest common divisor of both: the length of a pane.
+    /// The length of a pane: the greatest common divisor of width and slide.
     pub pane: i64,
-    /// By how much later windows begin, from 0 to less than the distance between them.
+    /// By how much later windows begin: from 0 to less than the distance between their starts.
     pub offset: i64,
-    /// Whether windows cumulate: those that begin together end a slide one after the other, up to the width.
+    /// Whether windows cumulate: windows that begin together end a slide apart from each other, up to the width.
     pub cumulates: bool,
 }
 
 impl Lengths {
-    /// Checked lengths; `rows` says whether they count rows.
+    /// Checks lengths; `rows` says whether they count rows.
     pub fn new(width: i64, slide: i64, rows: bool) -> Result<Self, LengthError> {
         for (what, value) in [("width", width), ("slide", slide)] {
             if value <= 0 {
@@ -168,7 +170,7 @@ impl Lengths {
         Ok(Self { width, slide, pane, offset: 0, cumulates: false })
     }
 
-    /// The same lengths of windows that cumulate by the slide.
+    /// The same lengths for windows that cumulate by the slide.
     pub(crate) fn cumulating(self) -> Result<Self, LengthError> {
         match self.width % self.slide {
             0 => Ok(Self { cumulates: true, ..self }),
@@ -176,14 +178,14 @@ impl Lengths {
         }
     }
 
-    /// The same lengths of windows that begin so much later.
+    /// The same lengths for windows that begin later by `offset`.
     pub(crate) fn shifted(self, offset: i64) -> Self {
         let distance = if self.cumulates { self.width } else { self.slide };
         Self { offset: offset.rem_euclid(distance), ..self }
     }
 
-    /// The end of the last window that holds this time; nothing between two windows. Times are those of windows that
-    /// are not shifted, here and below.
+    /// The end of the last window that holds this time; `None` between two windows. Times here and below are those of
+    /// windows that are not shifted.
     #[inline]
     pub(crate) fn last_end_us(&self, time_us: i64) -> Option<i64> {
         if self.cumulates {
@@ -202,7 +204,7 @@ impl Lengths {
         }
     }
 
-    /// Where the first window begins that ends behind this end.
+    /// The start of the first window that ends after this end.
     #[inline]
     pub(crate) fn next_start_us(&self, end_us: i64) -> i64 {
         match self.cumulates {
@@ -212,7 +214,7 @@ impl Lengths {
     }
 }
 
-/// Fails if a window would consist of too many panes; `rows` says whether its lengths count rows.
+/// Fails if a window would consist of too many panes; `rows` says whether the lengths count rows.
 pub(crate) fn check_panes(panes: i64, rows: bool) -> Result<(), LengthError> {
     match panes > PANES_PER_WINDOW_MAX {
         true => Err(LengthError::TooManyPanes { panes, rows }),
@@ -230,7 +232,7 @@ fn greatest_common_divisor(mut a: i64, mut b: i64) -> i64 {
 /// Why a query cannot have a window of these lengths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LengthError {
-    /// Zero or negative.
+    /// A length of zero or a negative length.
     #[error(
         "the {what} of the window is {value}, it must be greater than zero\nhint: give a positive length, for example INTERVAL '30 seconds'"
     )]
@@ -240,13 +242,13 @@ pub enum LengthError {
         /// Its value in microseconds or rows.
         value: i64,
     },
-    /// No value.
+    /// A null length.
     #[error("the {what} of the window is null\nhint: give the parameter a value or a default")]
     Null {
         /// Which length.
         what: &'static str,
     },
-    /// Months, whose length varies.
+    /// A length in months. Months vary in length.
     #[error(
         "the {what} of the window is given in months or years, which differ in length\nhint: give days, for example INTERVAL '30 days'"
     )]
@@ -254,7 +256,7 @@ pub enum LengthError {
         /// Which length.
         what: &'static str,
     },
-    /// Finer than the clock.
+    /// A length finer than the clock.
     #[error(
         "the {what} of the window is not a whole number of microseconds\nhint: times have a resolution of one microsecond"
     )]
@@ -262,7 +264,7 @@ pub enum LengthError {
         /// Which length.
         what: &'static str,
     },
-    /// Longer than can be computed with.
+    /// A length that is too long for computations.
     #[error("the {what} of the window is longer than 9000 years\nhint: give a shorter length")]
     TooLong {
         /// Which length.
@@ -278,7 +280,7 @@ pub enum LengthError {
         /// Whether the lengths are rows.
         rows: bool,
     },
-    /// Windows that cumulate are no multiple of their step.
+    /// The width of cumulating windows is not a multiple of their step.
     #[error(
         "the width of the window is no multiple of its step\nhint: write for example cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour'): step, then width"
     )]
@@ -300,8 +302,8 @@ pub enum LengthError {
     Failed(String),
 }
 
-/// The lengths for each row of `parameters`, which has the slot table's schema (`parameter_schema`): so that a query
-/// whose window cannot work is refused before it gets a slot. The outer error is a plan that does not fit.
+/// Computes the lengths for each row of `parameters`, which has the slot table's schema (`parameter_schema`). So a
+/// query whose window cannot work is refused before it gets a slot. The outer error means that the plan does not fit.
 pub fn check_lengths(
     window: &WindowSpec,
     parameters: &RecordBatch,
@@ -346,7 +348,7 @@ impl LengthExpressions {
         self.expressions.parameter_names()
     }
 
-    /// One result for each row of the slot table's columns.
+    /// Returns one result for each row of the slot table's columns.
     pub(crate) fn evaluate(&self, parameters: &RecordBatch) -> Vec<Result<Lengths, LengthError>> {
         let mut lengths = Vec::with_capacity(parameters.num_rows());
         for (rows, result) in self.expressions.evaluate_parameters(parameters) {
@@ -395,7 +397,7 @@ impl LengthExpressions {
         if interval.nanoseconds % 1000 != 0 {
             return Err(LengthError::TooFine { what });
         }
-        // Saturates far beyond TIME_MAX_US, where the length is refused.
+        // Saturates far beyond TIME_MAX_US. Such a length is refused.
         Ok((i64::from(interval.days).saturating_mul(86_400_000_000)).saturating_add(interval.nanoseconds / 1000))
     }
 }
@@ -439,7 +441,7 @@ mod tests {
         assert_eq!(verdicts[4], Err(LengthError::Months { what: "width" }));
         assert_eq!(verdicts[5], Err(LengthError::TooFine { what: "width" }));
         assert_eq!(verdicts[6], Err(LengthError::Null { what: "width" }));
-        // Shorter than the slide: gaps between windows are allowed.
+        // The width is less than the slide: gaps between windows are allowed.
         assert_eq!(verdicts[7], Lengths::new(1, second, false));
         for error in verdicts.iter().filter_map(|verdict| verdict.as_ref().err()) {
             assert!(error.to_string().contains("hint:"), "{error}");

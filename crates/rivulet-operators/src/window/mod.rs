@@ -1,28 +1,28 @@
 //! Windows with a watermark per slot.
 //!
 //! # Time
-//! Every slot has its own event clock. With `max_ts` the largest event time the slot has accepted and `last_arrival`
-//! the arrival of that slot's newest accepted row, the watermark at arrival-clock time t is `max_ts - lateness`, plus
-//! `t - last_arrival` once that difference has reached the idle timeout, so that a slot whose device fell silent closes
-//! its windows by the clock. It never goes back. It is a function of the slot's rows and of t alone, so results do not
-//! depend on how rows are cut into batches nor on when ticks run. (The host must not tick with a time later than the
-//! arrival of a row that it has yet to hand in.) For windows over arrival time the watermark is the clock.
+//! Every slot has its own event clock. `max_ts` is the largest event time that the slot has accepted; `last_arrival` is
+//! the arrival of its newest accepted row. The watermark at arrival-clock time t is `max_ts - lateness`. Once the time
+//! from `last_arrival` to t has reached the idle timeout, it is added to the watermark, so a slot whose device fell
+//! silent closes its windows by the clock. The watermark never goes back. It is a function of the slot's rows and of t
+//! alone, so results depend neither on how rows are cut into batches nor on when ticks run. (The host must not tick
+//! with a time later than the arrival of a row that it has yet to hand in.) For windows over arrival time the watermark
+//! is the clock.
 //!
 //! Rows are processed one at a time in the order of arrival: close what the row's arrival closes; refuse the row as
 //! late if every window it belongs to is closed; count it; close what its event time closes. A window `[start, end)`
-//! closes when the watermark reaches `end`, and is emitted if it holds a row. A slot's watermark is shared by all its
-//! keys.
+//! closes when the watermark reaches `end`, and is emitted if it holds a row. All keys of a slot share its watermark.
 //!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last
-//! microsecond of its window (for count windows the event time of its last row), its arrival that of the row or tick
-//! which closed the window. Windows of a slot come out by ascending end, and within one end by the age of the key.
+//! microsecond of its window (for count windows the event time of its last row). Its arrival is that of the row or tick
+//! which closed the window. Windows of a slot come out by ascending end, and for one end by the age of the key.
 //!
 //! # In reading order
-//! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of
-//! memory; [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a
-//! row closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed windows as rows; [`state`]:
-//! export and import.
+//! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of memory;
+//! [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a row
+//! closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed windows as rows; [`state`]: export
+//! and import.
 
 pub mod length;
 pub(crate) mod cells;
@@ -49,26 +49,25 @@ use crate::assign_time::TIME_TYPE;
 use crate::expression::{Expressions, NamedExpression, is_condition, sql};
 use crate::row_bytes::RowBytes;
 
-/// What a window aggregation does, as the planner says it.
+/// The plan of a window aggregation, as the planner gives it.
 ///
-/// Keys, arguments and filters are compiled against
-/// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`; the lengths of the window against
-/// `parameter_schema` alone.
+/// Keys, arguments and filters are compiled against [`Expressions::evaluation_schema`]`(input, parameter_schema,
+/// parameters)`; the lengths of the window against `parameter_schema` alone.
 #[derive(Clone, Debug)]
 pub struct WindowAggregateSpec {
-    /// The columns that come in.
+    /// The columns of the input.
     pub input: SchemaRef,
     /// The slot table's schema.
     pub parameter_schema: SchemaRef,
-    /// The parameters that keys, arguments and filters use, as places in `parameter_schema`.
+    /// The parameters that keys, arguments and filters use, as indices of `parameter_schema`.
     pub parameters: Vec<usize>,
     /// The window.
     pub window: WindowSpec,
-    /// What rows are grouped by beside the window.
+    /// The expressions that rows are grouped by, beside the window.
     pub keys: Vec<NamedExpression>,
-    /// What is computed of each window.
+    /// The aggregates of each window.
     pub aggregates: Vec<AggregateSpec>,
-    /// How far a row may be behind the newest one and still count, in microseconds. Windows close that much later.
+    /// How far a row may be behind the newest row and still count, in microseconds. Windows close that much later.
     pub lateness_us: i64,
     /// After how much silence a slot's watermark follows the clock, in microseconds; `i64::MAX` for never.
     pub idle_timeout_us: i64,
@@ -119,11 +118,11 @@ pub struct WindowAggregate {
     plan: Arc<Plan>,
 }
 
-/// What all instances share.
+/// The plan that all instances share.
 pub(crate) struct Plan {
     pub(crate) window: WindowSpec,
     pub(crate) lengths: length::LengthExpressions,
-    /// Keys first, then what [`Layout`] needs: arguments and filters.
+    /// Keys first, then the arguments and filters that [`Layout`] needs.
     pub(crate) expressions: Expressions,
     pub(crate) keys: usize,
     pub(crate) key_fields: Vec<Field>,
@@ -136,7 +135,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Lengths of a slot that can work with the lateness.
+    /// Checks that the lengths of a slot can work with the lateness.
     fn check(&self, lengths: Lengths) -> Result<Lengths, LengthError> {
         let has_lateness = self.window.is_time() && !self.arrival_time;
         match has_lateness && self.lateness_us / lengths.pane > rules::PANES_APART_MAX / 2 {
@@ -145,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// The lengths for each row of the slot table's columns.
+    /// Computes the lengths for each row of the slot table's columns.
     pub(crate) fn lengths_of(&self, parameters: &RecordBatch) -> Vec<Result<Lengths, LengthError>> {
         let lengths = self.lengths.evaluate(parameters).into_iter();
         lengths.map(|lengths| lengths.and_then(|lengths| self.check(lengths))).collect()
@@ -153,7 +152,7 @@ impl Plan {
 }
 
 impl WindowAggregate {
-    /// A window aggregation, or what is wrong with its plan.
+    /// Makes a window aggregation, or returns what is wrong with its plan.
     pub fn new(spec: WindowAggregateSpec) -> Result<Self, PlanError> {
         let WindowAggregateSpec { input, parameter_schema, parameters, window, keys, aggregates, .. } = spec;
         let lengths = length::LengthExpressions::new(&window, &parameter_schema)?;
@@ -206,7 +205,7 @@ impl WindowAggregate {
         })
     }
 
-    /// The columns that come out: keys, [`WINDOW_START`], [`WINDOW_END`], aggregates.
+    /// The output columns: keys, [`WINDOW_START`], [`WINDOW_END`], aggregates.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }

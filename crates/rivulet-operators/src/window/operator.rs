@@ -1,4 +1,4 @@
-//! The operator: takes batches, walks through their rows, and emits what they close.
+//! The operator: takes batches, goes through their rows, and emits the windows that they close.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct WindowOperator {
     pub(crate) plan: Arc<Plan>,
     pub(crate) windows: Windows,
     pub(crate) row_bytes: RowBytes,
-    /// The keys of the batch at hand, kept for its memory.
+    /// The keys of the current batch. The buffer is kept to reuse its memory.
     keys: Rows,
 }
 
@@ -50,7 +50,7 @@ impl WindowOperator {
         }
     }
 
-    /// Processes rows, and between them lets `passing` ones pass.
+    /// Processes rows, and between them advances the clocks by the rows of other instances in `passing`.
     fn process_batch(
         &mut self,
         batch: Batch,
@@ -59,7 +59,7 @@ impl WindowOperator {
     ) -> Result<(), OperatorError> {
         context.slots.update_leaps(&mut self.windows.leaps);
         let rows = batch.rows();
-        // A row without its keys belongs nowhere; one on which an argument fails counts for the other aggregates.
+        // A row whose keys fail is refused. A row on which an argument fails counts for the other aggregates.
         let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
         if passing.is_any() && batch.rows() != rows {
             return Err(OperatorError::new("a key could be computed once and not again"));
@@ -87,7 +87,7 @@ impl WindowOperator {
             let lengths = match self.windows.cells.lengths(slot as usize) {
                 SlotLengths::Known(lengths) => lengths,
                 SlotLengths::Absent if context.slots.query(slot).is_some() => {
-                    // A row came before the announcement of its query, which is in the table already.
+                    // The row came before the announcement of its query, which is in the table already.
                     self.add_slots(&[slot], context);
                     match self.windows.cells.lengths(slot as usize) {
                         SlotLengths::Known(lengths) => lengths,
@@ -97,7 +97,7 @@ impl WindowOperator {
                         }
                     }
                 }
-                // The query is gone; nobody waits for the row.
+                // The query is gone: its rows are dropped.
                 SlotLengths::Absent => continue,
                 SlotLengths::Broken => {
                     self.refuse_broken(&batch, index, context);
@@ -107,7 +107,7 @@ impl WindowOperator {
             let row = Row {
                 index,
                 slot: slot as usize,
-                // In the time of windows that are not shifted.
+                // The time as of windows that are not shifted.
                 time_us: times_us[index].saturating_sub(lengths.offset),
                 arrival_us: batch.arrival_us[index],
                 key: if plan.keys > 0 { self.keys.row(index).data() } else { &[] },
@@ -143,7 +143,7 @@ impl WindowOperator {
         self.windows.closed.emit(&plan, &self.row_bytes, context)
     }
 
-    /// Lets the rows of other instances pass that come before an own one, or all that are left.
+    /// Passes the rows of other instances that come before the own row `before`, or all that remain.
     fn pass_rows(
         &mut self,
         passing: &mut Passing<'_>,
@@ -199,7 +199,7 @@ impl Operator for WindowOperator {
                 }
                 self.windows.closed.emit(&self.plan, &self.row_bytes, context)
             }
-            // Small queries have a clock per slot, and state is exported when the host asks.
+            // Queries of applications have a clock per slot, and state is exported when the host asks.
             Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
         }
     }

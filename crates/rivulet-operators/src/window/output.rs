@@ -1,6 +1,6 @@
 //! Closed windows, collected until they leave as one batch.
 //!
-//! Closing a window appends its merged states; the results of all windows of a call are computed at the end, one
+//! Closing a window appends its merged states. The results of all windows of a call are computed at the end, one
 //! aggregate after the other, into the columns of the output.
 
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::aggregate::{Storage, given};
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;
 
-/// From how many closed windows on a batch is emitted in the middle of a call, so that a tick which closes the windows
-/// of a million slots does not build one batch of all.
+/// From this many closed windows on, a batch is emitted in the middle of a call, so that a tick which closes the
+/// windows of a million slots does not build one batch of all of them.
 pub(crate) const OUTPUT_ROWS_MAX: usize = 1 << 16;
 
-/// A closed window's place and time.
+/// The slot and times of a window that closes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
     pub(crate) slot: Slot,
@@ -32,7 +32,7 @@ pub(crate) struct Closing {
     pub(crate) end_us: i64,
 }
 
-/// Windows closed and not yet emitted.
+/// Windows that are closed and not yet emitted.
 #[derive(Default)]
 pub(crate) struct Closed {
     slots: Vec<Slot>,
@@ -52,8 +52,7 @@ impl Closed {
         self.slots.len()
     }
 
-    /// Appends a window: the merge of the entries, one part after the other, and of the objects `first..last` of the
-    /// cell.
+    /// Appends a window: the merge of the entries of all `parts`, and of the objects `first..last` of the cell.
     pub(crate) fn push(
         &mut self,
         plan: &Plan,
@@ -81,7 +80,7 @@ impl Closed {
         }
     }
 
-    /// Emits what was closed. A window of which a result cannot be given is refused.
+    /// Emits the closed windows. A window without a result for an aggregate is refused.
     pub(crate) fn emit(
         &mut self,
         plan: &Plan,
@@ -132,7 +131,7 @@ impl Closed {
         Ok(())
     }
 
-    /// The results of one aggregate for all windows, in the form in which they are kept.
+    /// Computes the results of one aggregate for all windows, in the form in which states keep values.
     fn results(&self, plan: &Plan, result: &AggregateResult, failures: &mut Vec<(usize, &'static str)>) -> ArrayRef {
         let rows = self.rows();
         match result.source {

@@ -1,16 +1,16 @@
 //! The panes of one slot and key, in one piece of memory.
 //!
-//! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, only entries
-//! that hold rows exist, and they lie next to each other, so that an event touches one or two cache lines and closing a
-//! window reads memory front to back. Entries leave at the front and mostly come at the back; space freed at the front
-//! is reused by moving the entries down when there is no more at the back.
+//! An entry is a pane (or session, or block of rows): its bounds, then its states. Entries are sorted, and only entries
+//! that hold rows exist. They lie next to each other, so an event touches one or two cache lines, and closing a window
+//! reads memory front to back. Entries leave at the front and mostly come at the back. When there is no more space at
+//! the back, the entries are moved down to reuse the space that was freed at the front.
 //!
-//! Memory is taken in the sizes in which allocators give it, four to each power of two, so that nothing is paid for
-//! that cannot be used.
+//! Memory is taken in the sizes in which allocators give it, four to each power of two, so that all memory that is
+//! taken can be used.
 
 use std::mem::size_of;
 
-/// A deque of entries of a fixed number of words. 24 bytes beside the entries themselves.
+/// A deque of entries of a fixed number of words. It takes 24 bytes beside the entries themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Panes {
     words: Box<[u64]>,
@@ -25,7 +25,7 @@ impl Panes {
         self.used == 0
     }
 
-    /// All entries, one behind the other.
+    /// The words of all entries, one entry after the other.
     pub(crate) fn entries(&self) -> &[u64] {
         &self.words[self.head as usize..(self.head + self.used) as usize]
     }
@@ -48,12 +48,13 @@ impl Panes {
         &mut self.words[start..start + entry_words]
     }
 
-    /// The first word of an entry: in which pane it is, or where it begins.
+    /// The first word of an entry: the number of its pane or block, or the start of its session.
     pub(crate) fn first_word(&self, index: usize, entry_words: usize) -> u64 {
         self.words[self.head as usize + index * entry_words]
     }
 
-    /// The number of entries at the front for whose first word `is_before` holds; it must hold for none behind them.
+    /// The number of entries at the front for whose first word `is_before` holds. It must not hold for any entry behind
+    /// them.
     pub(crate) fn count_before(&self, entry_words: usize, is_before: impl Fn(u64) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len(entry_words));
         while low < high {
@@ -63,7 +64,7 @@ impl Panes {
         low
     }
 
-    /// Puts a copy of `entry` before the entry at `index` (or behind the last).
+    /// Inserts a copy of `entry` before the entry at `index` (or behind the last one).
     pub(crate) fn insert(&mut self, index: usize, entry: &[u64], heap_bytes: &mut usize) {
         let entry_words = entry.len();
         self.make_room(entry_words, heap_bytes);
@@ -93,7 +94,7 @@ impl Panes {
         self.used -= entry_words as u32;
     }
 
-    /// Gives back the memory.
+    /// Frees the memory.
     pub(crate) fn release(&mut self, heap_bytes: &mut usize) {
         *heap_bytes -= self.capacity_bytes();
         *self = Self::default();
@@ -104,8 +105,8 @@ impl Panes {
     }
 
     /// Makes room for one more entry at the back. A deque that slides over n entries settles, and then never allocates
-    /// again. Short ones are moved down whenever the back is reached, long ones once a sixteenth is free at the front,
-    /// so that moving stays cheap.
+    /// again. Short deques are moved down whenever the back is reached. Long ones are moved down once a sixteenth is
+    /// free at the front, so that moving stays cheap.
     fn make_room(&mut self, entry_words: usize, heap_bytes: &mut usize) {
         let (head, used) = (self.head as usize, self.used as usize);
         if head + used + entry_words <= self.words.len() {
@@ -125,10 +126,10 @@ impl Panes {
     }
 }
 
-/// Up to how many words are moved down for one free entry.
+/// The most words that are moved down for one free entry.
 const MOVED_WORDS_MAX: usize = 256;
 
-/// The least size in which an allocator gives at least so many words: four sizes to each power of two.
+/// The smallest size in which an allocator gives at least `words` words: four sizes to each power of two.
 fn block_words(words: usize) -> usize {
     let step = (words.next_power_of_two() / 8).max(1);
     words.next_multiple_of(step)

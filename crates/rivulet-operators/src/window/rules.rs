@@ -1,4 +1,4 @@
-//! The rules by which windows advance: what a row closes, where it counts, and what is due when.
+//! The rules by which windows advance: which windows a row closes, where it counts, and when windows are due.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::aggregate::layout::FixedUpdates;
 use crate::aggregate::object::{Object, ObjectUpdate};
 use crate::keyed::idle_us;
 
-/// How many entries of memory a cell keeps when a tick has emptied it: a device that fell silent gives back the rest.
+/// How many entries of memory a cell keeps when a tick has emptied it: a device that fell silent frees the rest.
 const SILENT_ENTRIES_MAX: usize = 4;
 
 /// The state of all windows and the rule by which they advance.
@@ -21,16 +21,16 @@ pub(crate) struct Windows {
     pub(crate) plan: Arc<Plan>,
     pub(crate) cells: Cells,
     pub(crate) closed: Closed,
-    /// No deadline of any slot is earlier. Exact after a tick, a lower bound between ticks.
+    /// No slot has an earlier deadline. Exact after a tick, a lower bound between ticks.
     pub(crate) deadline_us: i64,
-    /// Those of the clock of arrivals.
+    /// The leaps of the arrival clock.
     pub(crate) leaps: Leaps,
 }
 
 /// A row on its way into a window.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'a> {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub(crate) index: usize,
     pub(crate) slot: usize,
     pub(crate) time_us: i64,
@@ -44,16 +44,18 @@ pub(crate) struct Updates<'a> {
     pub(crate) objects: Vec<ObjectUpdate<'a>>,
 }
 
-/// How many panes may lie between any two of a slot, so that half of the numbers of 32 bits tell which comes first.
+/// How many panes may lie between any two panes of a slot. With this bound, half of the range of 32-bit numbers
+/// suffices to tell which pane comes first.
 pub(crate) const PANES_APART_MAX: i64 = 1 << 29;
 
-/// The low 32 bits of the number of a pane, which is its start by its length: half a word, beside which a count fits.
-/// Panes of one slot are never so far apart that this leaves in doubt which comes first (see [`PANES_APART_MAX`]).
+/// The low 32 bits of the number of a pane, which is its start divided by its length. It takes half a word; a count
+/// fits beside it. Panes of one slot are never so far apart that it is in doubt which comes first (see
+/// [`PANES_APART_MAX`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PaneNumber(u32);
 
 impl PaneNumber {
-    /// The pane from `start_us`, which is a multiple of the length of panes.
+    /// The pane that begins at `start_us`, which is a multiple of the length of panes.
     #[inline]
     pub(crate) fn at(start_us: i64, pane_us: i64) -> Self {
         Self((start_us / pane_us) as u32)
@@ -65,7 +67,7 @@ impl PaneNumber {
         Self(word as u32)
     }
 
-    /// Puts the number into an entry.
+    /// Writes the number into an entry.
     #[inline]
     fn put(self, entry: &mut [u64]) {
         entry[0] = entry[0] & !u64::from(u32::MAX) | u64::from(self.0);
@@ -84,7 +86,7 @@ impl PaneNumber {
     }
 }
 
-/// What became of a row.
+/// The outcome of a row.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Verdict {
     Counted,
@@ -93,7 +95,7 @@ pub(crate) enum Verdict {
 }
 
 impl Windows {
-    /// The steps of one row, in the order that the module's documentation gives.
+    /// Processes one row, in the order of steps that the module's documentation gives.
     #[inline]
     pub(crate) fn process_row(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
         if !self.plan.window.is_time() {
@@ -118,8 +120,9 @@ impl Windows {
         verdict
     }
 
-    /// The steps of a row whose key another instance has: it closes here what it closes there, and is late here if it
-    /// is late there. Not for sessions, in which only the one that has the key knows whether a row is late.
+    /// Advances the clock by a row whose key another instance has. It closes here what it closes there, and is late
+    /// here if it is late there. This does not serve sessions: only the instance that has the key knows whether a row
+    /// of a session is late.
     #[inline]
     pub(crate) fn pass_row(&mut self, slot: usize, lengths: Lengths, time_us: i64, arrival_us: i64) {
         if !self.plan.window.is_time() {
@@ -141,8 +144,8 @@ impl Windows {
         self.set_deadline(slot);
     }
 
-    /// The watermark of a slot when the arrival clock shows `now_us`, in the time of windows that are not shifted, as
-    /// all times of the slot are.
+    /// The watermark of a slot when the arrival clock shows `now_us`. Like all times of the slot, it is a time of
+    /// windows that are not shifted.
     #[inline]
     fn watermark_us(&self, slot: &SlotState, lengths: Lengths, now_us: i64) -> i64 {
         let by_clock_us = if self.plan.arrival_time {
@@ -156,7 +159,7 @@ impl Windows {
         by_clock_us.max(slot.watermark_us)
     }
 
-    /// Closes what is due in a slot at `now_us` without a row.
+    /// Closes the windows of a slot that are due at `now_us` without a row.
     pub(crate) fn advance_by_clock(&mut self, slot: usize, now_us: i64) {
         let SlotLengths::Known(lengths) = self.cells.lengths(slot) else {
             self.cells.deadlines_us[slot] = NEVER;
@@ -167,7 +170,7 @@ impl Windows {
         self.set_deadline(slot);
     }
 
-    /// Keeps the time at which something closes in this slot if no row comes.
+    /// Sets the time at which a window of this slot closes if no row comes.
     #[inline]
     pub(crate) fn set_deadline(&mut self, slot: usize) {
         let state = &self.cells.slots[slot];
@@ -184,7 +187,7 @@ impl Windows {
         self.deadline_us = self.deadline_us.min(deadline_us);
     }
 
-    /// Brings a slot's watermark to `watermark_us` and closes every window that ends by then.
+    /// Advances a slot's watermark to `watermark_us` and closes every window that ends by then.
     #[inline]
     fn advance(&mut self, slot: usize, lengths: Lengths, watermark_us: i64, arrival_us: i64, by_tick: bool) {
         let state = &mut self.cells.slots[slot];
@@ -198,7 +201,7 @@ impl Windows {
     }
 
     /// Closes the windows that end by `watermark_us`, by ascending end and, for one end, from the oldest key to the
-    /// youngest: the same order whether they close one after the other or all at once.
+    /// youngest. The order is the same whether they close one after the other or all at once.
     fn close(&mut self, slot: usize, lengths: Lengths, watermark_us: i64, arrival_us: i64, by_tick: bool) {
         let mut end_us = self.cells.slots[slot].next_end_us;
         while end_us <= watermark_us && end_us != NEVER {
@@ -221,8 +224,8 @@ impl Windows {
         self.cells.slots[slot].next_end_us = end_us;
     }
 
-    /// Lets go of a cell without panes: with keys it is gone; without, a silent slot gives back memory it may not need
-    /// again soon.
+    /// Handles a cell without panes. With keys it is removed. Without keys, a silent slot frees memory that it may not
+    /// need again soon.
     fn empty_cell(&mut self, cell: usize, by_tick: bool) {
         let kept_bytes = SILENT_ENTRIES_MAX * self.plan.layout.entry_words * 8;
         if self.plan.keys > 0 || (by_tick && self.cells.panes(cell).capacity_bytes() > kept_bytes) {
@@ -240,7 +243,7 @@ impl Windows {
         let count = panes.count_before(words, |word| PaneNumber::of(word).is_before(end));
         if count > 0 {
             let closing = Closing { start_us: lengths.start_us(end_us) + offset, end_us: end_us + offset, ..closing };
-            // What lies before the start of the next window is in no open window.
+            // Panes before the start of the next window are in no open window.
             let next_start = PaneNumber::at(lengths.next_start_us(end_us), pane);
             let gone = panes.count_before(words, |word| PaneNumber::of(word).is_before(next_start)).min(count);
             if shares_panes(lengths) {
@@ -304,7 +307,7 @@ impl Windows {
         if panes.is_empty() { NEVER } else { end_of(panes.entry(0, words)) }
     }
 
-    /// Counts a row in its pane of tumbling or hopping windows.
+    /// Counts a row in its pane of tumbling, hopping or cumulating windows.
     #[inline]
     fn count_in_pane(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
         let words = self.plan.layout.entry_words;
@@ -312,16 +315,16 @@ impl Windows {
         let newest = row.time_us.div_euclid(slide);
         let newest_start_us = newest * slide;
         let Some(last_end_us) = lengths.last_end_us(row.time_us) else {
-            // Between two windows: in none, and so not late either.
+            // The row is between two windows: it is in none, and so it is not late either.
             return Verdict::Counted;
         };
         let watermark_us = self.cells.slots[row.slot].watermark_us;
         if last_end_us <= watermark_us {
             return Verdict::Late;
         }
-        // The windows that the row closes do not hold it. Closed first, they make room for its pane; and after a leap
-        // in time, panes on both sides could not be told apart. With keys they close behind it: a key that goes on
-        // counting keeps its age.
+        // The windows that the row closes do not hold it. They are closed first to make room for its pane. Also, after
+        // a leap in time, panes on both sides could not be told apart. With keys, and without such a leap, they close
+        // after the row: a key that goes on counting keeps its age.
         let leap_us = row.time_us.saturating_sub(self.cells.slots[row.slot].max_ts_us);
         if leap_us > 0 && (self.plan.keys == 0 || leap_us / pane > PANES_APART_MAX) {
             self.advance(row.slot, lengths, row.time_us.saturating_sub(self.plan.lateness_us), row.arrival_us, false);
@@ -362,7 +365,7 @@ impl Windows {
         }
         if is_new {
             let slot = &mut self.cells.slots[row.slot];
-            // No window with this pane ends before the pane does.
+            // No window with this pane ends before the pane ends.
             if slot.next_end_us > start_us + pane {
                 slot.next_end_us = slot.next_end_us.min(first_open_end_us(start_us, lengths, watermark_us));
             }
@@ -370,12 +373,12 @@ impl Windows {
         Verdict::Counted
     }
 
-    /// Counts a row in its session: one that it extends, two that it joins, or a new one.
+    /// Counts a row in its session: a session that it extends, two that it joins, or a new one.
     fn count_in_session(&mut self, row: Row<'_>, gap_us: i64, updates: &Updates<'_>) -> Verdict {
         let words = self.plan.layout.entry_words;
         let time_us = row.time_us;
         let found = self.cells.find(row.slot, row.key);
-        // Sessions before `behind` begin before the row's own reach ends.
+        // The first `behind` sessions begin before the time of the row plus the gap.
         let behind =
             found.map_or(0, |cell| self.cells.panes(cell).count_before(words, |word| (word as i64) < time_us + gap_us));
         let reached = |cell: usize, index: usize| {
@@ -399,8 +402,8 @@ impl Windows {
                 (cell, behind)
             }
         };
-        // A row that reaches back to the session before joins both; it cannot reach a third, which ended before the
-        // first of the two began.
+        // A row that reaches back to the previous session joins both. It cannot reach a third session, which ended
+        // before the first of the two began.
         let joins = index > 0 && {
             let last_us = self.cells.panes(cell).entry(index - 1, words)[1] as i64;
             time_us < last_us + gap_us
@@ -430,7 +433,7 @@ impl Windows {
         }
         let first_end_us = self.cells.panes(cell).entry(0, words)[1] as i64 + gap_us;
         let slot = &mut self.cells.slots[row.slot];
-        // With keys another cell may end first; then this stays a lower bound, and closing looks at all of them.
+        // With keys, another cell may end first. Then this stays a lower bound, and closing looks at all cells.
         slot.next_end_us = match self.plan.keys {
             0 => first_end_us,
             _ => slot.next_end_us.min(first_end_us),
@@ -477,7 +480,7 @@ impl Windows {
             self.remove_front(cell, gone);
         }
         if rows.is_multiple_of(slide) && self.cells.panes(cell).is_empty() {
-            // The next row is the first of a window as the very first row was: with keys the cell may go.
+            // The next row is the first of a window, like the very first row, so with keys the cell may be removed.
             self.cells.set_row_number(cell, 0);
             self.empty_cell(cell, false);
         }
@@ -503,7 +506,7 @@ impl Windows {
         self.closed.push(&self.plan, closing, self.cells.key(cell), [entries, &[]], objects);
     }
 
-    /// Closes everything open in a slot, full or not.
+    /// Closes all open windows of a slot, full or not.
     pub(crate) fn close_all(&mut self, slot: usize, arrival_us: i64) {
         let SlotLengths::Known(lengths) = self.cells.lengths(slot) else { return };
         if self.plan.window.is_time() {
@@ -515,7 +518,7 @@ impl Windows {
         while let Some(place) = cell {
             cell = self.cells.next(place);
             let rows = self.cells.row_number(place);
-            // Windows that begin before `rows` and end behind it.
+            // Windows that begin before `rows` and end after it.
             let mut start = if rows < width { 0 } else { ((rows - width) / slide + 1) * slide };
             while start < rows {
                 self.close_blocks(place, slot, start / block_rows, (start + width).div_ceil(block_rows), arrival_us);
@@ -541,7 +544,7 @@ pub(crate) fn first_open_end_us(start_us: i64, lengths: Lengths, closed_us: i64)
         let end_us = behind_us.max(start_us + pane);
         return if lengths.start_us(end_us) <= start_us { end_us } else { NEVER };
     }
-    // The first window that holds the pane is the first to end no earlier than the pane.
+    // Among the windows that hold the pane, the first one is the first that ends no earlier than the pane.
     let first_us = -(width - pane - start_us).div_euclid(slide) * slide + width;
     if first_us > closed_us {
         return first_us;
@@ -587,7 +590,7 @@ mod tests {
         assert_eq!(ends(20), [30, 30, 30, 30, NEVER, NEVER]);
         assert_eq!(ends(30), [40, 40, 40, 40, 40, 60]);
         assert_eq!(ends(-10), [0, NEVER, NEVER, NEVER, NEVER, NEVER]);
-        // Brute force over the definition.
+        // Compares with brute force over the definition.
         for (width, slide) in [(6, 4), (4, 6), (5, 5), (9, 3), (7, 2)] {
             let lengths = Lengths::new(width, slide, false).unwrap();
             for pane in -10..10 {

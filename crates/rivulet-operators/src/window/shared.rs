@@ -1,29 +1,31 @@
 //! What the windows of a cell have in common, merged once and kept from one closing to the next.
 //!
-//! A hopping window shares all panes but a few with the one before it. Where these are many, its result is not merged
-//! out of all of them each time: the panes of the last closed window are two stacks (the queue of two stacks, as in
+//! A hopping window shares all panes but a few with the previous one. If these are many, the result is not merged from
+//! all of them each time. Instead, the panes of the last closed window form two stacks (the queue of two stacks, as in
 //! Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation", VLDB 2015). Each pane of
-//! the *front* holds, in its own place, the merge of itself with those behind it up to the end of the front; those of
-//! the *back* are as they were, and their merge stands beside them. A closing merges the first of the front with that
-//! of the back; when the front is used up, the back becomes the front. That is a constant number of merges for each
-//! pane and closing, for the memory of one more pane. A late row is counted in all merges that its pane is in.
+//! the *front* holds, in its own place, the merge of itself with the panes behind it up to the end of the front. The
+//! panes of the *back* are unchanged, and their merge stands beside them. A closing merges the first pane of the front
+//! with the merge of the back. When the front is used up, the back becomes the front. That is a constant number of
+//! merges for each pane and closing, for the memory of one more pane. A late row is counted in all merges that its pane
+//! is in.
 //!
-//! Nothing here depends on how rows came in batches: what is front and back follows from the rows and closings alone.
+//! The division into front and back follows from the rows and closings alone, so nothing here depends on how rows came
+//! in batches.
 
 use super::length::Lengths;
 use super::panes::Panes;
 use crate::aggregate::layout::{FixedUpdates, Layout};
 
-/// How many panes of a window are merged one by one; from more on, sharing is faster and worth its memory.
+/// How many panes of a window are merged one by one. Above this number, sharing is faster and worth its memory.
 const SINGLE_PANES_MAX: i64 = 32;
 
-/// Whether successive windows of these lengths have so many panes in common.
+/// Whether successive windows of these lengths have enough panes in common for sharing.
 pub(crate) fn shares_panes(lengths: Lengths) -> bool {
     lengths.width / lengths.slide > SINGLE_PANES_MAX
 }
 
-/// One word that says how many panes are in front and back, then the merge of the back as an entry. Without words while
-/// nothing is shared: all panes are as they are.
+/// One word with the numbers of panes in front and back, then the merge of the back as an entry. It has no words while
+/// nothing is shared: then all panes are unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shared(Box<[u64]>);
 
@@ -33,7 +35,7 @@ impl Shared {
         &self.0
     }
 
-    /// Shared words that were exported, for a cell with so many panes; `None` if they cannot be.
+    /// Reads exported words, for a cell with this number of panes; `None` if they do not fit.
     pub(crate) fn from_words(words: &[u64], panes: usize, layout: &Layout) -> Option<Self> {
         let shared = Self(words.into());
         let fits =
@@ -41,12 +43,12 @@ impl Shared {
         fits.then_some(shared)
     }
 
-    /// How many panes are in front.
+    /// The number of panes in the front.
     fn front(&self) -> usize {
         self.0.first().map_or(0, |word| *word as u32 as usize)
     }
 
-    /// How many panes behind the front are in back.
+    /// The number of panes in the back, which are behind the front.
     fn back(&self) -> usize {
         self.0.first().map_or(0, |word| (word >> 32) as usize)
     }
@@ -60,7 +62,7 @@ impl Shared {
         self.0.len() * 8
     }
 
-    /// Counts a row in the pane at `index` and in what that pane was merged into. If the pane is new, it has just been
+    /// Counts a row in the pane at `index` and in the merges that the pane is in. If the pane is new, it has just been
     /// inserted without rows.
     pub(crate) fn update(
         &mut self,
@@ -74,7 +76,7 @@ impl Shared {
         let (mut front, mut back) = (self.front(), self.back());
         if index < front {
             if is_new {
-                // It begins as what it will be merged with.
+                // The new pane begins as the entry with which it will be merged.
                 let (pane, next) = panes.entries_mut()[index * words..].split_at_mut(words);
                 layout.merge_entry(pane, &next[..words]);
                 front += 1;
@@ -90,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// Makes the first `count` panes those of front and back.
+    /// Makes front and back consist of the first `count` panes.
     pub(crate) fn extend(&mut self, panes: &Panes, count: usize, layout: &Layout) {
         if self.0.is_empty() {
             self.0 = std::iter::once(0).chain(layout.empty_entry.iter().copied()).collect();
@@ -102,12 +104,12 @@ impl Shared {
         self.put(front, count.max(front) - front);
     }
 
-    /// The merge of front and back, as entries to be merged; of the first there may be none.
+    /// The merges of front and back, as entries to be merged. The first is empty if the front is.
     pub(crate) fn parts<'a>(&'a self, panes: &'a Panes, layout: &Layout) -> [&'a [u64]; 2] {
         [&panes.entries()[..self.front().min(1) * layout.entry_words], &self.0[1..]]
     }
 
-    /// Takes note that the first `gone` panes are about to be removed.
+    /// Prepares for the removal of the first `gone` panes.
     pub(crate) fn remove_front(&mut self, panes: &mut Panes, gone: usize, layout: &Layout) {
         let words = layout.entry_words;
         let (front, back) = (self.front(), self.back());

@@ -5,7 +5,7 @@
 //! as words, what successive windows share of them, and their objects as bytes. The clock stands in every row of a
 //! slot, so that rows can be selected freely.
 //!
-//! Version 2 counts rows in 32 bits and numbers panes; version 1 is not read any more.
+//! Version 2 counts rows in 32 bits and numbers panes. Version 1 is no longer read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ const OPERATOR: &str = "window";
 const VERSION: u32 = 2;
 /// The first byte of the objects of a cell.
 const OBJECTS_VERSION: u8 = 1;
-/// Names what the words of a pane mean, in the frame's metadata.
+/// The key of the frame's metadata that says what the words of a pane mean.
 const LAYOUT: &str = "rivulet.window_layout";
 
-/// Where a row of a frame comes from.
+/// The slot or cell that a row of a frame comes from.
 struct Exported {
     slot: usize,
     key_hash: u16,
@@ -64,7 +64,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
             cell = cells.next(place);
         }
         if plan.keys > 0 && has_clock && !has_cells {
-            // The clock serves all keys of the slot, whatever key groups they are in.
+            // The clock serves all keys of the slot, whatever their key groups.
             clocks.push(Exported { slot, key_hash: cells.slot_key_hash(slot), cell: None });
         }
     };
@@ -93,7 +93,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         _ => Lengths { width: 0, slide: 0, pane: 0, offset: 0, cumulates: false },
     };
     let slot = |row: &Exported| &cells.slots[row.slot];
-    // Panes are the bulk: they are copied once, into memory of the right size.
+    // Panes are most of the state: they are copied once, into memory of the right size.
     let words_of = |row: &Exported| row.cell.map_or(&[][..], |cell| cells.panes(cell).entries());
     let lengths_in_words = || rows.iter().map(|row| words_of(row).len());
     let total: usize = lengths_in_words().sum();
@@ -175,7 +175,8 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
 }
 
-/// Whether a frame has a column with the offsets of windows. Those of windows without one are as they always were.
+/// Whether a frame has a column with the offsets of windows. Without offsets, frames are the same as before offsets
+/// existed.
 fn has_offset(operator: &WindowOperator) -> bool {
     operator.plan.window.offset().is_some()
 }
@@ -190,7 +191,7 @@ fn encode_objects(deque: &ObjectDeque) -> Vec<u8> {
     bytes
 }
 
-/// A row of a frame, checked.
+/// A checked row of a frame.
 struct Imported {
     slot: usize,
     key_hash: u16,
@@ -241,7 +242,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
     slots.sort_unstable();
     slots.dedup_by_key(|slot| slot.0);
     for &(slot, key_hash) in &slots {
-        // A slot that is in use keeps the key group of its query; rows of keyed cells carry that of the key.
+        // A slot in use keeps the key group of its query. Rows of keyed cells carry the key group of the key.
         let known = cells.slots.get(slot).filter(|_| cells.lengths(slot) != SlotLengths::Absent).is_some();
         let key_hash = if known { cells.slot_key_hash(slot) } else { key_hash };
         cells.remove_slot(slot);
@@ -252,8 +253,8 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         let key_hash = cells.slot_key_hash(row.slot);
         cells.add_slot(row.slot, Some(row.lengths), key_hash);
         let state = &mut cells.slots[row.slot];
-        // Of instances that had different keys of the slot, one may have been told of a later time without having
-        // anything to close.
+        // If several instances had different keys of the slot, one instance may have seen a later time without having
+        // any window to close.
         let [max_ts_us, last_arrival_us, watermark_us] = row.clock;
         state.max_ts_us = state.max_ts_us.max(max_ts_us);
         state.last_arrival_us = state.last_arrival_us.max(last_arrival_us);
@@ -295,7 +296,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
     Ok(())
 }
 
-/// The frame with panes as this version lays them out, if it has those of an earlier one.
+/// Converts panes of an earlier layout to that of this version.
 fn brought_up<'f>(
     operator: &WindowOperator,
     frame: &'f StateFrame,
@@ -311,7 +312,7 @@ fn brought_up<'f>(
     }
     let mut columns = frame.rows.columns().to_vec();
     let panes = columns.len() - 3 - usize::from(has_offset(operator));
-    // What windows share is a word and then a pane.
+    // The shared part is a word and then a pane.
     for (column, header) in [(panes, 0), (panes + 1, 1)] {
         let old = columns[column].as_list::<i32>().clone();
         if old.null_count() > 0 || old.values().null_count() > 0 {
@@ -414,7 +415,7 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
     Ok(Imported { slot, key_hash, row, is_cell, lengths, clock, row_number, panes, shared, objects })
 }
 
-/// Checks what the loop over rows relies on: entries are sorted, aligned, and not closed yet.
+/// Checks what the loop over rows relies on: entries are sorted, aligned, and still open.
 fn check_panes(
     operator: &WindowOperator,
     panes: &[u64],
