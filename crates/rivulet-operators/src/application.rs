@@ -1,9 +1,9 @@
 //! An application: all that the engine needs to run code that was registered once for any number of queries, whatever
-//! language the code is written in.
+//! the language of the code.
 //!
 //! [`Application`] is what the engine looks at: parameters, inputs, outputs, operators. [`ApplicationCode`] is what
-//! only the language of the code can answer. A loader for each kind of code makes an application of the bytes that the
-//! catalog keeps.
+//! only the language of the code can answer. A loader for each kind of code makes an application from the bytes that
+//! the catalog keeps.
 
 mod address;
 mod literal;
@@ -27,38 +27,40 @@ pub use migration::{Alteration, StateMigration, alteration, migration};
 
 /// What only the language of an application's code can answer.
 pub trait ApplicationCode: Send + Sync {
-    /// Checks each row of bound parameters by the application's own rules, for example that windows have a length. One
-    /// result for each row. The rows have the application's parameter schema.
+    /// Checks each row of bound parameters by the application's own rules, for example that windows have a length.
+    /// Returns one result for each row. The rows have the application's parameter schema.
     fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>>;
 
-    /// The application in words, for `EXPLAIN`.
+    /// Describes the application in words, for `EXPLAIN`.
     fn explain(&self, application: &Application) -> String;
 
-    /// What the operator at a place does for all queries, in the language of the code. With its kind, the form of its
-    /// state and the parameters that stand there as `$name`, that is the signature of its state: an operator of the
-    /// next version with the same signature takes the state over.
+    /// What the operator at this index does for all queries, in the language of the code. Together with its kind, the
+    /// form of its state and the parameters that stand there as `$name`, these words are the signature of its state: an
+    /// operator of the next version with the same signature takes the state over.
     fn steps(&self, place: usize) -> &[String];
 
-    /// The same, written in one way however the code says it: state stays where the words have changed and this has
-    /// not.
+    /// The same as [`ApplicationCode::steps`], written in one way however the code is worded. If the words of an
+    /// operator have changed and their meaning has not, the operator keeps its state.
     fn meaning(&self, place: usize) -> &[String] {
         self.steps(place)
     }
 }
 
-/// Makes applications of code of one kind.
+/// Makes applications from code of one kind.
 pub trait CodeLoader: Send + Sync {
-    /// Makes an application of code, over these reference tables. It has the kind of this loader, and bytes of which
-    /// the loader makes the same application again.
+    /// Makes an application from code, over these reference tables. The application has the kind of this loader, and
+    /// bytes from which the loader makes the same application again.
     ///
     /// # Errors
     /// What is wrong with the code, and where.
     fn load(&self, bytes: &[u8], tables: &Tables) -> Result<Application, LoadError>;
 
-    /// The names of the reference tables in the code, as far as it can be read; also of code that cannot be loaded now.
+    /// Returns the names of the reference tables in the code, as far as the code can be read. It also serves code that
+    /// cannot be loaded now.
     fn table_names(&self, bytes: &[u8]) -> Vec<String>;
 
-    /// What in the code is read as an earlier version read it, and what to write instead.
+    /// Names the parts of the code that still get the meaning of an earlier version of the program, and what to write
+    /// instead.
     fn warnings(&self, _bytes: &[u8]) -> Vec<String> {
         Vec::new()
     }
@@ -70,7 +72,7 @@ pub trait CodeLoader: Send + Sync {
 pub struct LoadError {
     /// What is wrong, in one sentence without a full stop.
     pub message: String,
-    /// Line and column in the code, from 1; zeros if it is no text.
+    /// Line and column in the code, from 1; zeros if the code is not a text.
     pub position: (u32, u32),
     /// What to do about it.
     pub hint: Option<String>,
@@ -78,51 +80,52 @@ pub struct LoadError {
 
 /// A registered application: its declarations, its operators, and its code.
 ///
-/// Loaded once; serves any number of queries.
+/// It is loaded once and serves any number of queries.
 #[derive(Clone)]
 pub struct Application {
     /// The name.
     pub name: String,
-    /// The identity: SHA-256 (hex) of what the code says. The same code has the same identity; of a text, however it is
-    /// laid out.
+    /// The identity: SHA-256 (hex) of what the code says. The same code has the same identity. The layout of a text
+    /// does not count.
     pub id: String,
-    /// The kind of code, for example `sql`: which loader reads the bytes.
+    /// The kind of code, for example `sql`. It decides which loader reads the bytes.
     pub kind: &'static str,
-    /// What the catalog keeps: the loader makes the same application of it. Of a text the text as written.
+    /// The bytes that the catalog keeps: the loader makes the same application from them. For a text, these are the
+    /// text as written.
     pub bytes: Vec<u8>,
-    /// The parameters in order of declaration; the implicit ones, which are topics, come last.
+    /// The parameters in order of declaration. The implicit parameters, which are topics, come last.
     pub parameters: Arc<[Parameter]>,
-    /// The places of those that stand in an expression or in the address of an input. Queries that are equal in them
-    /// give equal rows for equal events; the other parameters only say where results go.
+    /// The indices of the parameters that stand in an expression or in the address of an input. Queries with equal
+    /// values of these parameters give equal rows for equal events; the other parameters only say where results go.
     pub deciding_parameters: Vec<usize>,
-    /// What it reads, in order of declaration: at least one.
+    /// The inputs, in order of declaration: at least one.
     pub inputs: Vec<Input>,
-    /// The columns of decoded rows: those of the input; of several inputs the number of the input (`UInt8`), then the
-    /// columns of all of them, nullable.
+    /// The columns of decoded rows. With one input these are its columns. With several inputs they are the number of
+    /// the input (`UInt8`) and then the columns of all inputs, nullable.
     pub row_schema: SchemaRef,
-    /// What it writes: at least one.
+    /// The outputs: at least one.
     pub outputs: Vec<Output>,
-    /// Whether result rows end with a column of bits (`UInt32`, the lowest for the first output) that says to which
-    /// outputs they go. Otherwise every row goes to every output.
+    /// Whether result rows end with a column of bits (`UInt32`) that says to which outputs they go; the lowest bit is
+    /// for the first output. Otherwise every row goes to every output.
     pub has_output_bits: bool,
     /// The operators.
     pub dataflow: Line,
     /// The parameters as the schema of slot tables.
     pub parameter_schema: SchemaRef,
-    /// The reference tables it looks events up in, in order.
+    /// The reference tables in which the application looks events up, in order.
     pub tables: Vec<TableUse>,
-    /// What of WHERE tells by an index which queries on one topic a row can concern.
+    /// The part of WHERE by which an index finds the queries on one topic that a row can concern.
     pub matching: Option<Match>,
-    /// How the dataflow runs as several instances side by side, if it can: so a single query may have more than one
+    /// How the dataflow runs as several instances side by side, if it can. Then a single query may use more than one
     /// worker.
     pub cut: Cut,
-    /// What its author should know, in words: what is shown with the application.
+    /// Warnings for its author, in words. They are shown with the application.
     pub warnings: Vec<String>,
     /// The code itself.
     pub code: Arc<dyn ApplicationCode>,
 }
 
-/// The reference tables that there are, by name: a table, or why it has no rows.
+/// The reference tables that exist, by name: a table, or why it has no rows.
 pub type Tables = BTreeMap<String, Result<Arc<Table>, String>>;
 
 /// How an application looks events up in a reference table.
@@ -137,11 +140,11 @@ pub struct TableUse {
 /// What finds the rows of a table for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableIndex {
-    /// Nothing: every row is tried for each event.
+    /// No index: every row is tried for each event.
     None,
     /// A hash index of this column.
     Key(String),
-    /// An index of places, in these columns.
+    /// An index of geographic places, in these columns.
     Places {
         /// The column of latitudes.
         latitude: String,
@@ -157,11 +160,11 @@ pub struct Parameter {
     pub name: String,
     /// `Utf8`, `Int64`, `Float64`, `Boolean`, `Timestamp(Microsecond, None)` or `Interval(MonthDayNano)`.
     pub data_type: DataType,
-    /// The value if none is given, in the parameter's type; a parameter without default must be given.
+    /// The value if a query gives none, in the parameter's type. A query must give a parameter without default.
     pub default: Option<Literal>,
-    /// Whether it stands in an address, so that it cannot be null or empty.
+    /// Whether the parameter stands in an address, so that it cannot be null or empty.
     pub in_address: bool,
-    /// Whether it is a whole address, so that a prefix `mqtt:` is accepted (and dropped).
+    /// Whether the parameter is a whole address, so that a prefix `mqtt:` is accepted (and dropped).
     pub is_address: bool,
 }
 
@@ -172,90 +175,91 @@ pub struct Input {
     pub name: String,
     /// The declared columns. The implicit `arrival_time` is not among them.
     pub schema: SchemaRef,
-    /// The index of the EVENT TIME column; without one the arrival time is the event time.
+    /// The index of the EVENT TIME column. Without one, the arrival time is the event time.
     pub event_time: Option<usize>,
-    /// The columns that are computed of the others, in words: name and expression. They are not in `schema`.
+    /// The columns that are computed from the others, in words: name and expression. They are not in `schema`.
     pub computed: Vec<(String, String)>,
-    /// The index of the one of them that is the event time.
+    /// The index in `computed` of the column that is the event time.
     pub computed_event_time: Option<usize>,
     /// Which columns come from the topic of an event.
     pub topic: TopicColumns,
     /// Where events come from.
     pub address: Address,
-    /// How that is read, where it is no topic.
+    /// How the source is read, if the input does not read a topic.
     pub source: Option<SourceInput>,
-    /// How payloads are written.
+    /// The format of payloads.
     pub format: FormatSpec,
-    /// How far a row may be behind the newest one of its query and still count, microseconds.
+    /// How far a row may be behind the newest row of its query and still count, in microseconds.
     pub lateness_us: i64,
-    /// After how long without an event a query's clock goes on by itself, microseconds.
+    /// After how long without an event a query's clock goes on by itself, in microseconds.
     pub idle_timeout_us: i64,
-    /// How far a row's event time may lie after its arrival, microseconds.
+    /// How far a row's event time may lie after its arrival, in microseconds.
     pub future_limit_us: i64,
     /// What happens to an event when the inbox is full.
     pub overflow: Overflow,
-    /// What of it survives the end of the process; `None` if that is not said here.
+    /// What survives the end of the process; `None` if the input does not say.
     pub durability: Option<Durability>,
-    /// Where late rows go, if anybody wants them.
+    /// Where late rows go, if they are wanted.
     pub late: Option<Address>,
-    /// Where payloads and rows go that cannot be processed, if anybody wants them.
+    /// Where payloads and rows go that cannot be processed, if they are wanted.
     pub dead_letter: Option<Address>,
 }
 
-/// The columns of an input that come from the topic of an event: `Utf8`, and none of them twice.
+/// The columns of an input that come from the topic of an event. They are `Utf8`, and no column is named twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicColumns {
-    /// The one that is the whole topic.
+    /// The column that holds the whole topic.
     pub whole: Option<usize>,
-    /// Those that are what the wildcards of the address stand for, in their order: of the first of them, if there are
-    /// fewer columns.
+    /// The columns that hold what the wildcards of the address stand for, in the order of the wildcards. If there are
+    /// fewer columns than wildcards, they hold the first ones.
     pub levels: Vec<usize>,
-    /// Line and column, from 1, where `levels` are named; zeros if nowhere.
+    /// Line and column, from 1, where the text names `levels`; zeros if it does not.
     pub levels_position: (u32, u32),
 }
 
-/// How an input is read whose events come from another source than MQTT, which gives one stream for all queries.
+/// How an input is read whose events do not come from MQTT but from a source that gives one stream for all queries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceInput {
-    /// The key by which the events of a query are told from those of others; without it every query gets every event.
+    /// The key that distinguishes the events of a query from those of other queries. Without it, every query gets every
+    /// event.
     pub key: Option<Address>,
-    /// The field of the payload that is the key of an event, and where it is named; without it the key that the source
-    /// gives the event.
+    /// The field of the payload that is the key of an event, and its position in the text. Without it, the key is the
+    /// one that the source gives the event.
     pub key_field: Option<(String, (u32, u32))>,
     /// The columns that come from the source and not from payloads.
     pub columns: Vec<SourceColumn>,
-    /// The options of the source: name, value, and where they stand.
+    /// The options of the source: name, value, and position in the text.
     pub options: Vec<(String, Literal, (u32, u32))>,
 }
 
 /// A column that comes from the source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceColumn {
-    /// The option that names it.
+    /// The option that names the column.
     pub option: &'static str,
-    /// What it has.
+    /// What the column holds.
     pub part: SourcePart,
-    /// Its index.
+    /// The index of the column.
     pub column: usize,
-    /// Line and column where it is named, from 1.
+    /// Line and column of its name in the text, from 1.
     pub position: (u32, u32),
 }
 
-/// What a source says of an event beside its payload.
+/// What a source says about an event beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePart {
     /// Its key: `Utf8`.
     Key,
     /// The number of its partition: `Int64`.
     Partition,
-    /// Its offset there: `Int64`.
+    /// Its offset in the partition: `Int64`.
     Offset,
     /// When it was sent: `Timestamp(Microsecond, None)`.
     Time,
 }
 
 impl SourceInput {
-    /// The same but for where it stands in the text.
+    /// Returns the same without positions in the text.
     #[must_use]
     pub fn without_places(&self) -> Self {
         let mut plain = self.clone();
@@ -269,23 +273,23 @@ impl SourceInput {
 }
 
 impl Input {
-    /// The parameters that say which events are those of a query: they stand in the address or the key.
+    /// The parameters that decide which events belong to a query: they stand in the address or the key.
     pub fn address_parameters(&self) -> impl Iterator<Item = usize> + '_ {
         let key = self.source.as_ref().and_then(|source| source.key.as_ref());
         self.address.parameters().chain(key.into_iter().flat_map(Address::parameters))
     }
 }
 
-/// What an application writes.
+/// An output of an application.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The name; one of several has one.
+    /// The name. An output has one if there are several outputs.
     pub name: Option<String>,
     /// Where results go.
     pub address: Address,
-    /// How they are written.
+    /// How results are written.
     pub format: FormatSpec,
-    /// What is said to the connector of the address, which alone knows what it means.
+    /// Options for the connector of the address. Only the connector knows what they mean.
     pub options: Vec<OutputOption>,
     /// The condition on rows, as written.
     pub condition: Option<String>,
@@ -301,7 +305,7 @@ pub struct OutputOption {
     pub name: String,
     /// The value.
     pub value: Literal,
-    /// Line and column where the name stands in the text of the application, from 1; zeros if it stands in none.
+    /// Line and column of the name in the text of the application, from 1; zeros if it is not in the text.
     pub position: (u32, u32),
 }
 
@@ -328,12 +332,12 @@ impl Overflow {
     }
 }
 
-/// What of an input survives the end of the process, in ascending order.
+/// What survives the end of the process for an input, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// Nothing.
     None,
-    /// The state of its queries as it was last saved.
+    /// The state of its queries, as of the last checkpoint.
     Checkpoint,
     /// The same, and every event that was acknowledged since.
     Log,
@@ -354,8 +358,8 @@ impl Durability {
 }
 
 impl Application {
-    /// Checks each row of bound parameters by the application's own rules. One result for each row. If the code panics
-    /// or does not answer for each row, all rows are refused.
+    /// Checks each row of bound parameters by the application's own rules. Returns one result for each row. If the code
+    /// panics or does not answer for each row, all rows are refused.
     ///
     /// # Panics
     /// If `rows` does not have the application's parameter schema.
@@ -371,12 +375,12 @@ impl Application {
         vec![Err(error); rows.num_rows()]
     }
 
-    /// The application in words, for `EXPLAIN`.
+    /// Describes the application in words, for `EXPLAIN`.
     pub fn explain(&self) -> String {
         self.code.explain(self)
     }
 
-    /// The code for people to read.
+    /// The code as users read it.
     pub fn text(&self) -> Cow<'_, str> {
         text_of(self.kind, &self.bytes)
     }
@@ -391,7 +395,7 @@ impl Application {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
 pub struct BindError {
-    /// The parameter it is about, where it is about one.
+    /// The parameter that the error is about, if it is about one.
     pub parameter: Option<String>,
     /// What was expected and what was found.
     pub message: String,
@@ -400,12 +404,12 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// What is wrong, in one sentence without a full stop.
+    /// Makes an error. The message says what is wrong in one sentence without a full stop.
     pub fn new(parameter: Option<&str>, message: String) -> Self {
         Self { parameter: parameter.map(str::to_owned), message, hint: None }
     }
 
-    /// The error with what to do about it.
+    /// Adds what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -413,7 +417,7 @@ impl BindError {
     }
 }
 
-/// The code of an application for people to read: a text as it is, of other code only how much it is.
+/// The code of an application as users read it: a text as it is; of other code only its size.
 pub fn text_of<'a>(kind: &str, bytes: &'a [u8]) -> Cow<'a, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),

@@ -1,4 +1,4 @@
-//! Where a row's event time comes from, and how far in the future it may lie.
+//! Where a row's event time comes from, and how far it may lie in the future.
 
 use std::sync::Arc;
 
@@ -10,35 +10,35 @@ use rivulet_dataflow::{
 
 use crate::PlanError;
 
-/// The name of the implicit column that holds a row's arrival.
+/// The name of the implicit column that holds a row's arrival time.
 pub const ARRIVAL_COLUMN: &str = "arrival_time";
 
 /// The type of every column of times: microseconds since the Unix epoch.
 pub const TIME_TYPE: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
-/// Sets each row's event time, refuses rows from the future, and appends the arrival as a column where it is used.
+/// Sets each row's event time, refuses rows from the future, and appends the arrival as a column if it is used.
 ///
 /// A row is refused ([`Reason::Future`]) if its event time is later than its arrival by more than `future_limit_us`: a
 /// device with a wrong clock must not be able to move a watermark years ahead. A row without event time is refused
 /// ([`Reason::Decode`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssignTime {
-    /// The `Timestamp(Microsecond, None)` column with the event time; without one the arrival is the event time.
+    /// The `Timestamp(Microsecond, None)` column with the event time. Without one, the arrival is the event time.
     pub event_time_column: Option<usize>,
-    /// How far an event time may lie behind the arrival, in microseconds.
+    /// How far an event time may lie after the arrival, in microseconds.
     pub future_limit_us: i64,
-    /// Whether a column [`ARRIVAL_COLUMN`] is appended behind the input's.
+    /// Whether a column [`ARRIVAL_COLUMN`] is appended behind the columns of the input.
     pub append_arrival_column: bool,
 }
 
 impl AssignTime {
-    /// The columns that come out for these columns, or why the event time column does not serve.
+    /// Returns the output columns for these input columns, or why the event time column does not serve.
     pub fn output_schema(&self, input: &Schema) -> Result<SchemaRef, PlanError> {
         output_schema(input, self.event_time_column, self.append_arrival_column)
     }
 }
 
-/// `input` with the arrival behind it if it is to be appended, or why one of the columns is no event time.
+/// Returns `input`, with the arrival behind it if it is to be appended, or why one of the columns is not an event time.
 pub(crate) fn output_schema(
     input: &Schema,
     event_time_columns: impl IntoIterator<Item = usize>,
@@ -55,7 +55,7 @@ pub(crate) fn output_schema(
     Ok(Arc::new(Schema::new(input.fields().iter().cloned().chain(arrival).collect::<Vec<_>>())))
 }
 
-/// The same rows with their arrival as a further column.
+/// Returns the same rows with their arrival as a further column.
 pub(crate) fn with_arrival(batch: &Batch, schema: SchemaRef) -> Result<Batch, OperatorError> {
     let arrival = TimestampMicrosecondArray::new(batch.arrival_us.clone(), None);
     let columns = batch.columns.columns().iter().cloned();
@@ -89,7 +89,7 @@ impl OperatorFactory for AssignTime {
 
 struct AssignTimeOperator {
     plan: AssignTime,
-    /// Input and output columns of the last batch; all batches of an input have the same.
+    /// Input and output columns of the last batch. All batches of an input have the same columns.
     schema: Option<(SchemaRef, SchemaRef)>,
 }
 
@@ -129,7 +129,7 @@ impl Operator for AssignTimeOperator {
     }
 }
 
-/// Whether an event time, if there is one, lies not too far behind the arrival.
+/// Whether the row has an event time, and this lies no farther after the arrival than the limit.
 pub(crate) fn is_accepted(time_us: Option<i64>, arrival_us: i64, future_limit_us: i64) -> bool {
     time_us.is_some_and(|time_us| time_us <= arrival_us.saturating_add(future_limit_us))
 }

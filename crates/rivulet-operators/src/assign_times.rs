@@ -1,5 +1,5 @@
-//! The same as `assign_time` for an application with several inputs, whose rows come mixed in one batch: each input has
-//! its own column with the event time, and its own limit on the future.
+//! The same as `assign_time`, for an application with several inputs, whose rows come mixed in one batch. Each input
+//! has its own column with the event time, and its own limit on the future.
 
 use arrow::array::{Array, AsArray, BooleanArray, TimestampMicrosecondArray};
 use arrow::datatypes::{Schema, SchemaRef, UInt8Type};
@@ -8,32 +8,32 @@ use rivulet_dataflow::{Context, Description, Element, InputIndex, Operator, Oper
 use crate::PlanError;
 use crate::assign_time::{ARRIVAL_COLUMN, is_accepted, output_schema, refuse, with_arrival};
 
-/// The name of the column that says by which input a row came (`UInt8`). Names of the inputs' columns have a point, so
-/// none of them is this one.
+/// The name of the column with the number of the input by which a row came (`UInt8`). Names of the inputs' columns have
+/// a point, so none of them has this name.
 pub const INPUT_COLUMN: &str = "input";
 
-/// Sets each row's event time and refuses rows from the future, by the rules of its input. The rows have the number of
-/// their input in the first column ([`INPUT_COLUMN`]).
+/// Sets each row's event time and refuses rows from the future, by the rules of its input. The first column of the rows
+/// ([`INPUT_COLUMN`]) holds the number of their input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssignTimes {
     /// The rules of each input.
     pub inputs: Vec<InputTime>,
-    /// Whether a column [`ARRIVAL_COLUMN`] is appended behind the inputs'.
+    /// Whether a column [`ARRIVAL_COLUMN`] is appended behind the columns of the inputs.
     pub append_arrival_column: bool,
 }
 
-/// Where the event times of one of several inputs come from.
+/// Where the event times of one input come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputTime {
-    /// The `Timestamp(Microsecond, None)` column with the event time, among the columns of all inputs; without one the
-    /// arrival is the event time.
+    /// The `Timestamp(Microsecond, None)` column with the event time, as an index of the columns of all inputs. Without
+    /// one, the arrival is the event time.
     pub event_time_column: Option<usize>,
-    /// How far an event time may lie behind the arrival, in microseconds.
+    /// How far an event time may lie after the arrival, in microseconds.
     pub future_limit_us: i64,
 }
 
 impl AssignTimes {
-    /// The columns that come out for these columns, or why an event time column does not serve.
+    /// Returns the output columns for these input columns, or why an event time column does not serve.
     pub fn output_schema(&self, input: &Schema) -> Result<SchemaRef, PlanError> {
         let columns = self.inputs.iter().filter_map(|input| input.event_time_column);
         output_schema(input, columns, self.append_arrival_column)

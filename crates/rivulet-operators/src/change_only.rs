@@ -1,5 +1,5 @@
-//! EMIT ON CHANGE: a row goes on only if it differs from the last one of the same slot and key. The rows of keys beyond
-//! [`SLOT_KEYS_MAX`] of a slot are refused, because the last of them could not be remembered.
+//! EMIT ON CHANGE: a row goes on only if it differs from the last row of the same slot and key. If a slot has
+//! [`SLOT_KEYS_MAX`] keys, rows of further keys are refused, because their last row could not be remembered.
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -15,12 +15,12 @@ use crate::PlanError;
 use crate::keyed::{Keyed, SLOT_KEYS_MAX, grow};
 use crate::row_bytes::RowBytes;
 
-/// The most slots of one operator; state that names a higher one is corrupt.
+/// The most slots of one operator. State that names a higher slot is corrupt.
 const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "change only";
 const VERSION: u32 = 1;
 
-/// Passes rows that differ, in the compared columns, from the last row passed with the same slot and keys.
+/// Passes rows that differ, in the compared columns, from the last passed row with the same slot and keys.
 ///
 /// Null equals null and NaN equals NaN. Only the first `output_columns` columns go out: keys may be hidden columns
 /// behind them.
@@ -33,7 +33,7 @@ pub struct ChangeOnly {
 }
 
 impl ChangeOnly {
-    /// An operator over rows with the columns of `input`; `keys` and `compare` are places in it.
+    /// Makes an operator over rows with the columns of `input`; `keys` and `compare` are indices of its columns.
     pub fn new(
         input: SchemaRef,
         keys: Vec<usize>,
@@ -54,7 +54,7 @@ impl ChangeOnly {
         Ok(Self { input, keys: keys.into(), compare: compare.into(), output })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
@@ -105,14 +105,14 @@ struct ChangeOnlyOperator {
     plan: ChangeOnly,
     key_bytes: RowBytes,
     compare_bytes: RowBytes,
-    /// The batch at hand, kept for its memory.
+    /// The keys of the current batch. The buffer is kept to reuse its memory.
     key_rows: Rows,
     compare_rows: Rows,
-    /// The last row of each slot and key.
+    /// The last passed row of each slot and key.
     last: Keyed<Box<[u8]>>,
-    /// Without keys: by slot, the key group of the query; 0 until the slot is announced.
+    /// Without keys: by slot, the key group of the query. It is 0 until the slot is announced.
     key_hashes: Vec<u16>,
-    /// Bytes of all remembered rows and keys.
+    /// The bytes of all remembered rows and keys.
     heap_bytes: usize,
 }
 
@@ -276,7 +276,7 @@ impl ChangeOnlyOperator {
         Ok(())
     }
 
-    /// Encodes columns given as keys, then compared ones.
+    /// Encodes the columns, of which the keys come first and then the compared ones.
     fn encode(&mut self, columns: &[ArrayRef]) -> Result<(), arrow::error::ArrowError> {
         let (keys, compare) = columns.split_at(self.plan.keys.len());
         if !keys.is_empty() {
@@ -296,7 +296,7 @@ impl ChangeOnlyOperator {
         (!self.plan.compare.is_empty()).then(|| std::mem::replace(&mut self.compare_rows, self.compare_bytes.buffer()))
     }
 
-    /// Whether these values differ from the last ones, which they become; `None` if there are too many keys.
+    /// Whether these values differ from the last ones. Keeps them as the last ones. `None` if there are too many keys.
     fn changes(&mut self, slot: Slot, key: &[u8], values: &[u8]) -> Option<bool> {
         let (place, is_new) = match self.last.find(slot, key) {
             Some(place) => (place, false),
@@ -334,7 +334,7 @@ impl ChangeOnlyOperator {
     }
 }
 
-/// Replaces remembered bytes, in place where the length allows.
+/// Replaces remembered bytes, in the same memory if the length is the same.
 fn put(last: &mut Box<[u8]>, values: &[u8], heap_bytes: &mut usize) {
     if last.len() == values.len() {
         last.copy_from_slice(values);

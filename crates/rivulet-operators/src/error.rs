@@ -1,9 +1,9 @@
-//! What can be wrong with an operator before it runs.
+//! Errors of a plan: what can be wrong with an operator before it runs.
 
 /// An operator that cannot be built from what the planner gave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// An expression does not fit the columns it is to be evaluated over.
+    /// An expression does not fit the columns over which it is to be evaluated.
     #[error("expression {expression}: {problem}\nhint: compile it against Expressions::evaluation_schema")]
     Expression {
         /// The expression as text.
@@ -14,9 +14,9 @@ pub enum PlanError {
     /// A column that does not exist, or has another type than needed.
     #[error("column {index} of {what}: {problem}\nhint: columns are counted from 0")]
     Column {
-        /// The place of the column.
+        /// The index of the column.
         index: usize,
-        /// Whose column it is.
+        /// What the column belongs to.
         what: &'static str,
         /// What is wrong with it.
         problem: String,
@@ -49,7 +49,7 @@ pub enum PlanError {
         /// What is wrong with it, with a hint.
         problem: String,
     },
-    /// An operator of a big query that cannot do what it is asked to.
+    /// An operator of a big query that cannot do what the plan says.
     #[error("{operator}: {problem}\nhint: {hint}")]
     Operator {
         /// The operator.

@@ -1,8 +1,8 @@
 //! Compiled expressions, evaluated over a batch and the parameters of its rows' queries.
 //!
 //! An expression sees one flat row: the input columns, then the parameters it uses. The parameters are gathered by slot
-//! once for all expressions of an operator call, so that `value > $target` is one vectorised comparison however many
-//! queries the batch holds. A row on which an expression fails is refused; the others go on.
+//! once for all expressions of an operator call, so `value > $target` is one vectorised comparison however many queries
+//! the batch holds. A row on which an expression fails is refused; the other rows go on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rivulet_dataflow::{Batch, Context, OperatorError, Reason};
 
 use crate::PlanError;
 
-/// An expression and the name of the column it computes.
+/// An expression and the name of the column that it computes.
 #[derive(Clone, Debug)]
 pub struct NamedExpression {
     /// The name of the output column.
@@ -28,7 +28,7 @@ pub struct NamedExpression {
 }
 
 impl NamedExpression {
-    /// An expression and its name.
+    /// Makes a pair of an expression and its name.
     pub fn new(name: impl Into<String>, expression: Arc<dyn PhysicalExpr>) -> Self {
         Self { name: name.into(), expression }
     }
@@ -42,16 +42,16 @@ pub struct Expressions {
     parameters: Arc<[usize]>,
     expressions: Vec<Arc<dyn PhysicalExpr>>,
     fields: Vec<Field>,
-    /// Whether any expression looks at a parameter; if none does, nothing is gathered.
+    /// Whether any expression uses a parameter. If none does, nothing is gathered.
     uses_parameters: bool,
 }
 
 impl Expressions {
-    /// The columns that expressions are compiled against: those of `input`, then for each of `parameters` (places in
-    /// `parameter_schema`) a column named `$` and the parameter's name.
+    /// Returns the columns that expressions are compiled against: those of `input`, then for each of `parameters`
+    /// (indices of `parameter_schema`) a column named `$` and the parameter's name.
     ///
     /// # Panics
-    /// If a parameter's place is not in `parameter_schema`.
+    /// If the index of a parameter is not in `parameter_schema`.
     pub fn evaluation_schema(input: &Schema, parameter_schema: &Schema, parameters: &[usize]) -> SchemaRef {
         let gathered = parameters.iter().map(|&parameter| {
             let field = parameter_schema.field(parameter);
@@ -60,8 +60,8 @@ impl Expressions {
         Arc::new(Schema::new(input.fields().iter().cloned().chain(gathered).collect::<Vec<_>>()))
     }
 
-    /// Expressions over columns of `input` and, behind them, the parameters at the places `parameters` of the slot
-    /// table's schema `parameter_schema`.
+    /// Makes expressions over columns of `input` and, behind them, the parameters with the indices `parameters` of the
+    /// slot table's schema `parameter_schema`.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
@@ -85,14 +85,14 @@ impl Expressions {
             }
             let data_type = expression.data_type(&schema).map_err(|error| fail(error.to_string()))?;
             let nullable = expression.nullable(&schema).map_err(|error| fail(error.to_string()))?;
-            // What marks a column (as JSON) goes along.
+            // The metadata of a field (for example that it is JSON) is kept.
             let found = expression.return_field(&schema).map_err(|error| fail(error.to_string()))?;
             fields.push(Field::new(sql(expression), data_type, nullable).with_metadata(found.metadata().clone()));
         }
         Ok(Self { schema, input_columns, parameters: parameters.into(), expressions, fields, uses_parameters })
     }
 
-    /// Expressions over the parameters alone: column i is parameter i of the slot table's schema.
+    /// Makes expressions over the parameters alone: column i is parameter i of the slot table's schema.
     pub fn over_parameters(
         parameter_schema: &Schema,
         expressions: Vec<Arc<dyn PhysicalExpr>>,
@@ -105,7 +105,7 @@ impl Expressions {
         &self.fields
     }
 
-    /// The columns that the expressions are evaluated over.
+    /// The columns over which the expressions are evaluated.
     pub(crate) fn input_schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -120,7 +120,7 @@ impl Expressions {
         self.expressions.is_empty()
     }
 
-    /// The names of the parameters that the expressions look at, with a leading `$`.
+    /// The names of the parameters that the expressions use, with a leading `$`.
     pub fn parameter_names(&self) -> Vec<String> {
         let mut used: Vec<usize> = self
             .expressions
@@ -134,16 +134,17 @@ impl Expressions {
         used.into_iter().map(|index| self.schema.field(index).name().clone()).collect()
     }
 
-    /// Evaluates every expression over every row: one array for each expression, one value for each row that is left.
+    /// Evaluates every expression over every row. Returns one array for each expression, with one value for each row
+    /// that is left.
     ///
-    /// Rows on which an expression fails are refused ([`Reason::Expression`]) and are missing from the batch returned.
-    /// An error is a batch that does not have the declared columns.
+    /// Rows on which an expression fails are refused ([`Reason::Expression`]) and are missing from the returned batch.
+    /// It returns an error if the batch does not have the declared columns.
     pub fn evaluate(&self, batch: Batch, context: &mut Context<'_>) -> Result<(Batch, Vec<ArrayRef>), OperatorError> {
         self.evaluate_first(self.expressions.len(), batch, context)
     }
 
-    /// The same, but of the expressions behind the first `required` ones each is for itself: where it fails its value
-    /// is null, which is counted as a refusal, and the row stays for the others.
+    /// The same, except for the expressions behind the first `required` ones. Where one of these fails, its value is
+    /// null, the failure is counted as a refusal, and the row stays for the other expressions.
     pub(crate) fn evaluate_or_null(
         &self,
         required: usize,
@@ -159,7 +160,7 @@ impl Expressions {
         }
         let (batch, mut columns) = self.evaluate_first(required, batch, context)?;
         let rows = self.evaluation_batch(&batch, context)?;
-        // A row is counted once, however much fails on it.
+        // A row is counted once, however many expressions fail on it.
         let mut is_counted = vec![false; batch.rows()];
         for (expression, field) in self.expressions.iter().zip(&self.fields).skip(required) {
             let mut pieces: Vec<ArrayRef> = vec![new_empty_array(field.data_type())];
@@ -180,7 +181,7 @@ impl Expressions {
         Ok((batch, columns))
     }
 
-    /// Evaluates the first `count` expressions; rows on which one of them fails are refused.
+    /// Evaluates the first `count` expressions. Rows on which one of them fails are refused.
     pub(crate) fn evaluate_first(
         &self,
         count: usize,
@@ -198,8 +199,8 @@ impl Expressions {
         }
     }
 
-    /// Evaluates the first `count` expressions over the rows that they see. `refuse` is told on which rows one of them
-    /// fails; the places of the others come with the columns where some did.
+    /// Evaluates the first `count` expressions over the rows that they see, and calls `refuse` for each row on which
+    /// one of them fails. Returns the columns and, if rows failed, the indices of the other rows.
     pub(crate) fn evaluate_each(
         &self,
         count: usize,
@@ -248,7 +249,7 @@ impl Expressions {
         }
     }
 
-    /// The input columns and the gathered parameters as the batch that the expressions see.
+    /// Makes the batch that the expressions see: the input columns and the gathered parameters.
     fn evaluation_batch(&self, batch: &Batch, context: &Context<'_>) -> Result<RecordBatch, OperatorError> {
         if batch.columns.num_columns() != self.input_columns {
             return Err(OperatorError::new(format!(
@@ -258,7 +259,7 @@ impl Expressions {
             )));
         }
         if !self.uses_parameters {
-            // The expressions look at no column behind the input's, so the batch serves as it is.
+            // The expressions use no column behind those of the input, so the batch serves as it is.
             return Ok(batch.columns.clone());
         }
         let gathered = self.parameters.iter().map(|&parameter| context.slots.gather(parameter, &batch.slots));
@@ -272,8 +273,8 @@ fn evaluate_rows(expressions: &[Arc<dyn PhysicalExpr>], rows: &RecordBatch) -> R
     expressions.iter().map(|expression| expression.evaluate(rows)?.into_array_of_size(rows.num_rows())).collect()
 }
 
-/// Halves the rows until every piece either succeeds or is one failing row. The pieces come in row order and cover
-/// all rows; a batch of n rows is evaluated at most 2n - 1 times.
+/// Halves the rows until every piece either succeeds or is one failing row. The pieces come in row order and cover all
+/// rows. A batch of n rows is evaluated at most 2n - 1 times.
 fn bisect(expressions: &[Arc<dyn PhysicalExpr>], rows: &RecordBatch) -> Vec<RowsOrError> {
     let mut done = Vec::new();
     let mut open = Vec::new();
@@ -291,7 +292,7 @@ fn bisect(expressions: &[Arc<dyn PhysicalExpr>], rows: &RecordBatch) -> Vec<Rows
     done
 }
 
-/// Rows that went well together, or one row that failed (all rows, if the columns do not fit at all).
+/// A range of rows that succeeded together, or one row that failed (all rows, if the columns do not fit at all).
 pub(crate) type RowsOrError = (std::ops::Range<usize>, Result<Vec<ArrayRef>, DataFusionError>);
 
 /// The expression as SQL text, for `EXPLAIN` and errors.
@@ -305,7 +306,7 @@ pub fn sql(expression: &Arc<dyn PhysicalExpr>) -> String {
     Sql(expression.as_ref()).to_string()
 }
 
-/// A reference to a column by place, the commonest expression.
+/// A reference to a column by index, the most frequent expression.
 ///
 /// # Panics
 /// If the schema has no such column.
@@ -313,7 +314,7 @@ pub fn column(schema: &Schema, index: usize) -> Arc<dyn PhysicalExpr> {
     Arc::new(Column::new(schema.field(index).name(), index))
 }
 
-/// Whether values of this type are what a condition gives.
+/// Whether a condition may have this type.
 pub(crate) fn is_condition(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Boolean | DataType::Null)
 }

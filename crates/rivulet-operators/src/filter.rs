@@ -17,7 +17,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// A filter on `condition`, compiled against [`Expressions::evaluation_schema`].
+    /// Makes a filter on `condition`, compiled against [`Expressions::evaluation_schema`].
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
@@ -116,7 +116,7 @@ mod tests {
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let mut context = process_context(&table, &mut refusals, &mut output);
         filter.create().process(Element::Batch(rows), &mut context).unwrap();
-        // A null value and a null parameter make the condition null: no row.
+        // A null value and a null parameter make the condition null: the row does not pass.
         assert_eq!(output[0].event_time_us.as_ref(), &[1, 3]);
     }
 

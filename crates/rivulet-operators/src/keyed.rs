@@ -1,4 +1,4 @@
-//! What an operator remembers for each key of each slot.
+//! The values that an operator remembers for each key of each slot.
 
 use std::hash::BuildHasher;
 use std::mem::size_of;
@@ -8,15 +8,15 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rivulet_dataflow::{Batch, Leaps, Slot, fetch};
 
-/// The most keys remembered for one slot: a query keyed by something ever new costs itself its rows, and nobody else
-/// memory.
+/// The most keys remembered for one slot. A query keyed by ever new values loses its own rows, but takes no memory from
+/// other queries.
 pub(crate) const SLOT_KEYS_MAX: usize = 100_000;
 
 /// The most keys remembered by one operator over all slots.
 const KEYS_MAX: usize = 1 << 26;
 
-/// How far a silent slot's event time goes on by the clock, microseconds: as long as it has been silent, once that is
-/// `idle_timeout_us`. What the clock has leapt over was no silence.
+/// By how much a silent slot's event time goes on by the clock, in microseconds: the length of the silence once that is
+/// `idle_timeout_us`, and 0 before. Leaps of the clock do not count as silence.
 #[inline]
 pub(crate) fn idle_us(leaps: &Leaps, last_arrival_us: i64, now_us: i64, idle_timeout_us: i64) -> i64 {
     if now_us.saturating_sub(last_arrival_us) < idle_timeout_us {
@@ -26,29 +26,29 @@ pub(crate) fn idle_us(leaps: &Leaps, last_arrival_us: i64, now_us: i64, idle_tim
     if silence_us >= idle_timeout_us { silence_us } else { 0 }
 }
 
-/// The rows of other instances in a batch of which this one has some, on their way past it.
+/// The rows of other instances in a batch that also has rows of this instance. They only advance the clocks.
 #[derive(Default)]
 pub(crate) struct Passing<'a> {
-    /// All rows; nothing where all are this instance's.
+    /// All rows; `None` if all rows are this instance's.
     pub(crate) batch: Option<&'a Batch>,
-    /// Those of this instance, ascending.
+    /// The rows of this instance, ascending.
     own: &'a [u32],
-    /// How many have been passed, or were this instance's.
+    /// The number of rows that have been passed or were this instance's.
     next: usize,
 }
 
 impl<'a> Passing<'a> {
-    /// The rows of `batch` besides `own`.
+    /// The rows of `batch` that are not in `own`.
     pub(crate) fn of(batch: &'a Batch, own: &'a [u32]) -> Self {
         Self { batch: Some(batch), own, next: 0 }
     }
 
-    /// Whether there may be any.
+    /// Whether rows of other instances may exist.
     pub(crate) fn is_any(&self) -> bool {
         self.batch.is_some()
     }
 
-    /// Those that come before the own row number `before`, or all that are left; each is given once.
+    /// Returns the rows that come before the own row number `before`, or all that remain. Each row is returned once.
     pub(crate) fn rows(&mut self, before: Option<usize>) -> Range<usize> {
         let end = match before {
             Some(own) => self.own.get(own).map_or(self.next, |&row| row as usize),
@@ -60,26 +60,26 @@ impl<'a> Passing<'a> {
     }
 }
 
-/// No place.
+/// Marks the absence of an index.
 const NONE: u32 = u32::MAX;
 
 /// Values by slot and key: the slot is the leading part of the key.
 ///
-/// Without keys the place of a value is its slot: nothing is hashed, and a slot that has none takes the memory of one.
-/// With keys a value is found by a hash of slot and key, and those of a slot are linked in the order in which they
-/// came.
+/// Without keys the index of a value is its slot: nothing is hashed, and a slot without a value takes as much memory as
+/// one with it. With keys a value is found by a hash of slot and key, and the values of a slot are linked in the order
+/// in which they came.
 pub(crate) struct Keyed<V> {
     has_keys: bool,
     /// Without keys, by slot.
     values: Vec<Option<V>>,
-    /// With keys, by place.
+    /// With keys, by index.
     entries: Vec<KeyEntry<V>>,
     free: Vec<u32>,
     index: HashTable<u32>,
     hasher: RandomState,
     /// With keys, by slot: its entries.
     slots: Vec<SlotKeys>,
-    /// The most keys of a slot: [`SLOT_KEYS_MAX`], but for keys that were taken in elsewhere.
+    /// The most keys of a slot: [`SLOT_KEYS_MAX`], except while state is imported.
     slot_keys_max: usize,
 }
 
@@ -90,7 +90,7 @@ struct KeyEntry<V> {
     slot: Slot,
     /// The next younger entry of the slot.
     next: u32,
-    /// The next older entry of the slot; of the oldest one the youngest.
+    /// The next older entry of the slot; for the oldest entry, the youngest.
     previous: u32,
 }
 
@@ -102,7 +102,7 @@ struct SlotKeys {
 }
 
 impl<V: Default> Keyed<V> {
-    /// No values: by slot and key, or by slot alone.
+    /// Makes a map without values: by slot and key, or by slot alone.
     pub(crate) fn new(has_keys: bool) -> Self {
         Self {
             has_keys,
@@ -116,30 +116,31 @@ impl<V: Default> Keyed<V> {
         }
     }
 
-    /// While state is imported a slot may have more keys: of several instances each may have had as many as one has.
+    /// Lets a slot have more keys while state is imported: the state may come from several instances, and each may have
+    /// had as many keys as one instance may have.
     pub(crate) fn begin_import(&mut self) {
         self.slot_keys_max = KEYS_MAX;
     }
 
-    /// From now on further keys are refused as ever.
+    /// Limits the keys of a slot again.
     pub(crate) fn end_import(&mut self) {
         self.slot_keys_max = SLOT_KEYS_MAX;
     }
 
-    /// Without keys: the value of a slot.
+    /// The value of a slot, without keys.
     #[inline]
     pub(crate) fn of_slot_alone(&self, slot: Slot) -> Option<&V> {
         self.values.get(slot as usize)?.as_ref()
     }
 
-    /// Fetches what lies at the place of a slot: its value, or with keys where its entries begin.
+    /// Fetches the data of a slot into the cache: its value, or with keys the links to its entries.
     #[inline]
     pub(crate) fn fetch_slot(&self, slot: Slot) {
         self.values.get(slot as usize).into_iter().for_each(fetch);
         self.slots.get(slot as usize).into_iter().for_each(fetch);
     }
 
-    /// The place of a slot's key, if it is known.
+    /// The index of a slot's key, if the key is known.
     #[inline]
     pub(crate) fn find(&self, slot: Slot, key: &[u8]) -> Option<u32> {
         if !self.has_keys {
@@ -152,7 +153,8 @@ impl<V: Default> Keyed<V> {
         self.index.find(self.hasher.hash_one((slot, key)), same).copied()
     }
 
-    /// Adds a key that is not there; `None` if there are too many, of the slot ([`SLOT_KEYS_MAX`]) or altogether.
+    /// Adds a key that is not known yet; `None` if there are too many keys, in the slot ([`SLOT_KEYS_MAX`]) or
+    /// altogether.
     pub(crate) fn create(&mut self, slot: Slot, key: &[u8]) -> Option<u32> {
         if !self.has_keys {
             grow(&mut self.values, slot as usize + 1, || None);
@@ -191,7 +193,7 @@ impl<V: Default> Keyed<V> {
         Some(place)
     }
 
-    /// The value at a place that [`Keyed::find`] or [`Keyed::create`] gave.
+    /// The value at an index that [`Keyed::find`] or [`Keyed::create`] returned.
     #[inline]
     pub(crate) fn value(&self, place: u32) -> &V {
         match self.has_keys {
@@ -200,13 +202,13 @@ impl<V: Default> Keyed<V> {
         }
     }
 
-    /// The value at a place, to change it.
+    /// The value at an index, to change it.
     #[inline]
     pub(crate) fn value_mut(&mut self, place: u32) -> &mut V {
         self.entry_mut(place).1
     }
 
-    /// The key and the value at such a place.
+    /// The key and the value at an index.
     #[inline]
     pub(crate) fn entry_mut(&mut self, place: u32) -> (&[u8], &mut V) {
         if !self.has_keys {
@@ -216,12 +218,12 @@ impl<V: Default> Keyed<V> {
         (&entry.key, &mut entry.value)
     }
 
-    /// The key at such a place; empty without keys.
+    /// The key at an index; empty without keys.
     pub(crate) fn key(&self, place: u32) -> &[u8] {
         if self.has_keys { &self.entries[place as usize].key } else { &[] }
     }
 
-    /// The place of a slot's oldest key.
+    /// The index of a slot's oldest key.
     #[inline]
     pub(crate) fn first(&self, slot: Slot) -> Option<u32> {
         if !self.has_keys {
@@ -230,7 +232,7 @@ impl<V: Default> Keyed<V> {
         self.slots.get(slot as usize).map(|of_slot| of_slot.oldest).filter(|&place| place != NONE)
     }
 
-    /// The place of the next younger key of the same slot.
+    /// The index of the next younger key of the same slot.
     #[inline]
     pub(crate) fn next(&self, place: u32) -> Option<u32> {
         if !self.has_keys {
@@ -239,17 +241,17 @@ impl<V: Default> Keyed<V> {
         Some(self.entries[place as usize].next).filter(|&next| next != NONE)
     }
 
-    /// The places of a slot's keys, in the order in which they came.
+    /// The indices of a slot's keys, in the order in which they came.
     pub(crate) fn places(&self, slot: Slot) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(slot), |&place| self.next(place))
     }
 
-    /// One more than the highest place that ever was.
+    /// One more than the highest index that was ever in use.
     pub(crate) fn capacity(&self) -> usize {
         if self.has_keys { self.entries.len() } else { self.values.len() }
     }
 
-    /// Forgets the key at such a place; gives it, for those who count its bytes, and its value.
+    /// Forgets the key at an index. Returns the key, for callers that count its bytes, and its value.
     pub(crate) fn remove(&mut self, place: u32) -> (Box<[u8]>, V) {
         if !self.has_keys {
             return (Box::default(), self.values[place as usize].take().unwrap_or_default());
@@ -265,7 +267,8 @@ impl<V: Default> Keyed<V> {
         } else {
             self.entries[previous as usize].next = next;
         }
-        // The next entry's older neighbour changes; if there is none, the oldest entry's link to the youngest does.
+        // The next entry's link to the older entry changes. If there is no next entry, the oldest entry's link to the
+        // youngest changes.
         let follower = if next == NONE { of_slot.oldest } else { next };
         if follower != NONE {
             self.entries[follower as usize].previous = previous;
@@ -292,7 +295,7 @@ impl<V: Default> Keyed<V> {
         }
     }
 
-    /// Memory held, without what keys and values hold themselves.
+    /// Memory held, in bytes, without the memory that keys and values hold themselves.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<Option<V>>()
             + self.entries.capacity() * size_of::<KeyEntry<V>>()

@@ -1,13 +1,13 @@
 //! Stream operators over Arrow and DataFusion expressions.
 //!
 //! Every operator here serves all queries of a group at once: rows carry their slot, parameters are gathered by slot as
-//! columns, and state is kept as columns by slot. Expressions are DataFusion's physical expressions; windows and
+//! columns, and state is kept as columns by slot. Expressions are DataFusion's physical expressions. Windows and
 //! aggregates are our own, because each query has its own event clock.
 //!
-//! The invariant of this crate is an absence: no operator spawns, sleeps, reads a clock or opens a socket.
+//! The invariant of this crate: no operator spawns, sleeps, reads a clock or opens a socket.
 //!
 //! In reading order:
-//! - [`application`]: what the engine runs, whatever language it is written in ([`application::Application`]);
+//! - [`application`]: what the engine runs, whatever its language ([`application::Application`]);
 //! - [`expression`]: compiled expressions evaluated over rows and parameters ([`Expressions`]);
 //! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
 //! - [`assign_times`]: the same for the mixed rows of several inputs ([`AssignTimes`]);
@@ -15,15 +15,15 @@
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`],
 //!   [`AggregateSpec`]);
 //! - [`window`]: windows by time, session and count, with a watermark per slot ([`WindowAggregate`], [`WindowSpec`]);
-//! - [`rank`]: the place of a row among those of its window ([`Rank`]);
+//! - [`rank`]: the rank of a row among the rows of its window ([`Rank`]);
 //! - [`change_only`]: EMIT ON CHANGE ([`ChangeOnly`]);
 //! - [`lookup`]: rows of a reference table for each event ([`Lookup`], [`Table`]);
-//! - [`history`]: what a row says about those before it ([`History`]);
-//! - [`join`]: rows of two inputs ([`Join`]);
+//! - [`history`]: what a row says about the rows before it ([`History`]);
+//! - [`join`]: joins of two inputs ([`Join`]);
 //! - [`route`]: to which outputs a row goes ([`Route`]);
 //! - [`matching`]: which queries on one topic a row can concern ([`Match`], [`MatchIndex`]);
 //! - [`pattern`]: sequences of rows, MATCH_RECOGNIZE ([`PatternMatch`], [`PatternSpec`]);
-//! - [`unnest`]: several rows of one ([`Unnest`]);
+//! - [`unnest`]: several rows from one ([`Unnest`]);
 //! - [`parallel`]: the keyed operators of big queries, whose instances run side by side ([`parallel::KeyedWindow`],
 //!   ...);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).

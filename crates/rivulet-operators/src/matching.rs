@@ -1,8 +1,8 @@
-//! Which of many queries a row can concern, without asking each: an index over their parameters.
+//! Which of many queries a row can concern, without evaluating each query: an index over their parameters.
 //!
-//! Five thousand queries `WHERE device = $device` on one topic would try every row five thousand times. The values of
-//! `$device` are kept in order instead, and a row finds its queries by what it holds. What is found are candidates:
-//! every query whose condition is true is among them, and the condition itself is evaluated on them as always.
+//! Five thousand queries `WHERE device = $device` on one topic would try every row five thousand times. Instead, the
+//! values of `$device` are kept in order, and a row finds its queries by its own value. It finds candidates: every
+//! query whose condition is true is among them, and the condition itself is evaluated on them as always.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,13 +12,13 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimestampMicrosecondTyp
 use rivulet_dataflow::Slot;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A part of a WHERE that compares a column of the input with a parameter, both of one type, and without which no row
-/// passes.
+/// A part of WHERE that compares a column of the input with a parameter of the same type. No row passes WHERE without
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The column of the input.
     pub column: usize,
-    /// The parameter, as a place in the slot table's schema.
+    /// The parameter, as an index of the slot table's schema.
     pub parameter: usize,
     /// How the column must compare to the parameter.
     pub comparison: Comparison,
@@ -36,7 +36,7 @@ pub enum Comparison {
 }
 
 impl Match {
-    /// Whether values of this type can be compared so by an index. Text can only be equal: its order is not kept.
+    /// Whether an index can compare values of this type in this way. Text can only be equal: its order is not kept.
     pub fn supports(data_type: &DataType, comparison: Comparison) -> bool {
         match data_type {
             DataType::Int64 | DataType::Float64 | DataType::Timestamp(..) => true,
@@ -46,11 +46,11 @@ impl Match {
     }
 }
 
-/// A value as it is compared in an index: of two values of one type the greater has no smaller key, and equal ones have
-/// one key.
+/// The key of a value in an index. Equal values have one key. Where a type can be compared by order, a greater value
+/// has a greater key or the same one.
 pub type MatchKey = u64;
 
-/// The keys of a column, a key for each row; `None` for null, which no comparison is true for.
+/// Returns the key of each row of a column; `None` for null, for which no comparison is true.
 ///
 /// # Panics
 /// If [`Match::supports`] no comparison of the column's type.
@@ -77,7 +77,7 @@ pub fn match_keys(column: &dyn Array) -> impl Fn(usize) -> Option<MatchKey> + '_
         Some(match &values {
             Values::Int(values) => values[row] as u64 ^ SIGN,
             Values::Float(values) => {
-                // Zero has one key, whatever its sign; not-a-number is above everything, as in SQL's order.
+                // Zero has one key, whatever its sign. NaN is above everything, as in SQL's order.
                 let bits = (values[row] + 0.0).to_bits();
                 if values[row].is_nan() {
                     u64::MAX
@@ -95,22 +95,23 @@ pub fn match_keys(column: &dyn Array) -> impl Fn(usize) -> Option<MatchKey> + '_
 
 /// The queries that read one topic, by the parameter that decides which rows concern them.
 ///
-/// Finding the candidates of a row takes logarithmic time and the number of candidates.
+/// Finding the candidates of a row takes time logarithmic in the number of queries, plus the number of candidates.
 #[derive(Debug)]
 pub struct MatchIndex {
     comparison: Option<Comparison>,
     queries: BTreeSet<(MatchKey, Slot)>,
-    /// Those whose parameter is null.
+    /// The queries whose parameter is null.
     unmatched: BTreeSet<Slot>,
 }
 
 impl MatchIndex {
-    /// An empty index. Without a comparison every query is a candidate for every row.
+    /// Makes an empty index. Without a comparison every query is a candidate for every row.
     pub fn new(comparison: Option<Comparison>) -> Self {
         Self { comparison, queries: BTreeSet::new(), unmatched: BTreeSet::new() }
     }
 
-    /// Adds a query with the key of its parameter. One whose parameter is null is a candidate for no row.
+    /// Adds a query with the key of its parameter. If there is a comparison, a query whose parameter is null is a
+    /// candidate for no row.
     pub fn insert(&mut self, slot: Slot, key: Option<MatchKey>) {
         match self.key(key) {
             Some(key) => self.queries.insert((key, slot)),
@@ -126,7 +127,7 @@ impl MatchIndex {
         };
     }
 
-    /// Every query.
+    /// All queries.
     pub fn all(&self) -> impl Iterator<Item = Slot> + '_ {
         self.queries.iter().map(|&(_, slot)| slot).chain(self.unmatched.iter().copied())
     }
@@ -136,7 +137,7 @@ impl MatchIndex {
         self.queries.is_empty() && self.unmatched.is_empty()
     }
 
-    /// The candidates for a row, given the key of its column.
+    /// Returns the candidates for a row, given the key of its column.
     pub fn candidates(&self, key: Option<MatchKey>) -> impl Iterator<Item = Slot> + '_ {
         let bounds: Option<RangeInclusive<MatchKey>> = match (self.comparison, key) {
             (None, _) => Some(0..=0),
@@ -162,8 +163,8 @@ mod tests {
 
     use super::*;
 
-    /// Every query whose comparison is true is a candidate, for all pairs of values; of those that are not, only equal
-    /// ones.
+    /// Checks for all pairs of values that every query whose comparison is true is a candidate. Other candidates may
+    /// only be queries with an equal value.
     fn check(values: &ArrayRef) {
         let keys = match_keys(values);
         for comparison in [Comparison::Equal, Comparison::AtLeast, Comparison::AtMost] {

@@ -1,18 +1,19 @@
-//! Values by number that never move: what grows is given another page, and what is there stays where it is.
+//! Values by number that never move: growth adds a page, and existing values stay where they are.
 //!
-//! A vector that doubles copies all it has, into memory that the system has to provide first: with some million keys
-//! that takes a tenth of a second, in which no row goes on. A page costs the same whenever it comes, and no memory is
-//! held twice. The price is a look at the list of pages for each access, which is short enough to stay in the cache.
+//! A vector that doubles copies all its values, into memory that the system has to provide first: with some million
+//! keys that takes a tenth of a second, in which no row goes on. A page costs the same whenever it is added, and no
+//! memory is held twice. The price is a look at the list of pages for each access. The list is short enough to stay in
+//! the cache.
 //!
 //! What must hold: every page but the last one is full.
 
 use std::ops::{Index, IndexMut};
 
-/// How many values a page has. The first page grows up to it like any vector, so that what is small stays small.
+/// The number of values of a page. The first page grows up to it like any vector, so that small collections stay small.
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u32 = 13;
 
-/// Values by number, from 0 on.
+/// Values by number, from 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Paged<T> {
     pages: Vec<Vec<T>>,
@@ -25,17 +26,17 @@ impl<T> Default for Paged<T> {
 }
 
 impl<T> Paged<T> {
-    /// No values.
+    /// Makes a collection without values.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// No values, and room for about so many.
+    /// Makes a collection without values, with room for about this many.
     pub(crate) fn with_capacity(values: usize) -> Self {
         Self { pages: if values == 0 { Vec::new() } else { vec![Vec::with_capacity(values.min(PAGE))] } }
     }
 
-    /// How many there are.
+    /// The number of values.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.pages.last().map_or(0, |last| ((self.pages.len() - 1) << PAGE_BITS) + last.len())
@@ -59,7 +60,7 @@ impl<T> Paged<T> {
         self.open().push(value);
     }
 
-    /// Adds values until there are so many; there may be more already.
+    /// Adds values until there are at least `values`.
     pub(crate) fn grow_with(&mut self, values: usize, mut value: impl FnMut() -> T) {
         let mut missing = values.saturating_sub(self.len());
         while missing > 0 {
@@ -70,7 +71,7 @@ impl<T> Paged<T> {
         }
     }
 
-    /// Adds copies of a value until there are so many; there may be more already.
+    /// Adds copies of a value until there are at least `values`.
     pub(crate) fn grow(&mut self, values: usize, value: T)
     where
         T: Copy,
@@ -83,13 +84,13 @@ impl<T> Paged<T> {
         self.pages.iter().flatten()
     }
 
-    /// The memory that the values take themselves, in bytes.
+    /// The memory of the values themselves, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let values: usize = self.pages.iter().map(Vec::capacity).sum();
         values * size_of::<T>() + self.pages.capacity() * size_of::<Vec<T>>()
     }
 
-    /// The page that has room.
+    /// Returns the page that has room; adds one if need be.
     #[inline]
     fn open(&mut self) -> &mut Vec<T> {
         if self.pages.last().is_none_or(|last| last.len() == PAGE) {
@@ -116,22 +117,22 @@ impl<T> IndexMut<usize> for Paged<T> {
     }
 }
 
-/// Rows of so many words each, by number.
+/// Rows of a fixed number of words, by number.
 #[derive(Clone, Debug)]
 pub(crate) struct PagedRows {
     width: usize,
     rows: usize,
-    /// Of so many rows each.
+    /// Each page has [`PAGE`] rows; the last one may have fewer.
     pages: Vec<Vec<u64>>,
 }
 
 impl PagedRows {
-    /// No rows.
+    /// Makes a collection without rows.
     pub(crate) fn new(width: usize) -> Self {
         Self { width, rows: 0, pages: Vec::new() }
     }
 
-    /// Adds copies of a row until there are so many; there may be more already.
+    /// Adds copies of a row until there are at least `rows`.
     pub(crate) fn grow(&mut self, rows: usize, row: &[u64]) {
         assert_eq!(row.len(), self.width, "rows have one width");
         self.grow_by(rows, |page, words| {
@@ -141,7 +142,7 @@ impl PagedRows {
         });
     }
 
-    /// Has `fill` bring pages to so many words, until there are so many rows.
+    /// Adds rows until there are at least `rows`; `fill` extends a page to a number of words.
     fn grow_by(&mut self, rows: usize, fill: impl Fn(&mut Vec<u64>, usize)) {
         while self.rows < rows {
             let place = self.rows & (PAGE - 1);
@@ -156,7 +157,7 @@ impl PagedRows {
         }
     }
 
-    /// Adds rows of zeros until there are so many; there may be more already.
+    /// Adds rows of zeros until there are at least `rows`.
     pub(crate) fn grow_zeroed(&mut self, rows: usize) {
         self.grow_by(rows, |page, words| page.resize(words, 0));
     }
@@ -188,7 +189,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Against vectors.
+        /// Compares with vectors.
         #[test]
         fn values_are_where_they_were_put(
             width in 1..4usize,

@@ -9,7 +9,7 @@ use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, O
 use crate::PlanError;
 use crate::expression::{Expressions, NamedExpression};
 
-/// Replaces the columns of every row by computed ones. Slots and times stay.
+/// Replaces the columns of every row by computed columns. Slots and times stay.
 #[derive(Clone, Debug)]
 pub struct Project {
     expressions: Arc<Expressions>,
@@ -17,7 +17,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// A projection to `columns`, compiled against [`Expressions::evaluation_schema`].
+    /// Makes a projection to `columns`, compiled against [`Expressions::evaluation_schema`].
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
@@ -31,14 +31,14 @@ impl Project {
             .fields()
             .iter()
             .zip(names)
-            // Every computed column may hold nulls as far as those behind it are concerned: an expression that claims
-            // otherwise must not be able to fail the whole batch.
+            // For later operators every computed column may hold nulls: an expression that wrongly claims that it
+            // cannot be null must not fail the whole batch.
             .map(|(field, name)| field.clone().with_name(name).with_nullable(true))
             .collect();
         Ok(Self { expressions: Arc::new(expressions), output: Arc::new(Schema::new(fields)) })
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }

@@ -1,4 +1,4 @@
-//! ROW_NUMBER, RANK and DENSE_RANK: the place of a row among those of its window.
+//! ROW_NUMBER, RANK and DENSE_RANK: the number of a row among the rows of its window.
 //!
 //! A window of a slot closes for all its keys in one call, so its rows follow each other in one batch, and nothing is
 //! remembered from one batch to the next.
@@ -21,16 +21,16 @@ use crate::window::{WINDOW_END, WINDOW_START};
 /// How rows with equal values are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankFunction {
-    /// Each row has a number of its own; of equal ones the row that came out first has the lower one.
+    /// Each row has a number of its own. Of equal rows, the row that came out first has the lower number.
     RowNumber,
-    /// Equal rows have one number, and those behind them one as if they had several.
+    /// Equal rows have one number. The rows behind them are numbered as if each equal row had a number of its own.
     Rank,
-    /// Equal rows have one number, and those behind them the next.
+    /// Equal rows have one number, and the rows behind them have the next number.
     DenseRank,
 }
 
 impl RankFunction {
-    /// The function of this SQL name, in lower case.
+    /// Returns the function with this SQL name, in lower case.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "row_number" => Self::RowNumber,
@@ -51,29 +51,29 @@ impl fmt::Display for RankFunction {
     }
 }
 
-/// What a [`Rank`] does, as the planner says it. Expressions are compiled against
+/// The plan of a [`Rank`], as the planner gives it. Expressions are compiled against
 /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`.
 #[derive(Clone, Debug)]
 pub struct RankSpec {
-    /// The columns that come in, those of a window aggregation among them.
+    /// The columns of the input, among them those of a window aggregation.
     pub input: SchemaRef,
     /// The slot table's schema.
     pub parameter_schema: SchemaRef,
-    /// The parameters that expressions use, as places in `parameter_schema`.
+    /// The parameters that expressions use, as indices of `parameter_schema`.
     pub parameters: Vec<usize>,
-    /// The column with the numbers, a BIGINT that is not null, behind the others.
+    /// The name of the column with the numbers, a BIGINT that is not null, behind the other columns.
     pub name: String,
-    /// What equal rows get.
+    /// How equal rows are numbered.
     pub function: RankFunction,
-    /// Rows are numbered for each window, and for each value of these.
+    /// Rows are numbered for each window and for each value of these expressions.
     pub keys: Vec<Arc<dyn PhysicalExpr>>,
-    /// By what rows are ordered, the first one first.
+    /// The expressions by which rows are ordered, the most significant first.
     pub orders: Vec<(Arc<dyn PhysicalExpr>, SortOptions)>,
     /// Whether the rows of a window come out in this order.
     pub in_order: bool,
 }
 
-/// Appends to each row its number among those of the same slot, window and keys.
+/// Appends to each row its number among the rows of the same slot, window and keys.
 #[derive(Clone, Debug)]
 pub struct Rank {
     expressions: Arc<Expressions>,
@@ -81,13 +81,13 @@ pub struct Rank {
     options: Arc<[SortOptions]>,
     function: RankFunction,
     in_order: bool,
-    /// Where the columns with the bounds of windows are.
+    /// The indices of the columns with the bounds of windows.
     bounds: [usize; 2],
     output: SchemaRef,
 }
 
 impl Rank {
-    /// The operator, or what is wrong with its plan.
+    /// Makes the operator, or returns what is wrong with its plan.
     pub fn new(spec: RankSpec) -> Result<Self, PlanError> {
         let RankSpec { input, parameter_schema, parameters, name, function, keys, orders, in_order } = spec;
         let place = |bound: &'static str| {
@@ -124,12 +124,12 @@ impl Rank {
         Ok(rank)
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
 
-    /// What makes bytes that compare as keys, and as what rows are ordered by.
+    /// Makes converters to bytes that compare like the keys, and like the values by which rows are ordered.
     fn converters(&self) -> Result<[RowConverter; 2], arrow::error::ArrowError> {
         let (keys, orders) = self.expressions.fields().split_at(self.keys);
         let keys = keys.iter().map(|field| SortField::new(field.data_type().clone()));
@@ -163,7 +163,7 @@ impl OperatorFactory for Rank {
 struct RankOperator {
     plan: Rank,
     converters: [RowConverter; 2],
-    /// The rows of the batch at hand in their order, kept for its memory.
+    /// The rows of the current batch in their order. The buffer is kept to reuse its memory.
     order: Vec<u32>,
 }
 
@@ -183,7 +183,7 @@ impl Operator for RankOperator {
             let order = &mut self.order[window];
             let key = |row: u32| keys.as_ref().map(|keys| keys.row(row as usize));
             let value = |row: u32| orders.as_ref().map(|orders| orders.row(row as usize));
-            // Rows that are equal stay in the order in which they came.
+            // Equal rows stay in the order in which they came.
             order.sort_by(|&one, &other| (key(one), value(one)).cmp(&(key(other), value(other))));
             let (mut row_number, mut number) = (0, 0);
             for (index, &row) in order.iter().enumerate() {
@@ -214,7 +214,7 @@ impl Operator for RankOperator {
     }
 }
 
-/// The values of each row as bytes; nothing where there are no columns.
+/// The values of each row as bytes; `None` if there are no columns.
 fn rows(converter: &RowConverter, columns: &[ArrayRef]) -> Result<Option<Rows>, OperatorError> {
     match columns.is_empty() {
         true => Ok(None),

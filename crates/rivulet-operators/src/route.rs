@@ -1,4 +1,4 @@
-//! To which of several outputs a row goes, by a condition for each.
+//! To which of several outputs a row goes, by a condition for each output.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::expression::{Expressions, is_condition};
 pub const OUTPUT_BITS_COLUMN: &str = "$outputs";
 
 /// Appends the column [`OUTPUT_BITS_COLUMN`]. A row goes to every output whose condition is true (null counts as
-/// false), and to those without condition; one that goes nowhere goes no further.
+/// false), and to every output without condition. A row that goes to no output is dropped.
 #[derive(Clone, Debug)]
 pub struct Route {
     conditions: Arc<Expressions>,
-    /// For each condition the output that it is of.
+    /// For each condition, its output.
     outputs: Arc<[u32]>,
     /// The bits of outputs without condition.
     always: u32,
@@ -26,7 +26,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// For each output its condition, compiled against [`Expressions::evaluation_schema`]. At most 32 outputs.
+    /// Makes a route from the condition of each output, compiled against [`Expressions::evaluation_schema`]. At most 32
+    /// outputs.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,

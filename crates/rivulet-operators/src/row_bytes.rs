@@ -1,8 +1,8 @@
 //! Several columns of a row as one canonical string of bytes, for keys and for "has it changed".
 //!
 //! Two rows have the same bytes exactly if SQL would put them into one group: null equals null, NaN equals NaN, and 0
-//! equals -0. The bytes are Arrow's row format; they stay inside the process and enter storage only through the hash
-//! that names a key group, which a test pins.
+//! equals -0. The bytes are Arrow's row format. They stay inside the process: storage depends on them only through the
+//! hash that names a key group, which a test pins.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
@@ -37,7 +37,7 @@ impl RowBytes {
         Ok(Self { converter, has_floats })
     }
 
-    /// The same for values that come back as they were, to the bit: equal rows may have different bytes.
+    /// The same for values that must be decoded exactly, to the bit. Equal rows may then have different bytes.
     pub(crate) fn exact<'a>(types: impl Iterator<Item = &'a DataType>) -> Result<Self, PlanError> {
         Ok(Self { has_floats: false, ..Self::new(types)? })
     }
@@ -47,7 +47,7 @@ impl RowBytes {
         self.converter.empty_rows(0, 0)
     }
 
-    /// Replaces what is in `rows` by the bytes of these columns' rows.
+    /// Replaces the content of `rows` by the bytes of these columns' rows.
     pub(crate) fn encode(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<(), ArrowError> {
         rows.clear();
         if self.has_floats {
@@ -58,16 +58,16 @@ impl RowBytes {
         }
     }
 
-    /// The hash of the key of each row of these columns, by its bytes, which go through `rows`.
+    /// Returns the hash of the key of each row of these columns, by its bytes. It uses `rows` as a buffer.
     pub(crate) fn key_hashes(&self, columns: &[ArrayRef], rows: &mut Rows) -> Result<Vec<u16>, ArrowError> {
         self.encode(columns, rows)?;
         Ok(rows.iter().map(|row| KeyHash::of(row.data()).bits()).collect())
     }
 
-    /// The columns of rows that were encoded here.
+    /// Decodes the columns of rows that this encoder encoded.
     pub(crate) fn decode<'a>(&self, rows: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>, ArrowError> {
         let parser = self.converter.parser();
-        // The parser borrows only to remember its settings; rows must outlive the call, which they do.
+        // The parser borrows only to remember its settings. The rows must outlive the call, and they do.
         let parsed: Vec<_> = rows.map(|bytes| parser.parse(bytes)).collect();
         self.converter.convert_rows(parsed)
     }

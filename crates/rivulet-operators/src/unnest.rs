@@ -13,21 +13,21 @@ use rivulet_dataflow::{
 use crate::PlanError;
 use crate::expression::{Expressions, sql};
 
-/// The most values that one event is unnested into; one with more is refused.
+/// The most values into which one event is unnested. An event with more is refused.
 pub const ELEMENTS_MAX: usize = 10_000;
 
-/// The most bytes of other columns that the parts of one event carry together; one with more is refused.
+/// The most bytes of other columns that the parts of one event carry together. An event with more is refused.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 
-/// From how many rows on a batch is emitted, so that many events with many values do not become one batch.
+/// From this many rows on a batch is emitted, so that many events with many values do not become one batch.
 const OUTPUT_ROWS_MAX: usize = 1 << 14;
 
-/// From how many bytes on it is emitted. Far below 2 GiB, where the offsets of a column of text end.
+/// From this many bytes on a batch is emitted. Far below 2 GiB, where the offsets of a column of text end.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Splits a text of each row at a delimiter, and repeats the row for each part with the part in a further column. A row
-/// whose text or delimiter is null, or whose text is empty, gives none; an empty delimiter splits nothing. A row with
-/// more than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
+/// whose text or delimiter is null, or whose text is empty, gives no rows. An empty delimiter splits nothing. A row
+/// with more than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
 /// ([`Reason::Expression`]).
 ///
 /// # Example
@@ -55,8 +55,8 @@ pub struct Unnest {
 }
 
 impl Unnest {
-    /// An operator over rows with the columns of `input`; `text` and `delimiter` are compiled against
-    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. What comes out are the columns of the
+    /// Makes an operator over rows with the columns of `input`; `text` and `delimiter` are compiled against
+    /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. The output columns are those of the
     /// input, `element` (`Utf8`), and `number` (`Int64`, from 1) if it has a name.
     pub fn new(
         input: &Schema,
@@ -84,8 +84,8 @@ impl Unnest {
         Ok(Self { expressions: Arc::new(expressions), carried, numbered, output, text: shown })
     }
 
-    /// The same, repeating only those columns of the input whose names are used behind it. Above all the text that is
-    /// split is long and seldom looked at again.
+    /// The same, but it repeats only the columns of the input whose names are used later. This matters above all for
+    /// the split text, which is long and seldom used again.
     pub fn carrying(mut self, is_used: impl Fn(&str) -> bool) -> Self {
         let (carried, added) = self.output.fields().split_at(self.carried.len());
         let is_kept: Vec<bool> = carried.iter().map(|field| is_used(field.name())).collect();
@@ -97,7 +97,7 @@ impl Unnest {
         self
     }
 
-    /// The columns that come out.
+    /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output
     }
@@ -123,16 +123,16 @@ impl OperatorFactory for Unnest {
 
 struct UnnestOperator {
     plan: Unnest,
-    /// For each row on its way out the row it comes from, kept for its memory.
+    /// For each output row, the input row that it comes from. The buffer is kept to reuse its memory.
     rows: Vec<u32>,
-    /// About how many bytes those rows have.
+    /// About how many bytes the collected rows have.
     bytes: usize,
 }
 
 impl Operator for UnnestOperator {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let Element::Batch(batch) = element else { return Ok(()) };
-        // What a call that failed has left half done must not come out of this one.
+        // Rows that a failed call has left must not come out of this call.
         self.rows.clear();
         self.bytes = 0;
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
@@ -205,13 +205,13 @@ impl UnnestOperator {
         Ok(())
     }
 
-    /// How many bytes each part of a row carries besides itself.
+    /// How many bytes of other columns each part of a row carries.
     fn carried_bytes(&self, batch: &Batch, row: usize) -> usize {
         self.plan.carried.iter().map(|&column| value_bytes(batch.column(column), row)).sum()
     }
 }
 
-/// How many bytes a value has.
+/// The number of bytes of a value.
 fn value_bytes(column: &ArrayRef, row: usize) -> usize {
     match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
@@ -222,7 +222,7 @@ fn value_bytes(column: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// The parts of a text; all of it where the delimiter is empty.
+/// The parts of a text; the whole text if the delimiter is empty.
 fn parts<'t>(text: &'t str, delimiter: &str) -> impl Iterator<Item = &'t str> {
     let whole = delimiter.is_empty().then_some(text);
     let split = (!delimiter.is_empty()).then(|| text.split(delimiter));
@@ -287,7 +287,7 @@ mod tests {
         (plan.unwrap(), batch(&rows, columns.to_vec()))
     }
 
-    /// How many rows the batches have that come out of an operator, and how many rows were refused.
+    /// The number of rows of each output batch of an operator, and the number of refused rows.
     fn run(operator: &mut dyn Operator, batch: Batch) -> (Vec<usize>, u64) {
         let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
@@ -300,11 +300,11 @@ mod tests {
     fn what_every_part_would_carry_has_a_bound() {
         let (many, few, note) = (",".repeat(ELEMENTS_MAX - 1), ",".repeat(99), "n".repeat(100_000));
         let (plan, rows) = with_note(vec![("a", ""), (&many, &note), (&few, &note), ("b", "")]);
-        // 10,000 times the note are a gigabyte, 100 times go on in pieces of 4 MiB.
+        // 10,000 times the note would be a gigabyte; 100 times go on in pieces of 4 MiB.
         let plan = plan.carrying(|name| name == "c1");
         let (found, refused) = run(&mut *plan.create(), rows.clone());
         assert_eq!((found, refused), (vec![43, 42, 17], 1));
-        // What nobody reads is not carried.
+        // Columns that are not used later are not carried.
         let plan = plan.carrying(|_| false);
         let names: Vec<_> = plan.output_schema().fields().iter().map(|field| field.name().clone()).collect();
         assert_eq!(names, ["part"]);

@@ -1,5 +1,5 @@
-//! Where events come from and where results go, and how they are written there. Which connectors and formats there are
-//! is not known here.
+//! Where events come from and where results go, and their formats. This module does not know which connectors and
+//! formats exist.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use super::Literal;
 /// An address with placeholders for parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// What stands before the first colon, in lower case.
+    /// The part before the first colon, in lower case.
     pub connector: String,
-    /// What stands after it, as written.
+    /// The part after the first colon, as written.
     pub template: String,
-    /// The template cut at its placeholders.
+    /// The template, cut at its placeholders.
     pub parts: Vec<Part>,
-    /// Line and column where it stands in the text of the application, from 1; zeros if it stands in none.
+    /// Line and column of the address in the text of the application, from 1; zeros if it is not in the text.
     pub position: (u32, u32),
 }
 
@@ -43,14 +43,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// `FORMAT name [(option => value, ...)]`. The planner does not know what formats there are.
+/// `FORMAT name [(option => value, ...)]`. The planner does not know which formats exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FormatSpec {
     /// The name of the format, in lower case.
     pub name: String,
     /// Its options, names in lower case.
     pub options: Vec<(String, Literal)>,
-    /// Line and column where the format's name stands in the text of the application, from 1; zeros if it stands in
-    /// none.
+    /// Line and column of the format's name in the text of the application, from 1; zeros if it is not in the text.
     pub position: (u32, u32),
 }

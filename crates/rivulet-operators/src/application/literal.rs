@@ -1,4 +1,4 @@
-//! Constants, as they are written in the text of an application.
+//! Constants as the text of an application has them.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum Literal {
     Timestamp(i64),
 }
 
-/// As it is written in SQL.
+/// Writes the constant as SQL.
 impl fmt::Display for Literal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,7 +42,7 @@ impl fmt::Display for Literal {
     }
 }
 
-/// An interval as it is written in SQL: `5 minutes`, `1 day 30 seconds`; each part in its largest whole unit.
+/// Returns an interval as SQL writes it: `5 minutes`, `1 day 30 seconds`; each part in its largest whole unit.
 pub fn interval_text(interval: IntervalMonthDayNano) -> String {
     const MONTHS: [(i64, &str); 2] = [(12, "year"), (1, "month")];
     const DAYS: [(i64, &str); 1] = [(1, "day")];

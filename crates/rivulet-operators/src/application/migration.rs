@@ -1,12 +1,12 @@
-//! The next version of an application: which of its operators take over the state of the version before, and which
-//! state nobody can use any more.
+//! State migration between two versions of an application: which operators of the new version take over state, and
+//! which state of the old version is lost.
 //!
-//! An operator takes over the state of one that does the same: of the same kind, with the same form of state, and the
-//! same in the words of `EXPLAIN` or in their meaning, so with the same window, keys and aggregates. Conditions,
-//! projections, output topics and all else that has no state may change. A parameter in those words must have the same
-//! type and default, or a query might go on with a window of another length.
+//! An operator takes over the state of an operator that does the same: they are of the same kind, have the same form of
+//! state, and agree in the words of `EXPLAIN` or in their meaning, so they have the same window, keys and aggregates.
+//! Conditions, projections, output topics and everything else without state may change. A parameter in those words must
+//! have the same type and default, or a query might go on with a window of another length.
 //!
-//! What must hold: state is never given to an operator that would take it for something else.
+//! What must hold: an operator never gets state that it would take for something else.
 //!
 //! The same words decide what becomes of the state of one query whose values change ([`alteration`]).
 
@@ -17,40 +17,42 @@ use super::{Application, Parameter};
 /// What becomes of the state of an application in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateMigration {
-    /// Who takes over whose state.
+    /// For each operator of the new version, the operator whose state it takes over.
     pub map: StateMap,
-    /// Operators of the version before whose state is lost, in words: what they do, and why nobody takes over.
+    /// Operators of the old version whose state is lost, in words: what they do, and why no operator takes the state
+    /// over.
     pub lost: Vec<String>,
 }
 
 /// A stateful operator of a chain.
 struct Stateful<'a> {
-    /// Its place in the chain.
+    /// Its index in the chain.
     place: usize,
     task: StateSignature,
-    /// The parameters in what it does.
+    /// The parameters in the words of what it does.
     parameters: Vec<&'a Parameter>,
 }
 
 /// What becomes of the state of a query whose values change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alteration {
-    /// Which operators go on with their state; `None` if all do.
+    /// The operators that go on with their state; `None` if all do.
     pub map: Option<StateMap>,
-    /// Those of the changed parameters on which no state depends, by place.
+    /// The indices of the changed parameters on which no state depends.
     pub kept: Vec<usize>,
-    /// Those of which state depends, which begins anew.
+    /// The indices of the changed parameters on which state depends. This state begins anew.
     pub reset: Vec<usize>,
     /// The operators that begin anew, in words.
     pub lost: Vec<String>,
 }
 
-/// What becomes of the state of a query of which these parameters change, by place.
+/// Decides what becomes of the state of a query when the parameters at the indices `changed` change.
 ///
-/// State depends on a parameter that stands in its operator, or in an operator before that which computes columns; and
-/// on one in the address of an input, because then it is of other events. It does not depend on what is only compared
+/// State depends on a parameter in the words of its operator, or of an earlier operator that computes columns. It also
+/// depends on a parameter in the address of an input, because then the state is of other events. It does not depend on
+/// a parameter that is only compared
 /// ([`OperatorFactory::only_compares`](rivulet_dataflow::OperatorFactory::only_compares)): a condition in WHERE may
-/// change under a window.
+/// change before a window.
 pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
     let factories = application.dataflow.operators();
     let is_of_input = |&parameter: &usize| {
@@ -87,7 +89,7 @@ pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
     Alteration { map, kept, reset, lost }
 }
 
-/// What becomes of the state of `before` in the version `after`. Operators keep their order.
+/// Decides what becomes of the state of `before` in the version `after`. Operators keep their order.
 pub fn migration(before: &Application, after: &Application) -> StateMigration {
     let (old, new) = (stateful(before), stateful(after));
     let mut from = vec![None; after.dataflow.operators().len()];
@@ -123,7 +125,7 @@ fn stateful(application: &Application) -> Vec<Stateful<'_>> {
 }
 
 impl Stateful<'_> {
-    /// Why the other one cannot take over; `None` if it can.
+    /// Returns why the other operator cannot take the state over; `None` if it can.
     fn difference(&self, other: &Self) -> Option<String> {
         let is_changed = |(one, other): (&&Parameter, &&Parameter)| {
             let is_same = one.data_type == other.data_type && one.default == other.default;
