@@ -1,9 +1,9 @@
 //! Inputs that have the name of a column: `FROM a AS v WHERE EXISTS (SELECT 1 FROM b WHERE b.id = v.id)`, where `b` has
 //! a column `v`.
 //!
-//! The planner below looks for a column of that name in the subquery before it looks for an input of that name in the
-//! queries around it. Columns have no parts, so the input is meant. It gets a name that no column has, everywhere in
-//! the query: a name that is hidden by the same one further inside is hidden as before.
+//! DataFusion's planner looks for a column of that name in the subquery before it looks for an input of that name in
+//! the queries around it. Columns have no parts, so the input is meant. It gets a name that no column has, everywhere
+//! in the query. A name that is hidden by the same name further inside is still hidden.
 
 use datafusion_sql::sqlparser::ast::{self, Ident, ObjectName, ObjectNamePart, SelectItem, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -12,12 +12,12 @@ use crate::check::name_of;
 use crate::error::RelationalError;
 use crate::walk::{NodeMut, change_expression, change_query};
 
-/// Other names of inputs, and what they are called in the query.
+/// The new names of inputs, and their names in the query.
 #[derive(Default)]
 pub(crate) struct OtherNames(Vec<(String, String)>);
 
 impl OtherNames {
-    /// Gives another name to all inputs of a query that are called `name`. False if there is none.
+    /// Gives another name to all inputs of a query that are called `name`. Returns false if there is none.
     pub(crate) fn give(&mut self, name: &str, query: &mut ast::Query) -> bool {
         // An input that was renamed is found, so the name means a part of one of its columns.
         if self.0.iter().any(|(given, _)| given == name) {
@@ -38,9 +38,9 @@ impl OtherNames {
         is_found
     }
 
-    /// The error with the names as they are written.
+    /// Returns the error with the names as they are written in the query.
     pub(crate) fn taken_back(&self, error: RelationalError) -> RelationalError {
-        // The last one first: it may have been given for another one.
+        // The last name first: it may replace an earlier new name.
         self.0.iter().rev().fold(error, |error, (other, name)| error.with_names(|text| text.replace(other, name)))
     }
 }
@@ -73,7 +73,8 @@ impl Rename<'_> {
         }
     }
 
-    /// What is selected keeps its name: that of a column is without its input, and any other is what is written.
+    /// A selected item keeps its name: the name of a column is without its input, and any other name is the text of the
+    /// item.
     fn item(&self, item: &mut SelectItem) {
         use ast::SelectItemQualifiedWildcardKind::ObjectName as Star;
         match item {
@@ -115,7 +116,7 @@ impl Rename<'_> {
         }
     }
 
-    /// True if it is a column of such an input.
+    /// Renames the input of a column. Returns whether the expression is a column of such an input.
     fn column(&self, expression: &mut ast::Expr) -> bool {
         match expression {
             ast::Expr::CompoundIdentifier(idents) => self.ident(&mut idents[0]),
@@ -134,7 +135,7 @@ impl Rename<'_> {
         is_it
     }
 
-    /// The other name, at the place of the one that is written.
+    /// The new name, at the place of the written one.
     fn other(&self, written: Option<&Ident>) -> Ident {
         let span = written.map_or_else(Span::empty, |ident| ident.span);
         Ident::with_quote_and_span('"', span, self.to)

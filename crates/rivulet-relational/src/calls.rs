@@ -1,4 +1,4 @@
-//! Which functions a query calls, so that those that are not there are refused by name before anything is planned.
+//! Which functions a query calls, so that unknown functions are refused by name before anything is planned.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 
@@ -9,7 +9,7 @@ use crate::walk::{Node, look};
 pub struct Call {
     /// The name in lower case.
     pub name: String,
-    /// The line and column where it stands, counted from 1; zeros if that is not known.
+    /// The line and column of the call, counted from 1; zeros if that is not known.
     pub place: (u64, u64),
     /// Whether `OVER (...)` follows.
     pub is_over: bool,
@@ -23,7 +23,8 @@ pub struct Call {
     pub has_star: bool,
 }
 
-/// What a query names in FROM: the parts of each name, and where it stands. What it defines in WITH is among them.
+/// Returns the names in FROM: the parts of each name, and its line and column. Names that the query defines in WITH are
+/// among them.
 pub fn relations(query: &ast::Query) -> Vec<(Vec<String>, (u64, u64))> {
     let mut found = Vec::new();
     let collected = look(query, &mut |node| {
@@ -42,7 +43,7 @@ pub fn relations(query: &ast::Query) -> Vec<(Vec<String>, (u64, u64))> {
     found
 }
 
-/// The functions that a query calls, except for those with a syntax of their own.
+/// Returns the calls of functions in a query, except for functions with a syntax of their own.
 pub fn calls(query: &ast::Query) -> Vec<Call> {
     let mut found = Vec::new();
     let collected = look(query, &mut |node| {

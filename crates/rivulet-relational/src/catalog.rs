@@ -26,13 +26,13 @@ use crate::table_function::WindowFunctions;
 /// The type of timestamps: microseconds, without a zone.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
-/// The expression with arithmetic over constants done, before the optimizer does it in its way.
+/// Does the arithmetic over constants in an expression, before the optimizer does it in another way.
 pub type FoldConstants = fn(Expr) -> Result<Transformed<Expr>>;
 
 /// The relations and functions that a query may name.
 pub struct Catalog {
     relations: HashMap<String, Arc<dyn TableSource>>,
-    /// The names of those that have rows now, and are not streams.
+    /// The names of the relations that have rows at any time and are not streams.
     tables: HashSet<String>,
     scalars: HashMap<String, Arc<ScalarUDF>>,
     aggregates: HashMap<String, Arc<AggregateUDF>>,
@@ -45,21 +45,21 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// A catalog without relations, with these functions by all their names and those of this crate. `fold` does
-    /// arithmetic over constants.
+    /// Makes a catalog without relations, with these functions by all their names and the functions of this crate.
+    /// `fold` does arithmetic over constants.
     pub fn new(
         scalars: impl IntoIterator<Item = (String, Arc<ScalarUDF>)>,
         aggregates: impl IntoIterator<Item = (String, Arc<AggregateUDF>)>,
         fold: FoldConstants,
     ) -> Self {
         let mut options = ConfigOptions::default();
-        // Text is one type, and so are numbers with a point.
+        // Text has one type, and so do numbers with a point.
         options.sql_parser.map_string_types_to_utf8view = false;
         options.sql_parser.parse_float_as_decimal = false;
         options.sql_parser.collect_spans = true;
         options.sql_parser.enable_ident_normalization = true;
-        // A subquery that gives one value becomes a join with one row, which follows the value when it changes; there
-        // is no plan that runs it once beforehand.
+        // A subquery that gives one value becomes a join with one row, which follows the value when it changes. No plan
+        // runs it once beforehand.
         options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
         let scalars: HashMap<String, Arc<ScalarUDF>> = scalars.into_iter().chain(own).collect();
@@ -112,8 +112,8 @@ impl fmt::Debug for Catalog {
     }
 }
 
-/// A view, to the planner of what reads it: columns. Its plan is put in only then, so that it is not walked over each
-/// time.
+/// A view, as the planner sees it for a query that reads it: only columns. Its plan is inserted afterwards, so that the
+/// planner does not walk over it each time.
 pub(crate) struct ViewSource {
     pub(crate) plan: Arc<LogicalPlan>,
 }
@@ -132,7 +132,7 @@ impl ContextProvider for Catalog {
         };
         match &name {
             TableReference::Bare { table } => self.relations.get(table.as_ref()).cloned().ok_or_else(unknown),
-            // What an application reads and writes is called by both names.
+            // Inputs and outputs of an application have a name of two parts.
             TableReference::Partial { schema, table } => {
                 self.relations.get(&format!("{schema}.{table}")).cloned().ok_or_else(unknown)
             }
@@ -193,7 +193,7 @@ impl ContextProvider for Catalog {
     }
 }
 
-/// `count(*)` and `count()` as the count of a constant, so that all three are one.
+/// Reads `count(*)` and `count()` as the count of a constant, so that all three are the same.
 #[derive(Debug)]
 struct CountRows;
 
@@ -229,8 +229,8 @@ impl ExprPlanner for CountRows {
     }
 }
 
-/// An aggregate with its conversions in its name, as the columns of the planner have it: there `sum(d)` and
-/// `sum(CAST(d AS BIGINT))` would be one. To whom reads the result its name is as it was.
+/// Puts the conversions of an aggregate into its name, as the planner names columns: otherwise `sum(d)` and
+/// `sum(CAST(d AS BIGINT))` would be one column. Readers of the result see the old name.
 fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateExpr> {
     let converts = |argument: &Expr| {
         let is_cast = |part: &Expr| Ok(matches!(part, Expr::Cast(_) | Expr::TryCast(_)));
@@ -255,9 +255,8 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// What the planner below makes of syntax, with the functions that are given, and but for parts of columns. Columns
-/// have none: `v.id` is an error ([`Problem::FieldOfColumn`]), by which [`aliases`](crate::aliases) finds that an input
-/// is meant.
+/// Plans syntax as DataFusion does, with the given functions, except for parts of columns. Columns have no parts:
+/// `v.id` is an error ([`Problem::FieldOfColumn`]), by which [`aliases`](crate::aliases) finds that an input is meant.
 #[derive(Debug)]
 struct Syntax {
     core: CoreFunctionPlanner,
@@ -285,8 +284,8 @@ impl ExprPlanner for Syntax {
     }
 }
 
-/// The types of casts as [`spelling`](crate::spelling) leaves them. Other whole numbers than BIGINT are what a value
-/// must fit on its way to one.
+/// The types of casts, as [`spelling`](crate::spelling) leaves them. Integer types other than BIGINT are types that a
+/// value must fit on its way to BIGINT.
 #[derive(Debug)]
 struct Types;
 

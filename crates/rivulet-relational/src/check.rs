@@ -1,5 +1,5 @@
-//! What the planner below reads and ignores, or would misread over streams, is refused here by name: nothing that is
-//! written is ignored.
+//! Refuses by name what DataFusion's planner reads and ignores, or would misread over streams: no part of a query is
+//! ignored.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -7,8 +7,7 @@ use datafusion_sql::sqlparser::tokenizer::Span;
 use crate::error::RelationalError;
 use crate::walk::{Node, look, look_at_expression};
 
-/// Fails at the first construct that is not supported. `is_table` says of a name whether it is that of a reference
-/// table.
+/// Fails at the first construct that is not supported. `is_table` says whether a name is that of a reference table.
 pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
     let mut check = Check { is_table: &is_table, has_parameters: false, place: None, negated: None };
     look(query, &mut |node| check.node(node))
@@ -26,9 +25,10 @@ pub fn check_expression(expression: &ast::Expr) -> Result<(), RelationalError> {
 struct Check<'a> {
     is_table: &'a dyn Fn(&str) -> bool,
     has_parameters: bool,
-    /// The last place that was known.
+    /// The last known place.
     place: Option<(u64, u64)>,
-    /// The last number behind a minus, which is looked at with it: the least whole number has no counterpart above 0.
+    /// The last number after a minus. It is checked together with the minus: the least integer has no positive
+    /// counterpart.
     negated: Option<Span>,
 }
 
@@ -149,7 +149,7 @@ impl Check<'_> {
         select.from.iter().try_for_each(|from| self.joins(&from.joins))
     }
 
-    /// The planner takes the column of USING from the left side, which is null where an outer join finds no left row.
+    /// The planner takes the column of USING from the left side. It is null if an outer join finds no left row.
     fn joins(&mut self, joins: &[ast::Join]) -> Result<(), RelationalError> {
         use ast::{JoinConstraint, JoinOperator};
         for join in joins {
@@ -258,7 +258,7 @@ impl Check<'_> {
                 return self.fail("substring needs a place to begin", hint);
             }
             Expr::Like { escape_char: Some(escape), .. } | Expr::ILike { escape_char: Some(escape), .. } => {
-                // What evaluates LIKE knows no other.
+                // The evaluation of LIKE supports no other.
                 if matches!(&escape.value, Value::SingleQuotedString(text) if text == "\\") {
                     return Ok(());
                 }
@@ -268,7 +268,7 @@ impl Check<'_> {
             Expr::BinaryOp { op: BinaryOperator::BitwiseXor | BinaryOperator::PGExp, .. } => {
                 ("the operator '^'".to_owned(), Some("use power(base, exponent)"))
             }
-            // It is one of bits here, and logical elsewhere: stored applications are not to depend on it.
+            // Here XOR works on bits, and elsewhere it is logical. Stored applications must not depend on it.
             Expr::BinaryOp { op: BinaryOperator::Xor, .. } if self.has_parameters => {
                 ("the operator XOR".to_owned(), Some("write a <> b for conditions"))
             }
@@ -280,7 +280,7 @@ impl Check<'_> {
                 self.at(text.as_ref());
                 return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
             }
-            // The planner below takes the pattern for a regular expression.
+            // DataFusion's planner takes the pattern for a regular expression.
             Expr::SimilarTo { .. } => ("SIMILAR TO".to_owned(), Some("use LIKE, or ~ with a regular expression")),
             Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => ("LIKE ANY".to_owned(), None),
             Expr::Ceil { field: CeilFloorKind::Scale(_), .. } | Expr::Floor { field: CeilFloorKind::Scale(_), .. } => {
@@ -312,13 +312,13 @@ impl Check<'_> {
         }
     }
 
-    /// Fails at the last place that was known.
+    /// Fails at the last known place.
     fn fail(&self, message: impl Into<String>, hint: &str) -> Result<(), RelationalError> {
         Err(RelationalError { place: self.place, ..RelationalError::new(message) }.hint(hint))
     }
 }
 
-/// Whether an operator between two values is one of the language.
+/// Whether the language has this operator between two values.
 fn is_operator(operator: &ast::BinaryOperator) -> bool {
     use ast::BinaryOperator as B;
     matches!(
@@ -352,7 +352,7 @@ fn is_operator(operator: &ast::BinaryOperator) -> bool {
     )
 }
 
-/// Whether a number is one of BIGINT if it is whole, and one of DOUBLE if it is not.
+/// Whether a number fits BIGINT if it is whole, and DOUBLE if it is not.
 fn fits(digits: &str) -> bool {
     match digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()) {
         true => digits.parse::<i64>().is_ok(),
@@ -360,7 +360,7 @@ fn fits(digits: &str) -> bool {
     }
 }
 
-/// A name of one part as the catalog has it.
+/// The name of one part, as the catalog has it.
 pub(crate) fn name_of(name: &ast::ObjectName) -> String {
     match name.0.as_slice() {
         [ast::ObjectNamePart::Identifier(only)] if only.quote_style.is_none() => only.value.to_lowercase(),

@@ -1,5 +1,4 @@
-//! What the planner below says of whole clauses, in our words and with the place: it says it in its own, and mostly
-//! without.
+//! Translates the errors of DataFusion's planner about whole clauses: they have other words, and mostly no place.
 
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -11,7 +10,7 @@ use crate::walk::Node;
 /// A line and a column.
 type Place = Option<(u64, u64)>;
 
-/// The same in our words, at the place that is `known` or a better one; `None` for what is said of expressions.
+/// Returns the error in our words, at the place `known` or a better one; `None` for errors about expressions.
 pub(crate) fn said(message: &str, known: Place, query: &ast::Query) -> Option<RelationalError> {
     let message = message.lines().next()?;
     let behind = |mark: &str| message.split_once(mark).map(|(_, rest)| rest);
@@ -102,7 +101,7 @@ pub(crate) fn said(message: &str, known: Place, query: &ast::Query) -> Option<Re
     None
 }
 
-/// An input with two columns of one name, or two inputs of one name.
+/// The error for an input with two columns of one name, or two inputs of one name.
 pub(crate) fn twice(input: &str, column: &str, query: &ast::Query) -> RelationalError {
     let mut places = Vec::new();
     selects(query, &mut |select| {
@@ -159,7 +158,7 @@ pub(crate) fn using(column: &str, query: &ast::Query) -> Place {
     found
 }
 
-/// Where something begins, if that is known.
+/// Where a node begins, if that is known.
 pub(crate) fn start(node: &impl Spanned) -> Place {
     place_of(node.span())
 }
@@ -169,7 +168,7 @@ fn place_of(span: Span) -> Place {
     (start.line > 0).then_some((start.line, start.column))
 }
 
-/// Shows every SELECT of a query.
+/// Calls `show` for every SELECT of a query.
 fn selects(query: &ast::Query, show: &mut dyn FnMut(&ast::Select)) {
     see(query, &mut |node| {
         let Node::Query(query) = node else { return };
@@ -184,14 +183,14 @@ fn selects(query: &ast::Query, show: &mut dyn FnMut(&ast::Select)) {
     });
 }
 
-/// The place of the first clause of this kind.
+/// The place of the first clause that `clause` returns.
 fn first(query: &ast::Query, clause: impl Fn(&ast::Select) -> Option<&ast::Expr>) -> Place {
     let mut found = None;
     selects(query, &mut |select| found = found.or_else(|| clause(select).and_then(start)));
     found
 }
 
-/// The place of the first expression of this kind.
+/// The place of the first expression for which `is_it` holds.
 pub(crate) fn first_expression(query: &ast::Query, is_it: impl Fn(&ast::Expr) -> bool) -> Place {
     let mut found = None;
     see(query, &mut |node| {
@@ -239,12 +238,12 @@ pub(crate) fn limit(query: &ast::Query) -> Place {
     limits(query).into_iter().flatten().next()
 }
 
-/// The place of the number in the first LIMIT inside of a query.
+/// The place of the number in the first LIMIT inside a query.
 pub(crate) fn inner_limit(query: &ast::Query) -> Place {
     limits(query).into_iter().skip(1).flatten().next()
 }
 
-/// The places of the numbers in LIMIT, of each query, the outermost first.
+/// The places of the numbers in LIMIT: one for each query, the outermost first.
 fn limits(query: &ast::Query) -> Vec<Place> {
     let mut found = Vec::new();
     see(query, &mut |node| match node {
@@ -284,7 +283,7 @@ fn right_of_union(query: &ast::Query) -> Place {
     found
 }
 
-/// The place of the second column of a SELECT that has the name of one before.
+/// The place of the second column of a SELECT that has the name of an earlier one.
 fn item_twice(query: &ast::Query) -> Place {
     let mut found = None;
     selects(query, &mut |select| {

@@ -1,5 +1,5 @@
-//! Text and numbers are not compared: the planner below would read each text as a number, which for many texts fails at
-//! each row. Such a comparison is a mistake, and is told when the query is planned, as in applications.
+//! Text and numbers are not compared. DataFusion's planner would read each text as a number, which for many texts fails
+//! at each row. Such a comparison is a mistake, and is reported when the query is planned, as in applications.
 
 use arrow::datatypes::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -9,8 +9,8 @@ use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator};
 
 use crate::error::{RelationalError, place_of};
 
-/// Functions whose arguments are compared, or stand for each other. Applications may give these text and numbers, as
-/// they always could: rows are refused whose text is no number.
+/// Functions whose arguments are compared, or stand for each other. Applications may still give them text and numbers,
+/// as before: rows whose text is not a number are refused.
 const FUNCTIONS: [&str; 4] = ["coalesce", "nullif", "greatest", "least"];
 
 /// Fails at the first comparison of text, or of a time, with a number.
@@ -83,7 +83,7 @@ fn is_comparison(operator: Operator) -> bool {
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Fails if what is asked of a row is neither true nor false.
+/// Fails if a condition is neither a boolean nor null.
 fn condition(expression: &Expr, clause: &str, schema: &DFSchema) -> Result<()> {
     match expression.get_type(schema) {
         Ok(data_type) if !matches!(data_type, DataType::Boolean | DataType::Null) => {
@@ -96,7 +96,8 @@ fn condition(expression: &Expr, clause: &str, schema: &DFSchema) -> Result<()> {
     }
 }
 
-/// Fails if two expressions are compared that cannot be. What has no type has another mistake, which is found later.
+/// Fails if two expressions are compared that cannot be. An expression without a type has another mistake, which is
+/// found later.
 fn pair(left: &Expr, right: &Expr, schema: &DFSchema) -> Result<()> {
     match (left.get_type(schema), right.get_type(schema)) {
         (Ok(left_type), Ok(right_type)) => {
@@ -107,7 +108,7 @@ fn pair(left: &Expr, right: &Expr, schema: &DFSchema) -> Result<()> {
     }
 }
 
-/// Fails if values of these types are not compared; `placed` stands where that is.
+/// Fails if values of these types are not compared; `placed` gives the place of the error.
 fn refuse_mixed(left: &DataType, right: &DataType, placed: &Expr) -> Result<()> {
     let (Some(left_kind), Some(right_kind)) = (Kind::of(left), Kind::of(right)) else { return Ok(()) };
     let hint = match (left_kind, right_kind) {
@@ -131,7 +132,7 @@ fn placed_at(error: RelationalError, placed: &Expr) -> Result<()> {
     Err(RelationalError { place: place_of(placed), ..error }.boxed())
 }
 
-/// What is compared with its like only.
+/// A kind of values. Values are compared only with values of the same kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,

@@ -1,11 +1,12 @@
-//! Conditions go down to where their rows come from, but not below an aggregate without keys.
+//! Pushes conditions down to where their rows come from, but not below an aggregate without keys.
 //!
-//! Such an aggregate gives a row also where nothing comes. A condition over it that names no column, as one over a
-//! column that is a constant, would otherwise be moved below it, take away what it counts, and let its row through.
+//! Such an aggregate gives a row even without input rows. A condition over it that names no column, such as one over a
+//! column that is a constant, would otherwise be moved below it. There it would remove the rows that the aggregate
+//! counts, and let the row of the aggregate through.
 //!
-//! The constant of a comparison stands on its right. The optimizer puts it there in WHERE and leaves it in ON, and
-//! takes two conditions on one column for a contradiction if one of them has it on the left: `2 = k` and `2 = k`, one
-//! of them inferred.
+//! The constant of a comparison stands on its right. The optimizer puts it there in WHERE and leaves it in ON. If one
+//! of two conditions on one column has it on the left, the optimizer takes them for a contradiction: `2 = k` and
+//! `2 = k`, one of them inferred.
 
 use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -14,7 +15,7 @@ use datafusion_optimizer::optimizer::ApplyOrder;
 use datafusion_optimizer::push_down_filter::PushDownFilter;
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 
-/// [`PushDownFilter`], above aggregates without keys.
+/// [`PushDownFilter`], but not below aggregates without keys.
 #[derive(Debug)]
 pub(crate) struct PushDownConditions(PushDownFilter);
 
@@ -61,7 +62,7 @@ impl OptimizerRule for ConstantsOnTheRight {
     }
 }
 
-/// A comparison with its constant on the right.
+/// Returns a comparison with its constant on the right.
 fn turned(expression: Expr) -> Result<Transformed<Expr>> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expression else { return Ok(Transformed::no(expression)) };
     let is_constant = |side: &Expr| matches!(side, Expr::Literal(..));
@@ -73,7 +74,7 @@ fn turned(expression: Expr) -> Result<Transformed<Expr>> {
     })
 }
 
-/// Whether it is a condition, or several, over an aggregate without keys.
+/// Whether a plan is one or more conditions over an aggregate without keys.
 fn is_over_keyless(plan: &LogicalPlan) -> bool {
     let LogicalPlan::Filter(filter) = plan else { return false };
     match filter.input.as_ref() {

@@ -1,5 +1,5 @@
-//! Numbers that are written beside decimals: `price * 1.19` and `price > 9.99` mean the decimal that is written, and
-//! not the floating point number next to it, so that no decimal goes through one.
+//! Number literals beside decimals: `price * 1.19` and `price > 9.99` mean the decimal that is written, and not the
+//! nearest floating point number, so that no decimal is converted to one.
 
 use arrow::datatypes::DataType;
 use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -10,13 +10,13 @@ use datafusion_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion_expr::utils::merge_schema;
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan};
 
-/// How many digits a decimal has at most.
+/// The most digits of a decimal.
 const DIGITS_MAX: usize = 38;
 
 /// Functions that give one of their arguments, which are brought to one type.
 const GIVES_AN_ARGUMENT: [&str; 5] = ["coalesce", "greatest", "least", "nullif", "nvl"];
 
-/// Makes decimals of numbers that an operator has beside one.
+/// Turns a number literal into a decimal if the other side of its operator is a decimal.
 #[derive(Debug)]
 pub(crate) struct ExactNumbers;
 
@@ -28,7 +28,7 @@ impl ExprPlanner for ExactNumbers {
     }
 }
 
-/// The same where several numbers stand beside one expression, which the planner below brings together without asking.
+/// The same for several numbers beside one expression, for which DataFusion's planner has no hook.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
         let (schema, names) = (merge_schema(&node.inputs()), NamePreserver::new(&node));
@@ -40,7 +40,7 @@ pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     .data()
 }
 
-/// The same of one expression over these columns.
+/// The same for one expression over these columns.
 pub(crate) fn rewrite(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expression.transform_up(|part| {
         Ok(match part {
@@ -84,7 +84,7 @@ fn make_all_exact(mut together: Vec<&mut Expr>, schema: &DFSchema) -> bool {
     together.iter_mut().fold(false, |changed, one| make_exact(one, &decimal, schema) | changed)
 }
 
-/// Makes a decimal of a number that is written, if it stands beside one; whether it did.
+/// Turns a number literal into a decimal if `beside` is a decimal. Returns whether it is.
 fn make_exact(number: &mut Expr, beside: &Expr, schema: &DFSchema) -> bool {
     let Some(exact) = decimal_of(number) else { return false };
     let is_beside = matches!(beside.get_type(schema), Ok(DataType::Decimal128(..)));
@@ -94,7 +94,7 @@ fn make_exact(number: &mut Expr, beside: &Expr, schema: &DFSchema) -> bool {
     is_beside
 }
 
-/// The decimal that a constant is written as. Its digits are the fewest that give back the same floating point number.
+/// The decimal as which a constant is written. It has the fewest digits that give the same floating point number.
 fn decimal_of(number: &Expr) -> Option<Expr> {
     match number {
         Expr::Negative(inner) => decimal_of(inner).map(|inner| Expr::Negative(Box::new(inner))),

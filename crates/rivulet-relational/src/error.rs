@@ -1,4 +1,4 @@
-//! What is wrong with a query, and where it stands in the script.
+//! What is wrong with a query, and its place in the script.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::walk::{Node, look};
 pub struct RelationalError {
     /// What is wrong.
     pub problem: Problem,
-    /// The line and column where it stands, counted from 1, where that is known.
+    /// The line and column of the problem, counted from 1, if known.
     pub place: Option<(u64, u64)>,
     /// What to do about it.
     pub hint: Option<String>,
@@ -24,21 +24,21 @@ pub struct RelationalError {
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A name in FROM that stands for nothing.
+    /// A name in FROM that is not known.
     UnknownRelation(String),
-    /// A column that is not there, and those that are.
+    /// A column that does not exist, and the columns that do.
     UnknownColumn(String, Vec<KnownColumn>),
     /// A name that more than one column has.
     AmbiguousColumn(String),
     /// An input with two columns of one name, or two inputs of one name: the input, and the column.
     DuplicateColumn(String, String),
-    /// A name with a dot, or what stands before its dot, where that is the name of a column.
+    /// A name with a dot, or the part before its dot, if that part is the name of a column.
     FieldOfColumn(String),
-    /// A type that is not there.
+    /// A type that does not exist.
     UnknownType(String),
     /// Anything else, in one sentence.
     Other(String),
-    /// Anything else, as DataFusion says it.
+    /// Anything else, in the words of DataFusion.
     Foreign(String),
 }
 
@@ -47,12 +47,12 @@ pub enum Problem {
 pub struct KnownColumn {
     /// The name.
     pub name: String,
-    /// The inputs that have a column of that name; none for what is computed.
+    /// The inputs that have a column of that name; empty for a computed column.
     pub inputs: Vec<String>,
 }
 
 impl KnownColumn {
-    /// Each name once: those of inputs first, in the order of the columns.
+    /// Lists each name once: names of inputs first, in the order of the columns.
     fn of(columns: &[Column]) -> Vec<Self> {
         let mut known: Vec<Self> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
@@ -81,7 +81,7 @@ impl RelationalError {
         self
     }
 
-    /// With the place of the name that is wrong, where the planner has kept none.
+    /// Adds the place of the wrong name, if the planner has not kept one.
     pub(crate) fn located(self, query: &ast::Query) -> Self {
         match (&self.problem, self.place) {
             (Problem::FieldOfColumn(name), _) => Self::field_of_column(name, query),
@@ -104,7 +104,7 @@ impl RelationalError {
         }
     }
 
-    /// A name with a dot of which the first part is the name of a column, and of no input.
+    /// The error for a name with a dot whose first part is the name of a column and not of an input.
     fn field_of_column(name: &str, query: &ast::Query) -> Self {
         let (first, has_rest) = name.split_once('.').map_or((name, false), |(first, _)| (first, true));
         let found = first_name(query, |idents| {
@@ -117,7 +117,7 @@ impl RelationalError {
         Self { place, ..Self::new(message).hint(format!("write {first} for the column, or input.{first}")) }
     }
 
-    /// With the names in it changed.
+    /// Changes the names in the error.
     pub(crate) fn with_names(mut self, change: impl Fn(&str) -> String) -> Self {
         match &mut self.problem {
             Problem::UnknownColumn(name, columns) => {
@@ -137,7 +137,7 @@ impl RelationalError {
         self
     }
 
-    /// As an error of DataFusion, to pass through its planner.
+    /// Wraps it as an error of DataFusion, to pass through its planner.
     pub(crate) fn boxed(self) -> DataFusionError {
         DataFusionError::External(Box::new(self))
     }
@@ -213,25 +213,25 @@ pub(crate) fn place_of(expression: &Expr) -> Option<(u64, u64)> {
     place
 }
 
-/// The name in what the planner says of a name with a dot that it takes for a part of a column.
+/// Finds the name in the planner's error about a name with a dot that it takes for a part of a column.
 fn field_of_column(message: &str) -> Option<String> {
     let message = message.lines().next()?;
     if let Some((_, idents)) = message.split_once("could not parse compound identifier from [") {
         let idents = idents.split_once(']')?.0.split(", ").map(|ident| ident.trim_matches('"'));
         return Some(idents.collect::<Vec<_>>().join("."));
     }
-    // Here it says the column alone.
+    // This error names only the column.
     let (_, column) = message.split_once("Nested identifiers are not yet supported for OuterReferenceColumn ")?;
     Some(column.rsplit('.').next()?.trim_matches('"').to_owned())
 }
 
-/// A name as it is written, and where.
+/// A name as it is written, and its place.
 pub(crate) struct Written {
     text: String,
     pub(crate) place: Option<(u64, u64)>,
 }
 
-/// The first name of a column in a query for which that holds.
+/// The first name of a column in a query for which `is_it` holds.
 pub(crate) fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bool) -> Option<Written> {
     let mut found = None;
     see(query, &mut |node| {
@@ -252,7 +252,7 @@ fn text(idents: &[ast::Ident]) -> String {
     idents.iter().map(|ident| ident.value.as_str()).collect::<Vec<_>>().join(".")
 }
 
-/// Shows every part of a query.
+/// Calls `see` for every part of a query.
 pub(crate) fn see(query: &ast::Query, see: &mut dyn FnMut(Node<'_>)) {
     let seen = look(query, &mut |node| {
         see(node);

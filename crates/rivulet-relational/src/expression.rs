@@ -1,5 +1,5 @@
-//! Expressions by themselves, over given columns: those of applications, whose clauses are not those of a query, and
-//! the parts of a query, to find the one that is wrong.
+//! Single expressions over given columns: expressions of applications, whose clauses are not those of a query, and
+//! parts of a query, to find the wrong one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct ExpressionPlanner {
 }
 
 impl ExpressionPlanner {
-    /// Over these columns, with the functions of the catalog.
+    /// Makes a planner over these columns, with the functions of the catalog.
     pub fn new(schema: DFSchemaRef, catalog: Arc<Catalog>) -> Self {
         Self { schema, catalog }
     }
@@ -38,21 +38,21 @@ impl ExpressionPlanner {
         &self.schema
     }
 
-    /// The expression with names resolved and types as they are written, not yet coerced.
+    /// Plans an expression: names are resolved, and types are as written, not yet coerced.
     ///
     /// # Errors
-    /// There is no such name or type, or an operator does not take the type of its operand.
+    /// A name or type that does not exist, or an operator that does not take the type of its operand.
     pub fn plan(&self, expression: &ast::Expr) -> Result<Expr, RelationalError> {
         let mut expression = expression.clone();
         spell_out_expression(&mut expression)?;
         let mut context = PlannerContext::new();
         let planned = SqlToRel::new(self.catalog.as_ref()).sql_to_expr(expression, &self.schema, &mut context)?;
-        // A function that is called by another of its names has that as an alias, by which equal expressions would
-        // differ.
+        // If a function is called by another of its names, that name is an alias, and equal expressions would differ by
+        // it.
         Ok(planned.unalias_nested().data)
     }
 
-    /// A planned expression with its types coerced, and its type.
+    /// Returns a planned expression with its types coerced, and its type.
     ///
     /// # Errors
     /// The types do not go together.
@@ -64,10 +64,10 @@ impl ExpressionPlanner {
         Ok((coerced, data_type))
     }
 
-    /// A coerced expression with all done that can be done before there are rows.
+    /// Does all of a coerced expression that can be done before there are rows.
     ///
     /// # Errors
-    /// A constant is such that it would fail at every row.
+    /// A constant part that would fail at every row.
     pub fn simplify(&self, coerced: Expr) -> Result<Expr, RelationalError> {
         let folded = (self.catalog.fold)(coerced)?.data;
         let context = SimplifyContext::builder()

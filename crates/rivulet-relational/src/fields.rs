@@ -1,4 +1,4 @@
-//! Columns that are fields of objects: `radio.rssi` is the column of that name, as if it stood in quotes, where no
+//! Columns that are fields of objects: `radio.rssi` is the column of that name, as if it were in quotes, unless an
 //! input `radio` is meant.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Ident};
@@ -6,8 +6,8 @@ use datafusion_sql::sqlparser::ast::{self, Expr, Ident};
 use crate::error::KnownColumn;
 use crate::walk::{NodeMut, change_query};
 
-/// Names a column, everywhere in a query, where a name with points that the planner did not find means it. False if it
-/// means none of `columns`.
+/// If the planner did not find a name with points and it means one of `columns`, names that column everywhere in a
+/// query. Returns false if it means none of them.
 pub(crate) fn name_column(name: &str, columns: &[KnownColumn], query: &mut ast::Query) -> bool {
     let means = |column: &&KnownColumn| {
         let input = name.strip_suffix(&column.name).map(|before| before.strip_suffix('.').unwrap_or(before));

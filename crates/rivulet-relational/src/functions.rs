@@ -1,4 +1,5 @@
-//! Functions that stand for something until the plan is made: they have names and types, and are never evaluated.
+//! Placeholder functions: they stand for something until the plan is made. They have names and types, and are never
+//! evaluated.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -33,7 +34,7 @@ pub(crate) const BOUNDS: [(&str, &str, bool); 10] = [
 
 /// The functions that make windows of time.
 pub(crate) const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
-/// The one that makes windows of so many rows, in GROUP BY only.
+/// The function that makes windows of a number of rows, in GROUP BY only.
 pub(crate) const COUNT_WINDOW: &str = "count_window";
 
 /// `PROCTIME()`: the time by the clock, for windows only.
@@ -42,23 +43,23 @@ pub fn proctime() -> Arc<ScalarUDF> {
     FUNCTION.clone()
 }
 
-/// `GROUPING(a, b)`: which of these keys of GROUP BY a set of keys does not have.
+/// `GROUPING(a, b)`: which of these keys of GROUP BY are missing in a set of keys.
 pub const GROUPING: &str = "grouping";
 
-/// The aggregate of that name, which becomes a number in the plan.
+/// The aggregate of that name. It becomes a number in the plan.
 pub(crate) fn grouping() -> (String, Arc<AggregateUDF>) {
     let signature = Signature::variadic_any(Volatility::Immutable);
     (GROUPING.to_owned(), Arc::new(AggregateUDF::from(Grouping { signature })))
 }
 
-/// The functions that number rows.
+/// The functions that give rows numbers.
 pub const RANKINGS: [&str; 3] = ["row_number", "rank", "dense_rank"];
 /// `LAG(x, rows)`.
 pub const LAG: &str = "lag";
 /// `LEAD(x, rows)`.
 pub const LEAD: &str = "lead";
 
-/// The functions over other rows of a partition that are no aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`].
+/// The functions over other rows of a partition that are not aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`].
 pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)> {
     let function = |name: &'static str| {
         let signature = match name {
@@ -70,7 +71,7 @@ pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)>
     RANKINGS.into_iter().chain([LAG, LEAD]).map(function)
 }
 
-/// All functions of this kind that a query may call.
+/// All placeholder functions that a query may call.
 pub(crate) fn placeholders() -> Vec<Arc<ScalarUDF>> {
     BOUNDS.iter().map(|(name, ..)| placeholder(name)).chain([proctime()]).collect()
 }

@@ -1,8 +1,8 @@
 //! Windows in GROUP BY: `GROUP BY device, tumble(ts, INTERVAL '1 minute')` or `count_window(100)`, with `window_start`
-//! and `window_end` in the SELECT, or `TUMBLE_START(ts, ...)` and `TUMBLE_END(ts, ...)` as older scripts have it.
+//! and `window_end` in the SELECT, or `TUMBLE_START(ts, ...)` and `TUMBLE_END(ts, ...)` as in older scripts.
 //!
-//! In the syntax tree the window becomes two keys, its start and its end, as functions; in the plan the aggregate over
-//! such keys becomes one over a [`WindowTable`].
+//! In the syntax tree the window becomes two keys, its start and its end, as functions. In the plan the aggregate over
+//! such keys becomes an aggregate over a [`WindowTable`].
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::table_function::check_time;
 use crate::walk::{Node, NodeMut, change_expression, change_query, look};
 use crate::window::{WindowKind, WindowTable, interval_us};
 
-/// The columns of a window in GROUP BY, under names that nobody can write without quotes.
+/// The columns of a window in GROUP BY. Their names cannot be written without quotes.
 const HIDDEN: [&str; 2] = ["$window_start", "$window_end"];
 
-/// Fails if there is more than one window in GROUP BY, or if the lengths of one are not such as they must be. Of the
-/// plan the same is known, but not where it is written.
+/// Fails if there is more than one window in GROUP BY, or if the lengths of one are invalid. The plan would show the
+/// same, but without the place in the text.
 pub(crate) fn check(query: &ast::Query, catalog: &Catalog) -> Result<(), RelationalError> {
     look(query, &mut |node| {
         let Node::Query(query) = node else { return Ok(()) };
@@ -105,7 +105,7 @@ fn not_constant() -> RelationalError {
         .hint("write for example tumble(ts, INTERVAL '1 minute')")
 }
 
-/// Puts the two bounds in the place of each window in GROUP BY.
+/// Replaces each window in GROUP BY by its two bounds.
 pub(crate) fn rewrite_query(query: &mut ast::Query) {
     change_query(query, &mut |node, _| {
         if let NodeMut::Query(query) = node {
@@ -138,7 +138,7 @@ fn rewrite_select(select: &mut ast::Select) {
     for item in &mut select.projection {
         match item {
             ast::SelectItem::UnnamedExpr(expression) => match names.bound_named(expression) {
-                // A bound by itself keeps its name.
+                // A bound that is a whole item keeps its name.
                 Some((bound, alias)) => *item = ast::SelectItem::ExprWithAlias { expr: bound, alias },
                 None => names.replace_in(expression),
             },
@@ -156,14 +156,14 @@ pub fn is_window(key: &ast::Expr) -> bool {
     window_call(key).is_some()
 }
 
-/// The window that a key is, and its call.
+/// The name of the window that a key is, and its call.
 fn window_call(key: &ast::Expr) -> Option<(String, ast::Function)> {
     let ast::Expr::Function(function) = key else { return None };
     let name = function.name.to_string().to_lowercase();
     (name == COUNT_WINDOW || WINDOWS.contains(&name.as_str())).then(|| (name, function.clone()))
 }
 
-/// A call with the same arguments, of the function for one of the bounds.
+/// Makes a call with the same arguments, of the function for one of the bounds.
 fn bound(function: &ast::Function, window: &str, which: &str) -> ast::Expr {
     let mut function = function.clone();
     if let Some(ast::ObjectNamePart::Identifier(name)) = function.name.0.last_mut() {
@@ -173,7 +173,7 @@ fn bound(function: &ast::Function, window: &str, which: &str) -> ast::Expr {
     ast::Expr::Function(function)
 }
 
-/// Whether rows of windows in FROM are read, as they are or joined.
+/// Whether FROM reads rows of windows, alone or joined.
 fn reads_windows(from: &ast::TableWithJoins) -> bool {
     let is_window = |factor: &ast::TableFactor| match factor {
         ast::TableFactor::Table { name, args: Some(_), .. } => {
@@ -187,7 +187,7 @@ fn reads_windows(from: &ast::TableWithJoins) -> bool {
 /// The name of the last microsecond of a window. It is not a column, so `SELECT *` does not have it.
 const WINDOW_TIME: &str = "window_time";
 
-/// The last moment of a window: the event time of what comes out of it.
+/// The last moment of a window: the event time of its results.
 fn last_of(end: ast::Expr) -> ast::Expr {
     let value = Box::new(ast::Expr::Value(ast::Value::SingleQuotedString("1 microsecond".into()).into()));
     let one = ast::Expr::Interval(ast::Interval {
@@ -201,7 +201,8 @@ fn last_of(end: ast::Expr) -> ast::Expr {
     ast::Expr::Nested(Box::new(ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Minus, right }))
 }
 
-/// The column `window_end` where `window_time` is named, with the input in front or without.
+/// If an expression is `window_time`, with or without its input, returns the column `window_end` of the same input and
+/// the name.
 fn end_of_window_time(expression: &ast::Expr) -> Option<(ast::Expr, ast::Ident)> {
     let end = |name: &ast::Ident| ast::Ident { value: "window_end".into(), ..name.clone() };
     match expression {
@@ -218,8 +219,8 @@ fn end_of_window_time(expression: &ast::Expr) -> Option<(ast::Expr, ast::Ident)>
     }
 }
 
-/// Puts what `window_time` is in the place of its name, except in subqueries. As a key it is the end of the window,
-/// which tells as much.
+/// Replaces `window_time` by what it means, except in subqueries. As a key it becomes the end of the window, which
+/// gives the same groups.
 fn spell_out_window_time(select: &mut ast::Select) {
     if let ast::GroupByExpr::Expressions(keys, _) = &mut select.group_by {
         for place in (0..keys.len()).rev() {
@@ -254,7 +255,7 @@ fn spell_out_window_time(select: &mut ast::Select) {
     conditions.into_iter().flatten().for_each(replace_in);
 }
 
-/// Puts the bounds in the place of the names `window_start`, `window_end` and `window_time`, except in subqueries.
+/// Replaces the names `window_start`, `window_end` and `window_time` by the bounds, except in subqueries.
 struct Names {
     bounds: [ast::Expr; 2],
 }
@@ -324,7 +325,7 @@ fn rewrite_aggregate(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
         |key: &Expr| bound_call(key).map(|(_, end, _)| Expr::Column(Column::from_name(HIDDEN[usize::from(end)])));
     let keys: Vec<Expr> = aggregate.group_expr.iter().map(|key| hidden(key).unwrap_or_else(|| key.clone())).collect();
     let renamed = Aggregate::try_new(Arc::new(windows), keys, aggregate.aggr_expr.clone())?;
-    // Above, the columns have the names that they had.
+    // For the plan above, the columns keep their names.
     let mut columns = Vec::with_capacity(renamed.schema.fields().len());
     for ((old_qualifier, old), (qualifier, new)) in aggregate.schema.iter().zip(renamed.schema.iter()) {
         let column = Expr::Column(Column::from((qualifier, new)));
@@ -335,7 +336,7 @@ fn rewrite_aggregate(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlan::Projection(projection)))
 }
 
-/// A window by its time and its lengths.
+/// Makes a window from its time and its lengths.
 fn window_of_time(window: &str, arguments: &[Expr]) -> Result<(WindowKind, Expr)> {
     let Some((time, lengths)) = arguments.split_first() else {
         return Err(RelationalError::new(format!("{window} needs a time and a length")).boxed());
@@ -344,14 +345,14 @@ fn window_of_time(window: &str, arguments: &[Expr]) -> Result<(WindowKind, Expr)
     Ok((WindowKind::new(window, &lengths.collect::<Result<Vec<_>>>()?)?, time.clone()))
 }
 
-/// The window, whether it is its end, and the arguments of a key that is a bound.
+/// If a key is a bound, returns its window, whether it is the end, and the arguments.
 fn bound_call(key: &Expr) -> Option<(&'static str, bool, &[Expr])> {
     let Expr::ScalarFunction(ScalarFunction { func, args }) = key else { return None };
     let (_, window, is_end) = BOUNDS.iter().find(|(name, ..)| *name == func.name())?;
     Some((window, *is_end, args))
 }
 
-/// The rows with the time as a column, where it is written as `PROCTIME()`.
+/// Adds the time as a column to the rows, if it is written as `PROCTIME()`.
 fn with_time(input: Arc<LogicalPlan>, time: Expr) -> Result<(Arc<LogicalPlan>, Expr)> {
     match &time {
         Expr::ScalarFunction(function) if function.func.name() == PROCTIME => {

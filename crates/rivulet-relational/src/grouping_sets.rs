@@ -1,8 +1,8 @@
-//! `GROUPING SETS`, `ROLLUP` and `CUBE`: an aggregate for each set of keys, united, with null for the keys that a set
-//! does not have. `GROUPING(a, b)` is a number of each of them.
+//! `GROUPING SETS`, `ROLLUP` and `CUBE`: the union of an aggregate for each set of keys, with null for the keys that a
+//! set does not have. `GROUPING(a, b)` is a number in each of them.
 //!
-//! Each aggregate is one as if it were written by itself: with its windows, its state and its bound on that. What they
-//! read is computed once.
+//! Each aggregate works as if it were written alone: with its windows, its state and the bound of that state. Their
+//! input is computed once.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::group_window::is_window;
 use crate::unions::with_own_names;
 use crate::walk::{Node, look, look_at_expression};
 
-/// How many sets there may be.
+/// The most sets of keys.
 const SETS_MAX: usize = 64;
 
-/// Fails at a window inside of a set of keys: each set has the same windows.
+/// Fails at a window inside a set of keys: all sets have the same windows.
 pub(crate) fn check(query: &ast::Query) -> Result<(), RelationalError> {
     look(query, &mut |node| match node {
         Node::Expr(ast::Expr::GroupingSets(sets) | ast::Expr::Rollup(sets) | ast::Expr::Cube(sets)) => {
@@ -42,7 +42,7 @@ pub(crate) fn check(query: &ast::Query) -> Result<(), RelationalError> {
     })
 }
 
-/// Puts aggregates with plain keys in the place of those with sets of them. `count` is the aggregate of that name.
+/// Replaces aggregates with sets of keys by aggregates with plain keys. `count` is the aggregate of that name.
 pub(crate) fn rewrite_plan(
     plan: LogicalPlan,
     count: &Arc<AggregateUDF>,
@@ -61,7 +61,7 @@ pub(crate) fn rewrite_plan(
     Ok(rewritten?.data)
 }
 
-/// What `GROUPING(...)` asks about.
+/// The arguments of `GROUPING(...)`.
 fn grouped(expression: &Expr) -> Option<&[Expr]> {
     match expression {
         Expr::Alias(alias) => grouped(&alias.expr),
@@ -77,7 +77,7 @@ fn sets_of(keys: &[Expr]) -> Result<Vec<Vec<&Expr>>> {
         [Expr::GroupingSet(GroupingSet::Rollup(keys))] => {
             (0..=keys.len()).rev().map(|length| keys[..length].iter().collect()).collect()
         }
-        // More than the bound in any case, and too many to list.
+        // This is more than the bound in any case, and too many sets to list.
         [Expr::GroupingSet(GroupingSet::Cube(keys))] if keys.len() > SETS_MAX.ilog2() as usize => {
             vec![Vec::new(); SETS_MAX + 1]
         }
@@ -107,7 +107,7 @@ fn united(aggregate: &Aggregate, count: &Arc<AggregateUDF>, query: &ast::Query) 
         all = all.union(branch)?;
     }
     let all = with_own_names(all.build()?)?.data;
-    // Above, the columns have the names that they had.
+    // For the plan above, the columns keep their names.
     let named = aggregate.schema.iter().enumerate().map(|(place, (qualifier, field))| {
         let column = Expr::Column(Column::from(all.schema().qualified_field(place)));
         column.alias_qualified(qualifier.cloned(), field.name())
@@ -116,7 +116,7 @@ fn united(aggregate: &Aggregate, count: &Arc<AggregateUDF>, query: &ast::Query) 
     Ok(LogicalPlan::Projection(Projection::try_new(named, Arc::new(all))?))
 }
 
-/// The aggregate of one set of keys, with the columns of all.
+/// The aggregate of one set of keys, with the columns of all sets.
 fn branch(
     aggregate: &Aggregate,
     keys: &[&Expr],
@@ -131,7 +131,7 @@ fn branch(
         }
     }
     let mut calls: Vec<Expr> = aggregate.aggr_expr.iter().filter(|one| grouped(one).is_none()).cloned().collect();
-    // The set without keys has its one row, though nothing is asked of it.
+    // The set without keys has one row, even if no aggregate is computed.
     if own.is_empty() && calls.is_empty() {
         let rows = vec![lit(COUNT_STAR_EXPANSION)];
         let counted = AggregateFunction::new_udf(count.clone(), rows, false, None, vec![], None);
@@ -152,7 +152,7 @@ fn branch(
     if matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)])
         && let Some((qualifier, field)) = fields.next()
     {
-        // Nothing asks for it: GROUPING is a number by itself.
+        // This column of DataFusion is not used, because GROUPING becomes a number.
         let zero = Expr::Literal(ScalarValue::new_zero(field.data_type())?, None);
         columns.push(zero.alias_qualified(qualifier.cloned(), field.name()));
     }
@@ -170,7 +170,8 @@ fn branch(
     Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(LogicalPlan::Aggregate(rows)))?))
 }
 
-/// A bit for each key that is asked about, the last one the lowest: 1 where the set does not have it.
+/// Returns a bit for each argument of GROUPING, the last argument in the lowest bit: 1 if the set does not have the
+/// key.
 fn grouping(asked: &[Expr], keys: &[&Expr], is_in_set: impl Fn(&Expr) -> bool, query: &ast::Query) -> Result<i64> {
     if asked.is_empty() || asked.len() > 63 || asked.iter().any(|one| !keys.contains(&one)) {
         let is_call = |one: &ast::Expr| matches!(one, ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case(GROUPING));

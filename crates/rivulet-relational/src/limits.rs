@@ -1,5 +1,5 @@
-//! `ORDER BY ... LIMIT n OFFSET m` inside of a query: the rows whose number in that order is above m and at most m + n.
-//! Ranks follow rows that come and go, as nothing that counts rows as they pass could.
+//! `ORDER BY ... LIMIT n OFFSET m` inside a query: the rows whose number in that order is above m and at most m + n.
+//! Ranks change when rows come or are retracted; a count of the rows that pass could not.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use datafusion_expr::{
 
 use crate::subqueries::limits;
 
-/// Puts ranks in the place of each LIMIT with an order that is not at the top. `row_number` is the function of that
-/// name.
+/// Replaces each LIMIT with an order that is not at the top by ranks. `row_number` is the function of that name.
 pub(crate) fn rewrite_below(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Result<LogicalPlan> {
     match plan {
         LogicalPlan::Limit(limit) => {
@@ -24,7 +23,7 @@ pub(crate) fn rewrite_below(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> R
     }
 }
 
-/// Puts ranks in the place of a LIMIT at the top: a view has no end at which its rows could be ordered.
+/// Replaces a LIMIT at the top by ranks: a view has no end at which its rows could be ordered.
 pub(crate) fn rewrite_top(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Result<LogicalPlan> {
     match plan {
         LogicalPlan::Limit(limit) => Ok(ranked(&limit, row_number)?.unwrap_or_else(|| LogicalPlan::Limit(limit))),
@@ -32,7 +31,7 @@ pub(crate) fn rewrite_top(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Res
     }
 }
 
-/// Puts ranks in the place of each LIMIT with an order.
+/// Replaces each LIMIT with an order by ranks.
 fn rewrite(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Result<LogicalPlan> {
     let rewritten = plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Limit(limit) => match ranked(&limit, row_number)? {
@@ -44,12 +43,12 @@ fn rewrite(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Result<LogicalPlan
     rewritten.map(|transformed| transformed.data)
 }
 
-/// The rows that a LIMIT takes, by their ranks; `None` where these are not known.
+/// The rows that a LIMIT takes, by their ranks; `None` if the ranks are not known.
 fn ranked(limit: &Limit, row_number: &Arc<WindowUDF>) -> Result<Option<LogicalPlan>> {
     let (Some((selected, sort)), Some((skip, Some(fetch)))) = (ordered(limit), limits(limit)?) else {
         return Ok(None);
     };
-    // Each row of the outer query would have rows, and an order, of its own.
+    // Each row of the outer query would have its own rows and order.
     if sort.fetch.is_some() || !limit.input.all_out_ref_exprs().is_empty() {
         return Ok(None);
     }
@@ -69,8 +68,8 @@ fn ranked(limit: &Limit, row_number: &Arc<WindowUDF>) -> Result<Option<LogicalPl
     Ok(Some(LogicalPlan::Projection(Projection::try_new(columns, rows)?)))
 }
 
-/// The order of the rows that a LIMIT takes, and what is selected of them: what is ordered by and not selected is taken
-/// away above the order.
+/// The order of the rows that a LIMIT takes, and the projection above it. The projection removes columns that are
+/// ordered by but not selected.
 pub(crate) fn ordered(limit: &Limit) -> Option<(Option<&Projection>, &Sort)> {
     let (selected, sort) = match limit.input.as_ref() {
         LogicalPlan::Projection(projection) => (Some(projection), projection.input.as_ref()),
@@ -82,7 +81,7 @@ pub(crate) fn ordered(limit: &Limit) -> Option<(Option<&Projection>, &Sort)> {
     }
 }
 
-/// The number of a row in an order, among those with equal keys.
+/// The number of a row in an order, among the rows with equal keys.
 pub(crate) fn numbered(row_number: &Arc<WindowUDF>, keys: Vec<Expr>, order: &[SortKey]) -> Expr {
     Expr::WindowFunction(Box::new(WindowFunction {
         fun: WindowFunctionDefinition::WindowUDF(row_number.clone()),

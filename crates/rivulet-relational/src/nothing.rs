@@ -1,12 +1,13 @@
-//! Conditions that nothing fulfils, and one row of nothing.
+//! Conditions that no row fulfils, and one row of nothing.
 //!
-//! `HAVING false` over a global aggregate asks for no row, but the optimizer pushes what names no column below the
-//! aggregate, which then gives one: of nothing. So what such a condition is over becomes what gives no row in any
-//! place: its columns, all null, of a source of which no row is taken. The source stays, for a query without one could
-//! not be run. A join under such a condition has no pairs, and what is left of it needs no key.
+//! `HAVING false` over a global aggregate must give no row. But the optimizer pushes a condition that names no column
+//! below the aggregate, which then gives one row: of nothing. So the input of such a condition is replaced by a plan
+//! that gives no row wherever it stands: the columns of the input, all null, over a source of which no row is taken.
+//! The source stays, because a query without a source could not run. A join under such a condition has no pairs, and
+//! what remains of it needs no key.
 //!
-//! The other way round, a global aggregate of which nothing but its one row is wanted becomes a row without columns in
-//! the optimizer's hands. That row again needs a source.
+//! There is also the reverse: a global aggregate of which only its one row is used. The optimizer turns it into a row
+//! without columns. That row needs a source again.
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, Result, ScalarValue};
@@ -20,8 +21,8 @@ use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 use crate::catalog::Catalog;
 use crate::unions::with_own_names;
 
-/// Replaces what is under a condition that is constantly false or null: what is over a global aggregate or a
-/// join by what gives nothing, and a join of which it is the condition by what is left without pairs.
+/// Replaces plans under a condition that is constantly false or null. A plan with a global aggregate or a join becomes
+/// one without rows. If it is the condition of a join, the join becomes what remains without pairs.
 #[derive(Debug)]
 pub(crate) struct NothingFulfils;
 
@@ -49,7 +50,7 @@ impl OptimizerRule for NothingFulfils {
     }
 }
 
-/// Whether a condition is fulfilled by no row.
+/// Whether no row fulfils a condition.
 fn is_never(predicate: &Expr) -> bool {
     let is_never = |part: &&Expr| match part {
         Expr::Literal(ScalarValue::Boolean(value), _) => *value != Some(true),
@@ -59,8 +60,8 @@ fn is_never(predicate: &Expr) -> bool {
     split_conjunction(predicate).iter().any(is_never)
 }
 
-/// Whether a plan has an aggregate in it that gives a row also where nothing comes, or a join, which would be left
-/// without its key.
+/// Whether a plan has an aggregate that gives a row even without input rows, or a join, which would be left without its
+/// key.
 fn must_be_replaced(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|plan| {
         Ok(match plan {
@@ -71,14 +72,14 @@ fn must_be_replaced(plan: &LogicalPlan) -> Result<bool> {
     })
 }
 
-/// The columns of a plan without any row; `None` if it reads nothing.
+/// Returns a plan with the columns of `plan` and without rows; `None` if it reads no source.
 fn nothing_of(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
     let Some(source) = first_scan(plan, |_| true)? else { return Ok(None) };
     let empty = LogicalPlanBuilder::from(source).filter(lit(false))?.build()?;
     with_columns(empty, plan, |_| false).map(Some)
 }
 
-/// The first scan of a plan whose relation is such.
+/// The first scan of a plan for whose relation `is_such` holds.
 pub(crate) fn first_scan(plan: &LogicalPlan, is_such: impl Fn(&str) -> bool) -> Result<Option<LogicalPlan>> {
     let mut found = None;
     plan.apply_with_subqueries(|plan| {
@@ -93,7 +94,7 @@ pub(crate) fn first_scan(plan: &LogicalPlan, is_such: impl Fn(&str) -> bool) -> 
     Ok(found)
 }
 
-/// What is left of a join of which no two rows are a pair.
+/// What remains of a join if no two rows are a pair.
 fn without_pairs(join: &Join, plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
     let (left, right) = (join.left.as_ref(), join.right.as_ref());
     let width = left.schema().fields().len();
@@ -121,8 +122,8 @@ fn without_pairs(join: &Join, plan: &LogicalPlan) -> Result<Option<LogicalPlan>>
     })
 }
 
-/// The rows of `input` with the columns of `plan`: those at such places are the columns of `input` in turn, the others
-/// null.
+/// The rows of `input` with the columns of `plan`. Where `is_own` holds for an index, the next column of `input` is
+/// used; the other columns are null.
 fn with_columns(input: LogicalPlan, plan: &LogicalPlan, is_own: impl Fn(usize) -> bool) -> Result<LogicalPlan> {
     let mut own = input.schema().columns().into_iter();
     let columns = plan.schema().iter().enumerate().map(|(place, (qualifier, field))| {
@@ -138,7 +139,7 @@ fn with_columns(input: LogicalPlan, plan: &LogicalPlan, is_own: impl Fn(usize) -
     LogicalPlanBuilder::from(input).project(columns)?.build()
 }
 
-/// A plan in which a row without columns is that of an aggregate over nothing of `source`.
+/// Replaces a row without columns by that of an aggregate over no rows of `source`.
 pub(crate) fn with_one_row(plan: LogicalPlan, source: &LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan> {
     plan.transform_up(|node| match node {
         LogicalPlan::EmptyRelation(ref nothing) if nothing.produce_one_row && nothing.schema.fields().is_empty() => {

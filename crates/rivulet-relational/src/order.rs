@@ -1,11 +1,11 @@
-//! `ORDER BY 2`: the place of a column becomes what is selected there. The planner below looks for it among the columns
-//! of the aggregate, where an expression over aggregates is not.
+//! `ORDER BY 2`: replaces the number of a column by the selected expression. DataFusion's planner looks for it among
+//! the columns of the aggregate, which do not include an expression over aggregates.
 
 use datafusion_sql::sqlparser::ast;
 
 use crate::walk::{NodeMut, change_query};
 
-/// Puts what is selected in the place of numbers in ORDER BY.
+/// Replaces numbers in ORDER BY by the selected expressions.
 pub(crate) fn rewrite_query(query: &mut ast::Query) {
     change_query(query, &mut |node, _| {
         if let NodeMut::Query(query) = node {
@@ -16,7 +16,7 @@ pub(crate) fn rewrite_query(query: &mut ast::Query) {
 
 fn rewrite_order(query: &mut ast::Query) {
     let ast::SetExpr::Select(select) = query.body.as_ref() else { return };
-    // With DISTINCT only columns that are selected may be named, and an expression is none.
+    // With DISTINCT, ORDER BY may name only selected columns, and an expression is not a column.
     if select.distinct.is_some() {
         return;
     }
@@ -25,7 +25,7 @@ fn rewrite_order(query: &mut ast::Query) {
         let ast::Expr::Value(value) = &key.expr else { continue };
         let ast::Value::Number(number, _) = &value.value else { continue };
         let Some(place) = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1)) else { continue };
-        // Behind a wildcard the place is not known here; the planner below finds the columns.
+        // After a wildcard the number of a column is not known here; DataFusion's planner finds the columns.
         let items = select.projection.iter().take(place + 1);
         let is_wild = |item: &ast::SelectItem| {
             matches!(item, ast::SelectItem::Wildcard(_) | ast::SelectItem::QualifiedWildcard(..))

@@ -1,5 +1,5 @@
-//! The parts of a query one by one, to find the smallest that is wrong: the planner below says of most mistakes neither
-//! where they stand nor in which words of the query.
+//! The parts of a query one by one, to find the smallest one that is wrong. For most mistakes DataFusion's planner
+//! gives neither the place nor the words of the query.
 
 use datafusion_common::DFSchemaRef;
 use datafusion_sql::sqlparser::ast;
@@ -9,10 +9,10 @@ use crate::error::{RelationalError, see};
 use crate::planning::schema_of;
 use crate::walk::Node;
 
-/// How many SELECTs of a query are looked at.
+/// The most SELECTs of a query that are looked at.
 const SELECTS_MAX: usize = 64;
 
-/// The SELECTs of a query, those inside of others first, each with the keys of its ORDER BY.
+/// The SELECTs of a query, inner ones first, each with the keys of its ORDER BY.
 pub fn selects(query: &ast::Query) -> Vec<(ast::Select, Vec<ast::Expr>)> {
     let mut found = Vec::new();
     see(query, &mut |node| {
@@ -36,10 +36,11 @@ pub fn selects(query: &ast::Query) -> Vec<(ast::Select, Vec<ast::Expr>)> {
     found
 }
 
-/// The columns that the expressions of a SELECT of `query` are over, whose names of WITH it may use.
+/// Returns the columns that the expressions of a SELECT of `query` can use. The SELECT may use the names in WITH of
+/// `query`.
 ///
 /// # Errors
-/// What it reads cannot be planned by itself.
+/// The input of the SELECT cannot be planned alone.
 pub fn columns_of(select: &ast::Select, query: &ast::Query, catalog: &Catalog) -> Result<DFSchemaRef, RelationalError> {
     let mut alone = query.clone();
     let mut select = select.clone();

@@ -1,9 +1,9 @@
 //! A syntax tree to an optimized plan.
 //!
-//! The rules of the optimizer are chosen: those that only say the same in fewer rows and columns, or turn subqueries
-//! into joins. Left out is what supposes that all rows are there (limits and sorts inside of plans, empty relations),
-//! and what trades one aggregate for two (`SingleDistinctToGroupBy`), which would make a changing result of a growing
-//! one.
+//! The rules of the optimizer are chosen: rules that only say the same in fewer rows and columns, or turn subqueries
+//! into joins. Rules that assume that all rows have come are left out (limits and sorts inside plans, empty relations).
+//! So is the rule that replaces one aggregate by two (`SingleDistinctToGroupBy`), which would turn an append-only
+//! result into a changing one.
 
 use std::sync::Arc;
 
@@ -48,16 +48,16 @@ use crate::unions;
 use crate::walk::{NodeMut, change_expression, change_query};
 use crate::whole_partitions;
 
-/// How often the rules are tried again while they find something.
+/// The most passes of the rules, as long as they change the plan.
 const PASSES_MAX: usize = 4;
 
-/// How large a view may be, its steps and expressions together, that is optimized by itself.
+/// The largest view that is optimized alone, in steps and expressions together.
 const OPTIMIZED_VIEW_MAX: usize = 200;
 
-/// How large a query may be, steps and expressions together, with the views that it reads.
+/// The largest query with the views that it reads, in steps and expressions together.
 const STEPS_MAX: usize = 20_000;
 
-/// How many steps of a query may stand one over the other.
+/// The most steps of a query above one another.
 const DEPTH_MAX: usize = 2_000;
 
 /// An optimized query, without ORDER BY, LIMIT and OFFSET at its top.
@@ -65,9 +65,9 @@ const DEPTH_MAX: usize = 2_000;
 pub struct Planned {
     /// The plan.
     pub plan: LogicalPlan,
-    /// ORDER BY at the top, as places of columns.
+    /// ORDER BY at the top, as indices of columns.
     pub order: Vec<SortColumn>,
-    /// How many of the columns are selected; further ones, behind those, are there to be ordered by.
+    /// The number of selected columns. Further columns behind them serve only for ordering.
     pub selected: usize,
     /// LIMIT at the top.
     pub limit: Option<usize>,
@@ -78,7 +78,7 @@ pub struct Planned {
 /// A column of ORDER BY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortColumn {
-    /// The place of the column.
+    /// The index of the column.
     pub column: usize,
     /// Whether the greatest comes first.
     pub descending: bool,
@@ -86,8 +86,8 @@ pub struct SortColumn {
     pub nulls_first: bool,
 }
 
-/// Plans a query over what is in the catalog. Rows that go to a sink go there as they come, so LIMIT with an order at
-/// the top is one as inside of a query.
+/// Plans a query over the relations of the catalog. Rows that go to a sink go there as they come, so a LIMIT with an
+/// order at the top is then treated like one inside a query.
 pub fn plan(query: &ast::Query, catalog: &Catalog, goes_to_sink: bool) -> Result<Planned, RelationalError> {
     let (mut plan, mut limit, mut offset) = (translate(query, catalog)?, None, 0);
     if goes_to_sink {
@@ -112,7 +112,7 @@ pub fn plan(query: &ast::Query, catalog: &Catalog, goes_to_sink: bool) -> Result
         plan = Arc::unwrap_or_clone(top.input);
     }
     let selected = plan.schema().fields().len();
-    // What is sorted by and not selected stands behind what is, and is taken away again above the sort.
+    // Columns that are sorted by and not selected stand behind the selected ones, and are removed again above the sort.
     let is_column = |(one, column): (&Expr, Column)| matches!(one, Expr::Column(one) if *one == column);
     if let LogicalPlan::Projection(top) = &plan
         && let LogicalPlan::Sort(sort) = top.input.as_ref()
@@ -130,7 +130,7 @@ pub fn plan(query: &ast::Query, catalog: &Catalog, goes_to_sink: bool) -> Result
     Ok(Planned { plan, order, selected, limit, offset })
 }
 
-/// The rows that are sorted, and by which of their columns. A key that is none becomes one.
+/// The sorted rows, and the columns by which they are sorted. A sort key that is not a column becomes one.
 fn with_keys(sort: Sort) -> Result<(LogicalPlan, Vec<SortColumn>), RelationalError> {
     let schema = sort.input.schema().clone();
     let mut columns: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
@@ -155,7 +155,7 @@ fn with_keys(sort: Sort) -> Result<(LogicalPlan, Vec<SortColumn>), RelationalErr
     Ok((LogicalPlan::Projection(Projection::try_new(columns, sort.input)?), order))
 }
 
-/// Fails if there is a LIMIT that is not at the top; `place` is that of its number.
+/// Fails if there is a LIMIT that is not at the top; `place` is the place of its number.
 fn refuse_limit(plan: &LogicalPlan, place: Option<(u64, u64)>, query: &ast::Query) -> Result<(), RelationalError> {
     let mut found = None;
     plan.apply(|node| {
@@ -180,7 +180,7 @@ fn refuse_limit(plan: &LogicalPlan, place: Option<(u64, u64)>, query: &ast::Quer
     Err(RelationalError { place, ..RelationalError::new(what) }.hint(hint))
 }
 
-/// Where the number of LIMIT stands, or that of OFFSET.
+/// The place of the number of LIMIT or of OFFSET.
 fn limit_place(query: &ast::Query, is_offset: bool) -> Option<(u64, u64)> {
     match query.limit_clause.as_ref()? {
         ast::LimitClause::LimitOffset { offset: Some(offset), .. } if is_offset => start(&offset.value),
@@ -191,18 +191,18 @@ fn limit_place(query: &ast::Query, is_offset: bool) -> Option<(u64, u64)> {
     }
 }
 
-/// A query that others read by a name.
+/// A planned view: a query that other queries read by a name.
 #[derive(Clone, Debug)]
 pub struct PlannedView {
     /// The plan that takes the place of the name.
     pub plan: LogicalPlan,
-    /// Whether it is optimized already, so that what cannot be run can be found now, where its text is at hand. A long
-    /// one is optimized with what reads it: to begin anew with each view of a chain of views would take the square of
-    /// its length.
+    /// Whether it is already optimized. Then a view that cannot run is found while its text is at hand. A long view is
+    /// optimized only together with the query that reads it: to begin anew with each view of a chain would take time
+    /// quadratic in the length of the chain.
     pub is_optimized: bool,
 }
 
-/// Plans a query that others read by a name.
+/// Plans a view.
 pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, RelationalError> {
     let plan = limits::rewrite_top(translate(query, catalog)?, &row_number(catalog))?;
     match size(&plan, OPTIMIZED_VIEW_MAX) {
@@ -215,8 +215,8 @@ pub fn plan_view(query: &ast::Query, catalog: &Catalog) -> Result<PlannedView, R
     }
 }
 
-/// The steps and expressions of a plan, and how many steps stand one over the other; `None` if either is more than
-/// `most`.
+/// Returns the number of steps and expressions of a plan, and how many steps are above one another; `None` if either is
+/// more than `most`.
 fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
     let (mut steps, mut deepest, mut waiting) = (0, 0, vec![(plan, 1)]);
     while let Some((plan, depth)) = waiting.pop() {
@@ -240,8 +240,8 @@ fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     check(query, |name| catalog.is_table(name))?;
     let (mut query, mut names) = (query.clone(), OtherNames::default());
-    // An input that has got another name is not found under its own again, and neither is a column by its fields, so
-    // this ends.
+    // The loop ends: an input that has got another name is not found under its own name again, and the same holds for a
+    // column by its fields.
     loop {
         let error = match translate_as_named(&query, catalog) {
             Ok(plan) => return Ok(plan),
@@ -287,13 +287,13 @@ fn row_number(catalog: &Catalog) -> Arc<WindowUDF> {
     catalog.get_window_meta("row_number").expect("the language has row_number")
 }
 
-/// Puts the plans of views in the place of their names.
+/// Replaces the names of views by their plans.
 fn with_views(plan: LogicalPlan) -> Result<LogicalPlan, RelationalError> {
     let put = |node| match node {
         LogicalPlan::TableScan(scan) => match scan.source.downcast_ref::<ViewSource>() {
             Some(view) => {
                 let named = SubqueryAlias::try_new(view.plan.clone(), scan.table_name.clone())?;
-                // What is in the view has its views already.
+                // The plan of the view has the plans of its own views already.
                 Ok(Transformed::new(LogicalPlan::SubqueryAlias(named), true, TreeNodeRecursion::Jump))
             }
             None => Ok(Transformed::no(LogicalPlan::TableScan(scan))),
@@ -310,7 +310,7 @@ fn with_views(plan: LogicalPlan) -> Result<LogicalPlan, RelationalError> {
     }
 }
 
-/// The columns of a query.
+/// Returns the columns of a query.
 pub(crate) fn schema_of(query: &ast::Query, catalog: &Catalog) -> Result<DFSchemaRef, RelationalError> {
     Ok(translate(query, catalog)?.schema().clone())
 }
@@ -325,7 +325,7 @@ pub(crate) fn spell_out_expression(expression: &mut ast::Expr) -> Result<(), Rel
     spelled_out(|spell_out| change_expression(expression, spell_out))
 }
 
-/// Spells out all that a walk shows.
+/// Spells out everything that a walk shows.
 fn spelled_out(walk: impl FnOnce(&mut dyn FnMut(NodeMut<'_>, usize))) -> Result<(), RelationalError> {
     let mut found = None;
     walk(&mut |node, _| {
@@ -357,7 +357,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(OptimizeUnions::new()),
         Arc::new(ReplaceDistinctWithAggregate::new()),
         Arc::new(DecorrelatePredicateSubquery::new()),
-        // Before anything is simplified: a value that is not found is null, though its column never is.
+        // Before anything is simplified: a value that is not found is null, even if its column never is.
         Arc::new(ScalarSubqueryToJoin::new()),
         Arc::new(SimplifyExpressions::new()),
         // Before a condition of ON gets into WHERE.
@@ -373,7 +373,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     ]
 }
 
-/// Does arithmetic over constants. Columns keep the names that they have by how they are written.
+/// Does arithmetic over constants. Columns keep their names, which follow from the text of the query.
 fn with_folded_constants(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
@@ -385,7 +385,7 @@ fn with_folded_constants(plan: LogicalPlan, catalog: &Catalog) -> Result<Logical
     .map(|transformed| transformed.data)
 }
 
-/// Takes out a name that another one stands over: a view of a view that only names it is as short as the view itself.
+/// Removes a name under another name: a view that only names another view is as short as that view.
 #[derive(Debug)]
 struct OneName;
 
@@ -412,7 +412,7 @@ impl OptimizerRule for OneName {
     }
 }
 
-/// Takes out conditions that are always true.
+/// Removes conditions that are always true.
 fn without_idle_filters(plan: LogicalPlan) -> Result<LogicalPlan> {
     let keep = |plan| match plan {
         LogicalPlan::Filter(filter) if is_true(&filter.predicate) => {

@@ -1,10 +1,10 @@
-//! What is written and would be read with a part of it left out, spelled out so that all of it counts: the types of
-//! casts with their details. And what would be read as something else: a regular expression that matches every text,
-//! functions for what has a syntax of its own.
+//! Spells out expressions that would otherwise be read with a part left out, so that all of it counts: the types of
+//! casts with their details. It also spells out expressions that would be read as something else: a regular expression
+//! that matches every text, and functions for constructs that have a syntax of their own.
 //!
-//! A cast to a type that keeps less than the types of columns becomes two: `CAST(n AS SMALLINT)` is a BIGINT that was
-//! brought through 16 bits, so that what does not fit is an error of its row; `CAST(t AS VARCHAR(3))` is the beginning
-//! of a TEXT. What is not done is refused.
+//! A cast to a type that keeps less than the types of columns becomes two. `CAST(n AS SMALLINT)` is a BIGINT that was
+//! brought through 16 bits, so a value that does not fit is an error of its row; `CAST(t AS VARCHAR(3))` is the
+//! beginning of a TEXT. Details that are not supported are refused.
 
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
@@ -17,11 +17,11 @@ use crate::times;
 
 /// What a cast to a type of SQL does.
 struct Conversion {
-    /// The type that values have behind it.
+    /// The type of the converted values.
     to: DataType,
-    /// The type that whole numbers must fit.
+    /// The type that integers must fit.
     within: Option<DataType>,
-    /// How many characters are kept of a text.
+    /// The most characters that are kept of a text.
     characters_max: Option<u64>,
 }
 
@@ -64,9 +64,9 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
                 return Err(error.hint("write CAST('...' AS type)"));
             }
         },
-        // The planner below knows no plus for a null without a type, and a plus does nothing.
+        // DataFusion's planner knows no plus for a null without a type, and a plus does nothing.
         Expr::UnaryOp { op: UnaryOperator::Plus, expr } if is_null(expr) => *expression = taken(expr),
-        // The planner below puts the minus in front of the text, where it is that of the first number alone.
+        // DataFusion's planner puts the minus in front of the text, where it applies only to the first number.
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } if matches!(**expr, Expr::Interval(_)) => {
             **expr = Expr::Nested(Box::new(taken(expr)));
         }
@@ -76,8 +76,8 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
             let interval = Box::new(Expr::Nested(Box::new(taken(expression))));
             *expression = Expr::Nested(Box::new(Expr::UnaryOp { op: UnaryOperator::Minus, expr: interval }));
         }
-        // The optimizer below takes this one pattern for IS NOT NULL, which null is not; an empty one matches the same
-        // texts.
+        // The optimizer takes this one pattern for IS NOT NULL, which is false and not null for null. An empty pattern
+        // matches the same texts.
         Expr::BinaryOp { op, right, .. } if is_match(op) => pattern_of_all(right),
         Expr::Function(function) => {
             let name = function.name.to_string().trim_matches('"').to_lowercase();
@@ -99,7 +99,7 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
                         value.value = Value::SingleQuotedString("base64pad".into());
                     }
                 }
-                // What has a syntax of its own is typed by that: the results of CASE go together.
+                // Syntax of their own gives these functions their types: the results of CASE are brought to one type.
                 ("if", Ok([condition, result, other])) => {
                     let [condition, result, other] = [condition, result, other].map(taken);
                     *expression = Expr::Case {
@@ -125,7 +125,7 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
     Ok(())
 }
 
-/// Whether an expression is the word NULL, in whichever parentheses.
+/// Whether an expression is the word NULL, also in parentheses.
 fn is_null(expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_null(inner),
@@ -134,12 +134,12 @@ fn is_null(expression: &Expr) -> bool {
     }
 }
 
-/// The expression, out of its place.
+/// Takes the expression out of its place.
 fn taken(expression: &mut Expr) -> Expr {
     std::mem::replace(expression, Expr::Value(Value::Null.into()))
 }
 
-/// Puts an empty regular expression in the place of one that matches every text.
+/// Replaces a regular expression that matches every text by an empty one.
 fn pattern_of_all(pattern: &mut Expr) {
     if let Expr::Value(value) = pattern
         && matches!(&value.value, Value::SingleQuotedString(pattern) if pattern == ".*")

@@ -1,5 +1,5 @@
 //! Windows in FROM: `TUMBLE(t, DESCRIPTOR(ts), INTERVAL '1 minute')`, over a name, a subquery or another window, with
-//! arguments by place or by name (`DATA => t, TIMECOL => DESCRIPTOR(ts), SIZE => ...`).
+//! arguments by position or by name (`DATA => t, TIMECOL => DESCRIPTOR(ts), SIZE => ...`).
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl RelationPlanner for WindowFunctions {
     }
 }
 
-/// What a window is called with.
+/// The arguments of a window.
 #[derive(Default)]
 struct Arguments {
     data: Option<ast::Expr>,
@@ -116,7 +116,7 @@ pub(crate) fn check_time(time: &Expr, schema: &DFSchema) -> Result<(), Relationa
     }
 }
 
-/// Tells the arguments apart.
+/// Sorts the arguments by what they mean.
 fn read(args: Vec<FunctionArg>) -> Result<Arguments, String> {
     let mut arguments = Arguments::default();
     for argument in args {
@@ -168,7 +168,7 @@ fn arguments_of(call: ast::Expr) -> Vec<ast::Expr> {
     list.args.into_iter().filter_map(value).collect()
 }
 
-/// The named lengths in the order in which they are written without names.
+/// The named lengths, in the order in which they are written without names.
 fn in_order(window: &str, mut named: Vec<(String, ast::Expr)>) -> Result<Vec<ast::Expr>, String> {
     let order: &[&str] = match window {
         "tumble" => &["size", "offset"],

@@ -8,7 +8,7 @@ use datafusion_sql::sqlparser::ast::{
 use crate::error::RelationalError;
 use crate::walk::{NodeMut, change_expression};
 
-/// The units of time, and how long an interval of each is.
+/// The units of time, and the interval of one of each.
 const UNITS: [(&str, &str); 10] = [
     ("microsecond", "1 microsecond"),
     ("millisecond", "1 millisecond"),
@@ -22,10 +22,10 @@ const UNITS: [(&str, &str); 10] = [
     ("year", "1 year"),
 ];
 
-/// Spells out an expression of an application and all that is in it.
+/// Spells out an expression of an application and all its parts.
 ///
 /// # Errors
-/// A unit of time that is none, or the time of evaluation.
+/// An unknown unit of time, or the time of evaluation.
 pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
     let mut found = None;
     change_expression(expression, &mut |node, _| {
@@ -45,7 +45,7 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
             let (unit, _) = unit_named(&field.to_string(), "FLOOR")?;
             *expression = call("date_trunc", vec![text(unit), taken(expr)]);
         }
-        // The unit that ends at this time, or behind it.
+        // The end of the unit that ends at this time or after it.
         Expr::Ceil { expr, field: CeilFloorKind::DateTimeField(field) } if *field != DateTimeField::NoDateTime => {
             let (unit, length) = unit_named(&field.to_string(), "CEIL")?;
             let before = joined(taken(expr), BinaryOperator::Minus, interval("1 microsecond"));
@@ -105,7 +105,7 @@ pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
     Ok(())
 }
 
-/// The unit of a name and the length of one, in words.
+/// The unit with this name and the interval of one, in words.
 fn unit_named(written: &str, called: &str) -> Result<(&'static str, &'static str), RelationalError> {
     let written = written.to_lowercase();
     let known = UNITS.into_iter().find(|(unit, _)| *unit == written || written.strip_suffix('s') == Some(*unit));
@@ -117,7 +117,7 @@ fn unit_named(written: &str, called: &str) -> Result<(&'static str, &'static str
     })
 }
 
-/// The expression, out of its place.
+/// Takes the expression out of its place.
 fn taken(expression: &mut Expr) -> Expr {
     std::mem::replace(expression, Expr::Value(Value::Null.into()))
 }
@@ -136,7 +136,7 @@ fn interval(length: &str) -> Expr {
     })
 }
 
-/// A time of seconds as a TIMESTAMP like all others.
+/// Converts a time in seconds to a TIMESTAMP like all others.
 fn timestamp(time: Expr) -> Expr {
     let data_type = ast::DataType::Timestamp(Some(6), ast::TimezoneInfo::None);
     Expr::Cast { kind: ast::CastKind::Cast, expr: Box::new(time), data_type, array: false, format: None }
@@ -147,7 +147,7 @@ fn joined(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::Nested(Box::new(Expr::BinaryOp { left, op, right: Box::new(right) }))
 }
 
-/// A call, which stands where the first of its arguments that has a place stands.
+/// Makes a call. Its place is that of its first argument that has one.
 fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let span = arguments.iter().map(Spanned::span).find(|span| span.start.line > 0);
     let name = match span {

@@ -1,7 +1,7 @@
-//! The columns of a union have names of their own.
+//! Gives the columns of a union names of their own.
 //!
-//! A union calls its columns by those of its first input, and numbers those that have one name: `s` and `s_1`. With a
-//! column fewer it would number anew, and what stands above would not find its columns any more. So the inputs get the
+//! A union calls its columns by those of its first input, and numbers columns with the same name: `s` and `s_1`. With
+//! one column fewer it would number anew, and the plan above would not find its columns any more. So the inputs get the
 //! names that the union has.
 
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use datafusion_common::tree_node::Transformed;
 use datafusion_common::{Column, Result};
 use datafusion_expr::{Expr, LogicalPlan, Projection, Union};
 
-/// Gives the inputs of each union of a plan the names of its columns, where two of the first input have one name.
+/// If two columns of the first input of a union have one name, gives all its inputs the names of the union's columns.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(with_own_names).map(|transformed| transformed.data)
 }

@@ -1,5 +1,5 @@
-//! Walks over syntax trees. The trees have hundreds of types, and each walk is compiled for all of them: so there is
-//! one walk that looks and one that changes, with what they do behind a pointer.
+//! Walks over syntax trees. The trees have hundreds of types, and each walk is compiled for all of them. So there is
+//! one walk that looks and one that changes; what they do is behind a pointer.
 
 use std::ops::ControlFlow;
 
@@ -7,14 +7,14 @@ use datafusion_sql::sqlparser::ast::{Expr, Query, TableFactor, Visit, VisitMut, 
 
 use crate::error::RelationalError;
 
-/// What is looked at.
+/// A node that is shown.
 pub(crate) enum Node<'a> {
     Query(&'a Query),
     TableFactor(&'a TableFactor),
     Expr(&'a Expr),
 }
 
-/// Shows every query, table factor and expression of a query, parents first, until something is wrong.
+/// Shows every query, table factor and expression of a query, parents first, until `look` returns an error.
 pub(crate) fn look(
     query: &Query,
     see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
@@ -25,7 +25,7 @@ pub(crate) fn look(
     }
 }
 
-/// The same of an expression and what is in it.
+/// The same for an expression and its parts.
 pub(crate) fn look_at_expression(
     expression: &Expr,
     see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
@@ -63,13 +63,13 @@ impl Visitor for Look<'_> {
     }
 }
 
-/// What is changed.
+/// A node that may be changed.
 pub(crate) enum NodeMut<'a> {
-    /// A query, before what is in it.
+    /// A query, before its parts.
     Query(&'a mut Query),
-    /// What stands in FROM, before what is in it.
+    /// An item of FROM, before its parts.
     TableFactor(&'a mut TableFactor),
-    /// An expression, behind its parts.
+    /// An expression, after its parts.
     Expr(&'a mut Expr),
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn change_query(query: &mut Query, change: &mut dyn FnMut(NodeMut<'_>
     let _ = VisitMut::visit(query, &mut Change { change, depth: 0 });
 }
 
-/// The same for an expression and what is in it.
+/// The same for an expression and its parts.
 pub(crate) fn change_expression(expression: &mut Expr, change: &mut dyn FnMut(NodeMut<'_>, usize)) {
     let _ = VisitMut::visit(expression, &mut Change { change, depth: 0 });
 }

@@ -1,5 +1,6 @@
-//! Aggregates `OVER ()` and `OVER (PARTITION BY k)`, over all rows of a partition: each row is joined with what its
-//! partition comes to, null keys being equal. When a row comes, what was said of the others of its partition changes.
+//! Aggregates `OVER ()` and `OVER (PARTITION BY k)`, over all rows of a partition: each row is joined with the
+//! aggregates of its partition; null keys are equal. When a row comes, the results of the other rows of its partition
+//! change.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use datafusion_expr::{
     WindowFrameBound, WindowFunctionDefinition,
 };
 
-/// The name of what partitions come to. Nothing outside of the join sees it.
+/// The name of the aggregated partitions. It is not visible outside of the join.
 const PARTITIONS: &str = "__partitions";
 
-/// Puts joins in the place of such aggregates.
+/// Replaces such aggregates by joins.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     let rewritten = plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Window(window) => Ok(match joined(&window)? {
@@ -42,11 +43,12 @@ fn over_all(expression: &Expr) -> Option<(&WindowFunction, AggregateFunction)> {
     Some((&**call, AggregateFunction::new_udf(function.clone(), args, params.distinct, filter, vec![], treatment)))
 }
 
-/// The join of the rows with their partitions; `None` if it is not all of them that is looked at.
+/// The join of the rows with their partitions; `None` unless all functions are aggregates over all rows of the same
+/// partitions.
 fn joined(window: &Window) -> Result<Option<LogicalPlan>> {
     let Some(calls) = window.window_expr.iter().map(over_all).collect::<Option<Vec<_>>>() else { return Ok(None) };
     let Some((first, _)) = calls.first() else { return Ok(None) };
-    // Each row of the outer query would have partitions of its own.
+    // Each row of the outer query would have its own partitions.
     if !window.input.all_out_ref_exprs().is_empty() {
         return Ok(None);
     }
@@ -74,7 +76,7 @@ fn joined(window: &Window) -> Result<Option<LogicalPlan>> {
         true => rows.cross_join(partitions)?,
         false => rows.join_on(partitions, JoinType::Inner, equal.collect::<Vec<_>>())?,
     };
-    // Above, the columns have the names that they had.
+    // For the plan above, the columns keep their names.
     let width = window.input.schema().fields().len();
     let columns = window.schema.iter().enumerate().map(|(place, (qualifier, field))| match place.checked_sub(width) {
         None => Expr::Column(Column::from((qualifier, field))),

@@ -1,5 +1,5 @@
-//! The node that gives rows their windows: its input's columns, then the start and the end of the window. A row that is
-//! in several windows comes once for each.
+//! The node that gives rows their windows: the columns of its input, then the start and the end of the window. A row
+//! that is in several windows comes once for each of them.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -14,44 +14,44 @@ use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 use crate::catalog::TIMESTAMP;
 use crate::error::RelationalError;
 
-/// Which windows, lengths of time in microseconds.
+/// The kind of windows. Lengths of time are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WindowKind {
-    /// One after the other.
+    /// Windows one after the other.
     Tumble {
-        /// How long a window is.
+        /// The length of a window.
         width_us: i64,
         /// By how much windows begin after multiples of the width.
         offset_us: i64,
     },
-    /// One every `slide_us`.
+    /// Windows that begin every `slide_us`.
     Hop {
-        /// How far apart windows begin.
+        /// The distance between starts of windows.
         slide_us: i64,
-        /// How long a window is.
+        /// The length of a window.
         width_us: i64,
         /// By how much windows begin after multiples of the slide.
         offset_us: i64,
     },
-    /// Growing by `step_us` up to `width_us`, then anew.
+    /// Windows that grow by `step_us` up to `width_us`, and then begin anew.
     Cumulate {
         /// By how much a window grows.
         step_us: i64,
-        /// How long the longest is.
+        /// The length of the longest window.
         width_us: i64,
         /// By how much windows begin after multiples of the width.
         offset_us: i64,
     },
-    /// As long as no gap is longer.
+    /// Windows that last until a gap is long enough to end them.
     Session {
         /// The gap that ends a window.
         gap_us: i64,
     },
-    /// Of so many rows of a key, in the order in which they come.
+    /// Windows of a number of rows of a key, in the order in which the rows come.
     Count {
-        /// How many rows a window has.
+        /// The number of rows of a window.
         rows: u32,
-        /// How many rows later the next one begins.
+        /// How many rows later the next window begins.
         slide_rows: u32,
     },
 }
@@ -61,9 +61,9 @@ pub enum WindowKind {
 pub struct WindowTable {
     /// The rows.
     pub input: Arc<LogicalPlan>,
-    /// Which windows.
+    /// The kind of windows.
     pub kind: WindowKind,
-    /// The time of a row, a column of the input; none where rows are counted.
+    /// The time of a row, a column of the input; `None` if windows count rows.
     pub time: Option<Expr>,
     /// The columns that keep sessions apart; `None` if the keys of the aggregate above do.
     pub partition: Option<Vec<Expr>>,
@@ -73,7 +73,7 @@ pub struct WindowTable {
 }
 
 impl WindowTable {
-    /// Over these rows. Fails if they have such columns already.
+    /// Makes the node over these rows. Fails if they have such columns already.
     pub fn new(
         input: Arc<LogicalPlan>,
         kind: WindowKind,
@@ -97,7 +97,7 @@ impl WindowTable {
         Ok(Self { input, kind, time, partition, bounds, schema: Arc::new(schema) })
     }
 
-    /// As a plan.
+    /// Makes a plan of the node.
     pub fn into_plan(self) -> LogicalPlan {
         LogicalPlan::Extension(Extension { node: Arc::new(self) })
     }
@@ -144,10 +144,11 @@ impl UserDefinedLogicalNodeCore for WindowTable {
         self.time.iter().chain(self.partition.iter().flatten()).cloned().collect()
     }
 
-    /// A condition on the bounds is one on windows, not on rows.
+    /// A condition on the bounds is a condition on windows, not on rows.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
         let mut columns: HashSet<String> = self.bounds.iter().cloned().collect();
-        // Which rows there are decides how long a session is, unless all rows of one go together.
+        // The rows decide how long a session is, so a condition may only go below it if it keeps or removes all rows of
+        // a session.
         if matches!(self.kind, WindowKind::Session { .. }) {
             let keys: Vec<&Expr> = self.partition.iter().flatten().collect();
             let is_key = |name: &str| keys.iter().any(|key| matches!(key, Expr::Column(column) if column.name == name));
@@ -177,7 +178,7 @@ impl UserDefinedLogicalNodeCore for WindowTable {
 }
 
 impl WindowKind {
-    /// The window with these lengths, in the order in which they are written.
+    /// Makes the kind of windows from these lengths, in the order in which they are written.
     pub(crate) fn new(window: &str, lengths: &[i64]) -> Result<Self> {
         let fail = |message: String, hint: &str| Err(RelationalError::new(message).hint(hint).boxed());
         let (needed, example) = match window {
@@ -221,7 +222,7 @@ impl WindowKind {
 }
 
 impl WindowKind {
-    /// Windows of so many rows, by the arguments of `count_window`.
+    /// Makes windows of a number of rows, from the arguments of `count_window`.
     pub(crate) fn count(arguments: &[Expr]) -> Result<Self> {
         const EXAMPLE: &str = "write for example count_window(100), or count_window(100, 10): rows, then slide";
         let fail = |message: String, hint: &str| Err(RelationalError::new(message).hint(hint).boxed());
@@ -249,7 +250,7 @@ impl WindowKind {
     }
 }
 
-/// The length of a constant interval, microseconds; `None` if it is none, or has months in it.
+/// The length of a constant interval, in microseconds; `None` if it is not constant or has months.
 pub(crate) fn interval_us(expression: &Expr) -> Option<i64> {
     const DAY_US: i64 = 86_400_000_000;
     let expression = match expression {

@@ -1,5 +1,5 @@
-//! `(SELECT v FROM b WHERE b.k = a.k ORDER BY ts DESC LIMIT 1)`: the value of the first of the rows that are found. It is
-//! the greatest value of one row: that which is first among those of its keys.
+//! `(SELECT v FROM b WHERE b.k = a.k ORDER BY ts DESC LIMIT 1)`: the value of the first matching row. It becomes the
+//! greatest value of one row: the row that is first among those with its keys.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::one_row::limits;
 use super::reach::equal_to_outer;
 use crate::limits::{numbered, ordered};
 
-/// The plan of such a value; `None` if a subquery that names the outer query is none.
+/// The plan of such a value; `None` if the subquery is not a correlated one of this form.
 pub(super) fn first_row(
     plan: &LogicalPlan,
     max: &Arc<AggregateUDF>,
@@ -24,7 +24,7 @@ pub(super) fn first_row(
     if plan.all_out_ref_exprs().is_empty() {
         return Ok(None);
     }
-    // What is selected and ordered by, over the rows below all that only chooses columns.
+    // The selected value and the order, over the rows below all projections.
     let first = Expr::Column(Column::from(sort.input.schema().qualified_field(0)));
     let mut value = selected.map_or(first, |selected| selected.expr[0].clone());
     let mut order: Vec<SortKey> = sort.expr.clone();
@@ -61,14 +61,15 @@ pub(super) fn first_row(
     LogicalPlanBuilder::from(one).project(vec![column])?.build().map(Some)
 }
 
-/// The column that a condition compares as it is: of values that a conversion makes equal each would have a first row.
+/// The column that a condition compares without a conversion. If a conversion made different values equal, each value
+/// would have a first row of its own.
 fn key_of(conjunct: &Expr) -> Option<&Expr> {
     let key = equal_to_outer(conjunct)?;
     let is_plain = matches!(conjunct, Expr::BinaryExpr(equal) if *equal.left == *key || *equal.right == *key);
     is_plain.then_some(key)
 }
 
-/// An expression over the columns of a projection as one over what that reads.
+/// Turns an expression over the columns of a projection into one over its input.
 fn over_input(expression: Expr, projection: &Projection) -> Result<Expr> {
     expression
         .transform(|node| match node {

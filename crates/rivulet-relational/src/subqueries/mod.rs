@@ -1,15 +1,14 @@
 //! Subqueries in conditions and results, before the optimizer makes joins of them.
 //!
 //! The optimizer pulls conditions that name columns of the outer query up to a join: a semi or anti join for `EXISTS`
-//! and `IN`, a left join for a subquery that stands for a value. Here a subquery becomes one for which that is right:
-//!
-//! - An aggregate without GROUP BY gives a row over nothing, too. The semi join would group it by the columns that were
-//!   pulled up, and then there is no row. So `EXISTS` and `IN` over such an aggregate become comparisons with its
-//!   values ([`one_row`]), which the optimizer completes where nothing is found.
-//! - `EXISTS` and `IN` that stand elsewhere than under AND, and `NOT IN` where null may come, become counts of rows.
-//! - A value of the outer query that is compared with itself becomes a question for null.
+//! and `IN`, a left join for a subquery that stands for a value. Here a subquery is rewritten so that this is correct:
+//! - An aggregate without GROUP BY gives a row even without input rows. The semi join would group it by the columns
+//!   that were pulled up, and then there is no row. So `EXISTS` and `IN` over such an aggregate become comparisons with
+//!   its values ([`one_row`]). The optimizer completes these where no row is found.
+//! - `EXISTS` and `IN` that are not under AND, and `NOT IN` where null may come, become counts of rows.
+//! - A comparison of a value of the outer query with itself becomes a check for null.
 //! - The first row in an order becomes the greatest of one ([`first_row`](mod@first_row)).
-//! - Conditions that cannot be pulled up without a change of the answer are refused ([`reach`]).
+//! - Conditions that cannot be pulled up without changing the result are refused ([`reach`]).
 
 mod first_row;
 mod nulls;
@@ -34,7 +33,7 @@ pub(crate) use one_row::limits;
 use one_row::{OneRow, one_row};
 use reach::{Root, check_reach};
 
-/// The name of a subquery whose values are compared. Nothing outside of that subquery sees the name.
+/// The name of a subquery whose values are compared. The name is not visible outside of that subquery.
 const COMPARED: &str = "__compared";
 
 /// Whether there are subqueries in the expressions of a plan.
@@ -49,7 +48,7 @@ pub(crate) fn has_any(plan: &LogicalPlan) -> Result<bool> {
     })
 }
 
-/// What subqueries become calls of: the functions of these names.
+/// The functions of these names, of which subqueries become calls.
 pub(crate) struct Functions {
     pub(crate) count: Arc<AggregateUDF>,
     pub(crate) max: Arc<AggregateUDF>,
@@ -73,7 +72,7 @@ fn rewrite_node(node: LogicalPlan, functions: &Functions) -> Result<Transformed<
         LogicalPlan::Filter(filter) if has_subquery(&filter.predicate) => {
             rewrite_filter(&filter.predicate, filter.input.clone(), functions)
         }
-        // What ON of an inner join says may as well be said of its rows.
+        // A condition in ON of an inner join may as well be a condition on the joined rows.
         LogicalPlan::Join(mut join)
             if join.join_type == JoinType::Inner && join.filter.as_ref().is_some_and(has_subquery) =>
         {
@@ -95,12 +94,12 @@ fn rewrite_node(node: LogicalPlan, functions: &Functions) -> Result<Transformed<
             let input = projection.input.clone();
             Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(expressions, input)?)))
         }
-        // The optimizer pulls columns up through a projection, and not through a name.
+        // The optimizer pulls columns up through a projection, but not through a name.
         LogicalPlan::SubqueryAlias(alias) if !alias.input.all_out_ref_exprs().is_empty() => {
             let input = Arc::unwrap_or_clone(alias.input);
             Ok(Transformed::yes(named(input, &alias.alias)?))
         }
-        // The order of its rows says nothing about which rows a subquery has.
+        // The order of its rows does not change which rows a subquery has.
         LogicalPlan::Subquery(mut subquery) => match subquery.subquery.as_ref() {
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => {
                 subquery.subquery = sort.input.clone();
@@ -112,14 +111,14 @@ fn rewrite_node(node: LogicalPlan, functions: &Functions) -> Result<Transformed<
     }
 }
 
-/// Whether a condition compares a value of the outer query with itself. The optimizer takes such a condition for true
-/// when it pulls conditions up, though it is null where the value is.
+/// Whether a condition compares a value of the outer query with itself. When the optimizer pulls conditions up, it
+/// takes such a condition for true, although it is null if the value is null.
 fn equals_itself(condition: &Expr) -> bool {
     matches!(condition, Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right })
         if left == right && condition.contains_outer())
 }
 
-/// The condition of a filter without comparing a value with itself; `None` if it does not.
+/// The condition of a filter with comparisons of a value with itself replaced; `None` if it has none.
 fn without_self_equality(condition: &Expr) -> Option<Expr> {
     let conjuncts = split_conjunction(condition);
     let has_one = conjuncts.iter().any(|one| equals_itself(one));
@@ -130,7 +129,7 @@ fn without_self_equality(condition: &Expr) -> Option<Expr> {
     if has_one { conjunction(spelled) } else { None }
 }
 
-/// Rows under a name, as a projection.
+/// Gives rows a name by a projection.
 fn named(input: LogicalPlan, name: &TableReference) -> Result<LogicalPlan> {
     let columns = input.schema().iter().map(|(qualifier, field)| {
         Expr::Column(Column::from((qualifier, field))).alias_qualified(Some(name.clone()), field.name())
@@ -162,7 +161,8 @@ fn has_subquery(expression: &Expr) -> bool {
     expression.exists(is_subquery).unwrap_or(false)
 }
 
-/// The value, the subquery, and whether it is negated, of what asks whether a value is among those of a subquery.
+/// If an expression asks whether a value is among those of a subquery: the value, the subquery, and whether the
+/// question is negated.
 fn membership(expression: &Expr) -> Option<(&Expr, &Subquery, bool)> {
     let (value, found, negated) = match expression {
         Expr::InSubquery(InSubquery { expr, subquery, negated }) => (expr, subquery, *negated),
@@ -179,14 +179,14 @@ fn membership(expression: &Expr) -> Option<(&Expr, &Subquery, bool)> {
 /// Rewrites the subqueries of one step.
 struct Rewriter<'a> {
     functions: &'a Functions,
-    /// The rows for which a subquery is asked.
+    /// The rows for which a subquery is evaluated.
     outer: &'a LogicalPlan,
-    /// What is true of them besides, wherever the answer matters.
+    /// Further conditions that are true for these rows, wherever the result matters.
     known: Vec<&'a Expr>,
 }
 
 impl Rewriter<'_> {
-    /// A condition that stands under AND: nothing but its truth matters. Adds conditions that together say the same.
+    /// Rewrites a condition under AND, of which only its truth matters. Adds conditions that together say the same.
     fn conjunct(&self, condition: &Expr, conjuncts: &mut Vec<Expr>) -> Result<()> {
         let (condition, is_negated) = match condition {
             Expr::Not(inner) => (inner.as_ref(), true),
@@ -209,7 +209,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// `EXISTS`, or `NOT EXISTS`, under AND.
+    /// Rewrites `EXISTS`, or `NOT EXISTS`, under AND.
     fn exists_row(&self, plan: &LogicalPlan, negated: bool) -> Result<Expr> {
         if let Some(row) = self.one_row(plan)? {
             let found = self.checked(row.is_there())?;
@@ -223,7 +223,7 @@ impl Rewriter<'_> {
         Ok(Expr::Exists(Exists { subquery: subquery(rows.clone()), negated }))
     }
 
-    /// `IN`, or `NOT IN`, under AND.
+    /// Rewrites `IN`, or `NOT IN`, under AND.
     fn is_in_row(&self, value: &Expr, found: &Subquery, negated: bool, conjuncts: &mut Vec<Expr>) -> Result<()> {
         let plan = found.subquery.as_ref();
         if let Some(row) = self.one_row(plan)? {
@@ -233,8 +233,8 @@ impl Rewriter<'_> {
         }
         let compared = self.compared(value, plan)?;
         if !negated {
-            // The optimizer knows IN by itself, unless nothing of the outer query is compared or what is selected names
-            // it.
+            // The optimizer supports IN, except if the compared value has no column of the outer query, or if the
+            // subquery names the outer query.
             let is_plain = !value.column_refs().is_empty() && !plan.contains_outer_reference();
             if is_plain {
                 check_reach(plan, Root::Rows, self.outer.schema())?;
@@ -245,7 +245,7 @@ impl Rewriter<'_> {
             }
             return Ok(());
         }
-        // Nothing is equal; and no row is null; and, if the value is null, there is no row at all.
+        // No row is equal; and no row is null; and if the value is null, there is no row at all.
         conjuncts.push(self.exists_row(&compared.equal()?, true)?);
         if !compared.is_never_null {
             conjuncts.push(self.counted(compared.null()?, true)?);
@@ -256,7 +256,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// An expression in any place, its subqueries replaced by values.
+    /// Replaces the subqueries of an expression in any place by values.
     fn value(&self, expression: Expr) -> Result<Expr> {
         expression
             .transform_down(|node| {
@@ -326,7 +326,7 @@ impl Rewriter<'_> {
         case.otherwise(lit(false))
     }
 
-    /// Whether a subquery has rows; if negated, whether it has none.
+    /// Whether a subquery has rows; if `negated`, whether it has none.
     fn counted(&self, rows: LogicalPlan, negated: bool) -> Result<Expr> {
         let one = vec![lit(COUNT_STAR_EXPANSION)];
         let count = AggregateFunction::new_udf(self.functions.count.clone(), one, false, None, vec![], None);
@@ -340,7 +340,7 @@ impl Rewriter<'_> {
         Ok(if negated { count.eq(lit(0_i64)) } else { count.gt(lit(0_i64)) })
     }
 
-    /// An expression, if its subqueries can be joined to the outer query.
+    /// Returns an expression if its subqueries can be joined to the outer query.
     fn checked(&self, expression: Expr) -> Result<Expr> {
         expression.apply(|node| {
             if let Expr::ScalarSubquery(Subquery { subquery, .. }) = node {
@@ -359,7 +359,7 @@ impl Rewriter<'_> {
         is_never_null(value, self.outer) || self.known.iter().any(|one| rejects_null(one, value))
     }
 
-    /// A subquery's rows with what they are compared to.
+    /// Returns a subquery's rows with the value they are compared to.
     fn compared(&self, value: &Expr, plan: &LogicalPlan) -> Result<Compared> {
         let outer = self.outer.schema();
         let value = value
@@ -372,7 +372,7 @@ impl Rewriter<'_> {
                 other => Ok(Transformed::no(other)),
             })?
             .data;
-        // What is selected may name the outer query, too.
+        // The selected expression may name the outer query, too.
         let plan = if let LogicalPlan::Distinct(Distinct::All(input)) = plan { input } else { plan };
         if let LogicalPlan::Projection(projection) = plan
             && plan.contains_outer_reference()
@@ -403,12 +403,13 @@ impl Compared {
         self.such_as(self.column.clone().eq(self.value.clone()))
     }
 
-    /// The rows that are null.
+    /// The rows whose column is null.
     fn null(&self) -> Result<LogicalPlan> {
         self.such_as(self.column.clone().is_null())
     }
 
-    /// In one filter with that of the rows: the optimizer loses what it has pulled out of a filter below another one.
+    /// The condition goes into one filter with that of the rows: the optimizer loses what it has pulled out of a filter
+    /// below another one.
     fn such_as(&self, condition: Expr) -> Result<LogicalPlan> {
         let (predicate, input) = match &self.rows {
             LogicalPlan::Filter(filter) => (filter.predicate.clone().and(condition), filter.input.clone()),
@@ -418,14 +419,14 @@ impl Compared {
     }
 }
 
-/// A plan as that of a subquery.
+/// Makes a subquery of a plan.
 fn subquery(plan: LogicalPlan) -> Subquery {
     let outer_ref_columns = plan.all_out_ref_exprs();
     Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::new() }
 }
 
-/// What decides whether a subquery has rows, without what only says which columns, how often or how many; `None` if it
-/// has none in any case.
+/// The part of a subquery that decides whether it has rows, without steps that only say which columns, how often or how
+/// many; `None` if it never has rows.
 fn rows_of_exists(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
     match plan {
         LogicalPlan::Projection(projection) => rows_of_exists(&projection.input),

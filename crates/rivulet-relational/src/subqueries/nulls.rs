@@ -1,4 +1,4 @@
-//! Which columns of a plan are never null: by their declaration, or by a condition that null does not pass.
+//! Which columns of a plan are never null: by their declaration, or by a condition that null does not fulfil.
 
 use datafusion_common::{Column, JoinType};
 use datafusion_expr::utils::split_conjunction;
@@ -10,7 +10,7 @@ pub(super) fn is_never_null(expression: &Expr, plan: &LogicalPlan) -> bool {
     is_declared || matches!(plain(expression), Expr::Column(column) if is_filled(column, plan))
 }
 
-/// Whether a condition is true of no row in which an expression is null.
+/// Whether a condition is never true for a row in which an expression is null.
 pub(super) fn rejects_null(condition: &Expr, expression: &Expr) -> bool {
     let is_it = |one: &Expr| plain(one) == plain(expression);
     match condition {

@@ -1,5 +1,5 @@
-//! Subqueries of one row at most: over an aggregate without GROUP BY, or without FROM. The row becomes expressions over
-//! the outer query, in which each aggregate is a subquery of its own that stands for a value.
+//! Subqueries of at most one row: over an aggregate without GROUP BY, or without FROM. The row becomes expressions over
+//! the outer query. In these, each aggregate is a subquery of its own that stands for a value.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use super::{error, subquery};
 pub(super) struct OneRow {
     /// Its columns, over the outer query.
     columns: Vec<Expr>,
-    /// When it is there; null means that it is not.
+    /// The condition for the row to exist; null means that it does not.
     condition: Option<Expr>,
-    /// Whether it is there in any case, and has nothing of the outer query outside of the aggregate: the optimizer
-    /// takes it as it is.
+    /// Whether the row always exists and uses the outer query only inside the aggregate. Then the optimizer handles the
+    /// subquery as it is.
     pub(super) is_plain: bool,
 }
 
 impl OneRow {
-    /// Whether there is the row: true or false.
+    /// Whether the row exists: true or false.
     pub(super) fn is_there(&self) -> Expr {
         self.condition.clone().map_or_else(|| lit(true), Expr::is_true)
     }
 
-    /// Whether a value is equal to the first column; false where there is no row.
+    /// Whether a value is equal to the first column; false if there is no row.
     pub(super) fn is_equal(&self, value: &Expr) -> Expr {
         let equal = value.clone().eq(self.columns[0].clone());
         match &self.condition {
@@ -38,7 +38,7 @@ impl OneRow {
         }
     }
 
-    /// The first column; null where there is no row.
+    /// The first column; null if there is no row.
     pub(super) fn value(&self) -> Expr {
         let column = self.columns[0].clone();
         match &self.condition {
@@ -52,7 +52,8 @@ fn case(condition: &Expr, then: Expr, otherwise: Expr) -> Expr {
     when(condition.clone(), then).otherwise(otherwise).expect("a CASE of one condition has nothing wrong")
 }
 
-/// The row of a subquery, if it can have no more than one by its form. `outer` are the columns of the query around it.
+/// The row of a subquery whose form allows at most one row; `None` for other subqueries. `outer` are the columns of the
+/// query around it.
 pub(super) fn one_row(plan: &LogicalPlan, outer: &DFSchema) -> Result<Option<OneRow>> {
     let below = |input: &LogicalPlan| one_row(input, outer);
     Ok(match plan {
@@ -100,7 +101,7 @@ impl OneRow {
     }
 }
 
-/// How many rows LIMIT leaves out at the start, and how many it takes then; `None` where these are no plain numbers.
+/// How many rows LIMIT skips at the start, and how many it takes then; `None` if these are not plain numbers.
 pub(crate) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
     Ok(match (limit.get_skip_type()?, limit.get_fetch_type()?) {
         (SkipType::Literal(skip), FetchType::Literal(fetch)) => Some((skip, fetch)),
@@ -108,7 +109,7 @@ pub(crate) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
     })
 }
 
-/// One of the aggregates as a subquery of its own.
+/// Makes one of the aggregates a subquery of its own.
 fn value_of(aggregate: &Aggregate, place: usize) -> Result<Expr> {
     let one = Aggregate::try_new(aggregate.input.clone(), vec![], vec![aggregate.aggr_expr[place].clone()])?;
     let column = Expr::Column(Column::from(one.schema.qualified_field(0)));
@@ -116,7 +117,7 @@ fn value_of(aggregate: &Aggregate, place: usize) -> Result<Expr> {
     Ok(Expr::ScalarSubquery(subquery(LogicalPlan::Projection(value))))
 }
 
-/// An expression over the row as one over the outer query.
+/// Turns an expression over the row into one over the outer query.
 fn over_outer(expression: &Expr, schema: &DFSchema, row: &OneRow, outer: &DFSchema) -> Result<Expr> {
     let expression = expression.clone().unalias();
     expression

@@ -1,5 +1,5 @@
-//! How far up the conditions of a subquery may be pulled that name columns of the outer query: what stands above them
-//! must give the same rows if they are applied behind it. The optimizer does not look.
+//! How far up the conditions of a subquery that name columns of the outer query may be pulled. The steps above them
+//! must give the same rows if the conditions are applied after them. The optimizer does not check this.
 
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, DFSchema, JoinType, Result};
@@ -9,19 +9,19 @@ use datafusion_expr::{BinaryExpr, Cast, Expr, LogicalPlan, Operator};
 use super::error;
 use crate::error::RelationalError;
 
-/// Over this nothing is pulled.
+/// The name of a barrier: no condition is pulled up over it.
 const LIMIT: &str = "LIMIT or OFFSET";
 
 /// What a subquery stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Root {
-    /// A value: an aggregate without GROUP BY at its top is completed where nothing is found.
+    /// A value: an aggregate without GROUP BY at its top is completed where no row is found.
     Value,
     /// Rows.
     Rows,
 }
 
-/// Fails where a subquery names columns of the outer query in a place from where that cannot be pulled up.
+/// Fails if a subquery names columns of the outer query in a place from which they cannot be pulled up.
 pub(super) fn check_reach(plan: &LogicalPlan, root: Root, outer: &DFSchema) -> Result<()> {
     if plan.all_out_ref_exprs().is_empty() {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn check_reach(plan: &LogicalPlan, root: Root, outer: &DFSchema) -> R
 
 /// Fails if a subquery that stands for a value may give more than one row for a row of the outer query.
 pub(super) fn check_is_value(plan: &LogicalPlan) -> Result<()> {
-    // Of ranks the operators know how many rows there can be.
+    // For ranks, the operators know how many rows there can be.
     let is_ranked = plan.exists(|node| Ok(matches!(node, LogicalPlan::Window(_))))?;
     let is_correlated = !plan.all_out_ref_exprs().is_empty();
     if plan.max_rows().is_some_and(|rows| rows <= 1) || is_ranked && !is_correlated {
@@ -42,7 +42,7 @@ pub(super) fn check_is_value(plan: &LogicalPlan) -> Result<()> {
         inner = inner.inputs()[0];
     }
     if let (LogicalPlan::Aggregate(aggregate), true) = (inner, is_correlated) {
-        // A key that is equal to something of the outer query has one value for it.
+        // A key that is equal to an expression of the outer query has one value for it.
         let mut equal: Vec<&Expr> = Vec::new();
         aggregate.input.apply(|node| {
             if let LogicalPlan::Filter(filter) = node {
@@ -71,14 +71,14 @@ pub(super) fn check_is_value(plan: &LogicalPlan) -> Result<()> {
     Err(RelationalError { place, ..error }.hint(hint).boxed())
 }
 
-/// What stands between a node and the top of its subquery.
+/// The steps between a node and the top of its subquery.
 #[derive(Clone, Copy, Default)]
 struct Way {
-    /// What the subquery stands for, as long as nothing but names stands above.
+    /// What the subquery stands for, as long as only names are above.
     root: Option<Root>,
-    /// Over what nothing may be pulled.
+    /// The step above over which no condition may be pulled.
     barrier: Option<&'static str>,
-    /// Whether an aggregate is above, over which only equalities may be pulled.
+    /// Whether an aggregate is above. Over it, only equalities may be pulled.
     is_grouped: bool,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Reach<'a> {
         plan.inputs().into_iter().try_for_each(|input| self.walk(input, way))
     }
 
-    /// A condition of WHERE or HAVING that names columns of the outer query.
+    /// Checks a condition of WHERE or HAVING that names columns of the outer query.
     fn conjunct(&self, conjunct: &'a Expr, way: Way) -> Result<()> {
         let mut names: Vec<&Column> = Vec::new();
         conjunct.apply(|node| {
@@ -214,7 +214,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The column of the subquery that a condition says is equal to something of the outer query alone.
+/// The column of the subquery that a condition equates with an expression of the outer query alone.
 pub(super) fn equal_to_outer(conjunct: &Expr) -> Option<&Expr> {
     fn column(one: &Expr) -> Option<&Expr> {
         match one {
@@ -228,7 +228,7 @@ pub(super) fn equal_to_outer(conjunct: &Expr) -> Option<&Expr> {
     column(left).filter(|_| is_outer(right)).or_else(|| column(right).filter(|_| is_outer(left)))
 }
 
-/// Where the first column of an expression stands, if that is known.
+/// The place of the first column of an expression, if known.
 fn place_of(expression: &Expr) -> Option<(u64, u64)> {
     let mut place = None;
     let found = expression.apply(|node| {
