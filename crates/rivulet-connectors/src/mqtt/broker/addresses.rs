@@ -1,7 +1,7 @@
-//! Who holds how much: sessions and subscriptions by the address their clients come from.
+//! Sessions and subscriptions by the address of their clients.
 //!
-//! What must hold: who opens many sessions pushes out its own. The session of another address goes only where that
-//! address has more than the one that asks.
+//! What must hold: an address that opens many sessions displaces its own. A session of another address is displaced
+//! only if that address has more sessions than the one that needs room.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,7 +13,7 @@ use super::core::SessionKey;
 use super::memory::{Memory, Share};
 use super::slab::Slab;
 
-/// The number of an address. Used again when no session is left that came from it.
+/// The number of an address. It is reused when the address has no session any more.
 pub(super) type AddressKey = u32;
 
 /// What the clients of one address hold.
@@ -22,11 +22,11 @@ pub(super) struct Address {
     pub(super) share: Arc<Share>,
     pub(super) sessions: usize,
     pub(super) subscriptions: usize,
-    /// Sessions without a connection, by when they lost it.
+    /// Sessions without a connection, in the order in which they lost it.
     away: BTreeMap<u64, SessionKey>,
 }
 
-/// All addresses that sessions came from.
+/// All addresses of sessions.
 pub(super) struct Addresses {
     rows: Slab<Address>,
     by_address: HashMap<IpAddr, AddressKey, foldhash::fast::RandomState>,
@@ -66,17 +66,17 @@ impl Addresses {
         self.rows.get_mut(key).expect("an address is there for as long as sessions have come from it")
     }
 
-    /// The address of a number.
+    /// The address with a number.
     pub(super) fn address(&self, key: AddressKey) -> IpAddr {
         self.rows.get(key).expect("an address is there for as long as sessions have come from it").address
     }
 
-    /// What is known of an address.
+    /// The row of an address, if it has sessions.
     pub(super) fn of(&self, address: IpAddr) -> Option<&Address> {
         self.by_address.get(&network(address)).and_then(|&key| self.rows.get(key))
     }
 
-    /// A session has lost its connection. Returns the number under which it waits.
+    /// Notes that a session has lost its connection. Returns the number under which it waits.
     pub(super) fn wait(&mut self, key: AddressKey, session: SessionKey) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -84,13 +84,13 @@ impl Addresses {
         number
     }
 
-    /// A session has a connection again, or ends.
+    /// Notes that a session has a connection again, or ends.
     pub(super) fn wait_no_more(&mut self, key: AddressKey, number: u64) {
         self.get_mut(key).away.remove(&number);
     }
 
-    /// The session that makes room for one more of `address`: of those without a connection the oldest of the same
-    /// address; if there is none, the oldest of the address with the most sessions, if it has more.
+    /// The session that gives way to a new one of `address`: the oldest session without a connection of the same
+    /// address. If there is none, the oldest one of the address with the most sessions, if that has more.
     pub(super) fn to_evict(&self, address: IpAddr) -> Option<SessionKey> {
         let own = self.of(address);
         if let Some((_, &session)) = own.and_then(|own| own.away.first_key_value()) {
@@ -105,7 +105,7 @@ impl Addresses {
     }
 }
 
-/// What counts as one address: of version 6 the network, for a client has all addresses of it.
+/// What counts as one address: in version 6 the network, for a client can use all addresses of it.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(addresses.to_evict(few), Some(1));
         assert_eq!(addresses.to_evict(many), Some(2));
         assert_eq!(addresses.to_evict(none), Some(2));
-        // Of its three sessions none waits: it has as many as any.
+        // None of its three sessions is without a connection: it has as many sessions as any.
         let connected = address("10.0.0.4");
         for _ in 0..3 {
             addresses.enter(connected, &memory);

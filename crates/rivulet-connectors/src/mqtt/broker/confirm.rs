@@ -1,8 +1,8 @@
 //! Answers to a client that wait until the journal has on disk what they promise.
 //!
-//! A PUBACK waits where a session that outlives its connection, or the retained messages, hold the message; a SUBACK
-//! where such a session subscribes. PUBACKs keep their order, so what is counted is their number: of those that must
-//! wait it is known for which position. Without a journal nothing waits.
+//! A PUBACK waits if a session that outlives its connection, or the retained messages, hold the message; a SUBACK waits
+//! if such a session subscribes. PUBACKs keep their order, so they are known by their count: each that must wait is
+//! stored with its number and its position. Without a journal nothing waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::journal::Journal;
 use super::outbox::Outbox;
 
-/// The most bytes of answers that wait; then the client is not read any more.
+/// The most bytes of answers that may wait; beyond this the client is not read any more.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
 /// The answers to one client on their way to its outbox.
@@ -22,20 +22,20 @@ pub(super) struct Answers {
     outbox: Arc<Outbox>,
     journal: Option<Arc<dyn Journal>>,
     state: Mutex<State>,
-    /// Told when something begins to wait.
+    /// Notified when something begins to wait.
     filled: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// PUBACKs that are expected since the connection began, and those that went out.
+    /// The number of PUBACKs expected since the connection began, and of those sent.
     expected: u64,
     passed: u64,
-    /// Of PUBACKs that must wait: the how many-th it is, and for which position.
+    /// PUBACKs that must wait: the number of each and the position that it waits for.
     marks: VecDeque<(u64, LogPosition)>,
-    /// PUBACKs that came and did not go out.
+    /// PUBACKs that were handed over and not sent yet.
     held: Vec<u8>,
-    /// Other answers, and what they wait for.
+    /// Other answers, each with the position that it waits for.
     answers: VecDeque<(LogPosition, Vec<u8>)>,
     answer_bytes: usize,
 }
@@ -45,7 +45,7 @@ impl Answers {
         Self { outbox, journal, state: Mutex::default(), filled: Notify::new() }
     }
 
-    /// The next PUBACK must wait until the journal has come to `saved_at`; 0 if it need not.
+    /// Expects the next PUBACK, which must wait until the journal is durable up to `saved_at`; 0 if it need not wait.
     pub(super) fn expect(&self, saved_at: LogPosition) {
         if self.journal.is_some() {
             let mut state = self.state.lock();
@@ -57,7 +57,7 @@ impl Answers {
         }
     }
 
-    /// Sends PUBACKs, which come in their order, and takes them off `acknowledgements`.
+    /// Sends PUBACKs, which come in their order, and empties `acknowledgements`.
     pub(super) fn acknowledge(&self, acknowledgements: &mut Vec<u8>) {
         if acknowledgements.is_empty() {
             return;
@@ -70,7 +70,7 @@ impl Answers {
         }
     }
 
-    /// Sends another answer when the journal has come to `saved_at`.
+    /// Sends another answer when the journal is durable up to `saved_at`.
     pub(super) fn answer(&self, saved_at: LogPosition, write: impl FnOnce(&mut Vec<u8>)) {
         match &self.journal {
             Some(journal) if saved_at > journal.durable() => {
@@ -85,7 +85,7 @@ impl Answers {
         }
     }
 
-    /// Whether so much waits that nothing more should be read.
+    /// Whether so many answers wait that the client should not be read any more.
     pub(super) fn is_full(&self) -> bool {
         self.journal.is_some() && {
             let state = self.state.lock();
@@ -93,12 +93,12 @@ impl Answers {
         }
     }
 
-    /// Sends what waits as the journal grows, for as long as it is polled.
+    /// Sends waiting answers as the journal becomes durable, for as long as it is polled.
     pub(super) async fn serve(&self) {
         let Some(journal) = &self.journal else { return std::future::pending().await };
         loop {
             let mut committed = std::pin::pin!(journal.committed().notified());
-            // Before looking: what is committed from here on is not missed.
+            // Enabled before looking, so that no commit from here on is missed.
             committed.as_mut().enable();
             let is_waiting = self.state.lock().release(journal.durable(), &self.outbox);
             match is_waiting {
@@ -110,7 +110,7 @@ impl Answers {
 }
 
 impl State {
-    /// Sends what need not wait any more; returns whether anything still waits.
+    /// Sends the answers that need not wait any more. Returns whether any still waits.
     fn release(&mut self, durable: LogPosition, outbox: &Outbox) -> bool {
         let mut end = 0;
         while let Some(&length) = self.held.get(end + 1) {
@@ -122,7 +122,7 @@ impl State {
                 self.marks.pop_front();
             }
             self.passed = number;
-            // With a reason code at most, its length is one byte.
+            // A PUBACK has a reason code at most, so its length is one byte.
             end += 2 + usize::from(length);
         }
         if end > 0 {
@@ -162,7 +162,7 @@ mod tests {
         for saved_at in [0, 5, 0, 7] {
             answers.expect(saved_at);
         }
-        // The second comes later than it is expected, as when it waits for the log of events.
+        // The second comes later than expected, as when it waits for the log of events.
         answers.acknowledge(&mut puback(1, 0));
         assert_eq!(sent(&outbox), puback(1, 0));
         journal.set_durable(6);

@@ -23,16 +23,17 @@ use super::rights::{NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 use super::turn::{ClientTurn, End};
 
-/// How long the last bytes to a client may take, and what it has sent if another connection needs its place.
+/// The time limit for writing the last bytes to a client. It also limits delivering the client's last messages if
+/// another connection needs its place.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 
-/// How much is read of what a client sends that is thrown out.
+/// The number of bytes read and ignored of a client that is disconnected.
 const PASSED_OVER_MAX: usize = 8 << 20;
 
 /// The memory a writer keeps between bursts.
 const WRITE_BYTES_KEPT: usize = 64 << 10;
 
-/// Serves a client until it goes, or has to.
+/// Serves a client until it disconnects or is disconnected.
 pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
@@ -47,7 +48,7 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
             if counts {
                 shared.core.lock().counters.protocol_errors += 1;
             }
-            // Whether the client learns why is up to it.
+            // The client may or may not read the reason; nothing depends on it.
             let _ = tokio::time::timeout(LAST_WRITE_MAX, async {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await
@@ -89,7 +90,7 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
         _ => Goodbye { is_graceful: false, expiry_s: None },
     };
     {
-        // Not while waiting for anything: the lock is released at the end of the block.
+        // Nothing is awaited here: the lock is released at the end of the block.
         let mut core = shared.core.lock();
         if let Some(End::Close(close)) = &end {
             shared.note_close(&mut core, &login.client_id, close);
@@ -117,8 +118,8 @@ pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRe
     }
 }
 
-/// Reads on without keeping anything until the client has closed its side, too. Were the connection closed before what
-/// the client sends was read, its system could throw away what it was told.
+/// Reads and ignores bytes until the client has closed its side too. If the connection were closed before everything
+/// was read, the client's system could discard what it was told.
 async fn pass_over(mut socket: impl AsyncRead + Unpin) {
     let (mut bytes, mut passed) = (vec![0; 4 << 10], 0);
     while let Ok(count @ 1..) = socket.read(&mut bytes).await {
@@ -129,7 +130,7 @@ async fn pass_over(mut socket: impl AsyncRead + Unpin) {
     }
 }
 
-/// A client that is not let in.
+/// The refusal of a client.
 struct Refusal {
     answer: Vec<u8>,
     /// Whether it broke the protocol.
@@ -143,8 +144,8 @@ async fn read_login(
     buffer: &mut ReadBuffer,
 ) -> Result<(Login, Rights), Refusal> {
     loop {
-        // Nobody is answered who does not begin with a CONNECT: it may be no MQTT at all, and what looks like the
-        // length of a packet may never come.
+        // A peer that does not begin with a CONNECT gets no answer: it may not speak MQTT at all, and the bytes that
+        // look like a packet's length may announce a packet that never comes.
         let refusal = || Refusal { answer: Vec::new(), counts: true };
         if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
             return Err(refusal());
@@ -183,7 +184,7 @@ async fn read_login(
     }
 }
 
-/// Checks who a client is, and returns what it may do.
+/// Checks the identity of a client, and returns its rights.
 async fn admit(shared: &Shared, login: &Login) -> Result<Rights, NotAdmitted> {
     if !allows(&shared.users.read(), login.user.as_deref(), login.password.as_deref()) {
         return Err(NotAdmitted);
@@ -194,13 +195,13 @@ async fn admit(shared: &Shared, login: &Login) -> Result<Rights, NotAdmitted> {
         Some(authorizer) => {
             let (authorizer, user, password) = (authorizer.clone(), login.user.clone(), login.password.clone());
             let admitted = tokio::task::spawn_blocking(move || authorizer.admit(user.as_deref(), password.as_deref()));
-            // A defect of the authorizer lets nobody in.
+            // If the authorizer panics, the client is refused.
             admitted.await.unwrap_or(Err(NotAdmitted))
         }
     }
 }
 
-/// Begins a session; returns it, whether it was there before, and what is to be sent to it.
+/// Begins a session. Returns it, whether it existed before, and its outbox.
 fn begin(shared: &Shared, login: &Login, address: IpAddr) -> Option<(SessionKey, bool, Arc<Outbox>)> {
     let mut is_present = false;
     let mut core = shared.core.lock();
@@ -226,7 +227,7 @@ struct Reader<'a> {
     outbox: &'a Arc<Outbox>,
     answers: &'a Answers,
     intake: Intake<'a>,
-    /// How long the client has asked its session to be kept, in seconds.
+    /// How long the client has asked to keep its session, in seconds.
     expiry_s: u32,
     silence_max: Option<Duration>,
     rights: Rights,
@@ -284,7 +285,7 @@ impl<'a> Reader<'a> {
                 Ok(Step::NeedsMore) => {}
                 Err(end) => return end,
                 Ok(Step::Full) => {
-                    // Nothing is read meanwhile, and TCP tells the client.
+                    // Nothing is read meanwhile, so TCP slows the client down.
                     self.wait_for_room().await;
                     continue;
                 }
@@ -318,9 +319,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The connection is closed from this side while its last messages may wait for room: they count all the same.
-    /// There is less time for that where another connection needs the place. What cannot be delivered, and is not sent
-    /// again by its client, counts as dropped.
+    /// Delivers the last messages of a connection that is closed from this side; they may wait for room. If another
+    /// connection needs the place, there is less time for that. Messages that cannot be delivered, and that the client
+    /// does not send again, count as dropped.
     async fn drain(&mut self, seat: &Seat) {
         let limit = async {
             tokio::select! {
@@ -332,7 +333,7 @@ impl<'a> Reader<'a> {
             }
         };
         tokio::select! {
-            // Even in a hurry what has room is delivered.
+            // Even in a hurry, messages for which there is room are delivered.
             biased;
             () = self.process_rest() => {}
             () = limit => {}
@@ -354,15 +355,15 @@ impl<'a> Reader<'a> {
         self.intake.waited();
     }
 
-    /// Processes whole packets until there is none left, one has to wait, or the connection is over.
+    /// Processes whole packets until none is left, one has to wait, or the connection is over.
     fn process(&mut self) -> Result<Step, End> {
         if self.answers.is_full() {
             return Ok(Step::Full);
         }
         let mut core = self.shared.core.lock();
         core.begin_turn();
-        // Another connection may have taken the session over. Messages that were read count all the same, but they say
-        // nothing about the session.
+        // Another connection may have taken the session over. Messages that were read still count, but the other
+        // packets no longer affect the session.
         let is_owner = core.owns(self.key, self.outbox);
         let mut turn = ClientTurn {
             core,
@@ -380,7 +381,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Acknowledges what the log has on disk, for as long as it is polled.
+/// Acknowledges the messages that the log has on disk, for as long as it is polled.
 async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>, answers: &Answers) {
     match (dedup_window, shared.router.log()) {
         (Some(dedup_window), Some(log)) => dedup_window.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
@@ -388,13 +389,13 @@ async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>, answer
     }
 }
 
-/// Writes what comes into the outbox, until it is closed or the connection is gone.
+/// Writes the content of the outbox, until it is closed or the connection is lost.
 async fn write(shared: &Shared, key: SessionKey, outbox: &Arc<Outbox>, mut socket: impl AsyncWrite + Unpin) {
     if write_until_closed(shared, key, outbox, &mut socket).await.is_ok() {
         return;
     }
-    // The client takes nothing any more, but what it has sent may still be on its way: the reader decides when it is
-    // over.
+    // If the client accepts nothing any more, its own packets may still be on their way: the reader decides when the
+    // connection is over.
     let mut bytes = Vec::new();
     while !outbox.take(&mut bytes) {
         bytes.clear();
@@ -428,7 +429,7 @@ async fn write_until_closed(
         {
             let mut writing = std::pin::pin!(async {
                 socket.write_all(&bytes).await?;
-                // Over TLS, bytes may still be held back.
+                // TLS may still hold bytes back.
                 socket.flush().await
             });
             tokio::select! {

@@ -1,5 +1,5 @@
-//! The broker's state: sessions, subscriptions, retained messages. No socket and no waiting here; all of it is under
-//! one lock, which a connection takes once for everything it has read.
+//! The broker's state: sessions, subscriptions, retained messages. It uses no socket and never waits. One lock protects
+//! all of it; a connection takes the lock once for everything that it has read.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -31,10 +31,10 @@ mod saving;
 pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
 
-/// The number of a session. Used again when the session is gone.
+/// The number of a session. It is reused when the session is gone.
 pub(super) type SessionKey = u32;
 
-/// That a session wants what matches a filter.
+/// A session's subscription to a filter.
 #[derive(Clone, Copy, Debug)]
 struct Subscription {
     session: SessionKey,
@@ -70,10 +70,10 @@ pub(super) struct SubscribeRequest<'a> {
     pub(super) identifier: Option<u32>,
 }
 
-/// What a CONNECT asks for, in either version.
+/// The request of a CONNECT, in either version.
 pub(super) struct ConnectRequest<'a> {
     pub(super) client_id: &'a str,
-    /// Where the client comes from.
+    /// The address of the client.
     pub(super) address: IpAddr,
     pub(super) version: Version,
     pub(super) clean_start: bool,
@@ -86,23 +86,23 @@ pub(super) struct ConnectRequest<'a> {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Goodbye {
-    /// Whether the will is not to be published.
+    /// Whether the will is discarded without being published.
     pub(super) is_graceful: bool,
     /// A new expiry of the session, from a DISCONNECT of version 5.
     pub(super) expiry_s: Option<u32>,
 }
 
-/// The most look-ups in the retained messages for new subscriptions before others have their turn: some hundredths of a
-/// millisecond.
+/// The most look-ups in the retained messages for new subscriptions before other tasks have their turn: some hundredths
+/// of a millisecond.
 const RETAINED_STEPS_MAX: usize = 256;
 
-/// How many sessions go at most to make room in memory for one more.
+/// The most sessions that are ended to free memory for a new one.
 const EVICTIONS_MAX: usize = 16;
 
 /// The most wills that wait to be published.
 const WILLS_MAX: usize = 10_000;
 
-/// Their most bytes. A single will always finds a place.
+/// The most bytes of these wills. A single will always has room.
 const WILL_BYTES_MAX: usize = 64 << 20;
 
 /// The reason codes of a SUBACK that are used here.
@@ -113,13 +113,13 @@ pub(super) mod suback {
     pub(crate) const SHARED_NOT_SUPPORTED: u8 = 0x9e;
 }
 
-/// What became of a message.
+/// The result of publishing a message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Published {
-    /// Whether anybody is subscribed.
+    /// Whether the topic has any subscriber.
     pub(super) has_subscribers: bool,
-    /// Up to where the journal must be on disk before the publisher is told that the message is here; 0 if it need not
-    /// be.
+    /// The position that the journal must have on disk before the publisher gets its acknowledgement; 0 if there is
+    /// none.
     pub(super) saved_at: LogPosition,
 }
 
@@ -159,17 +159,17 @@ pub(super) struct Core {
     subscriptions: Slab<Subscription>,
     index: TopicIndex<u32>,
     retained: Retained,
-    /// Wills to be published by whoever publishes for the engine.
+    /// Wills to be published by the task that publishes the engine's results.
     wills: VecDeque<Will>,
     will_bytes: usize,
     pub(super) counters: Counters,
     connections: usize,
     bounds: Bounds,
-    /// The look-ups that are left for new subscriptions before the lock is given back.
+    /// The look-ups that are left for new subscriptions while the lock is held.
     retained_steps: usize,
-    /// What outlives the process, if anything does.
+    /// What writes the journal, if there is one.
     saving: Option<Saving>,
-    /// Memory that is used again: the subscriptions of one message, and its packets.
+    /// Memory that is reused: the subscriptions of one message, and its packets.
     found: Vec<u32>,
     encoded: Encoded,
 }
@@ -196,26 +196,26 @@ impl Core {
         }
     }
 
-    /// Takes over the bounds of other options. What exceeds them stays.
+    /// Takes over the bounds of other options. Existing state beyond them stays.
     pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
         self.memory.set_bounds(options.memory_bytes_max, options.address_share_percent);
         self.retained.set_bounds(options.retained_messages_max, options.retained_bytes_max);
         self.bounds = Bounds::of(options);
     }
 
-    /// Where the memory of a connection from this address is counted.
+    /// The share that counts the memory of a connection from this address.
     pub(super) fn share(&self, address: IpAddr) -> Arc<Share> {
         self.addresses.of(address).map_or_else(|| self.memory.share(), |known| known.share.clone())
     }
 
-    /// Others have had their turn: new subscriptions may look at some more retained messages.
+    /// Begins a new turn, after other tasks have had theirs: new subscriptions may look at some more retained messages.
     pub(super) fn begin_turn(&mut self) {
         self.retained_steps = RETAINED_STEPS_MAX;
         self.look_for_room_to_save();
     }
 
-    /// Begins (or takes up) a session with this connection. `answer` writes the CONNACK, given whether the session was
-    /// there and how long it outlives the connection; it goes out before anything else.
+    /// Begins or resumes a session with this connection. `answer` writes the CONNACK, given whether the session existed
+    /// and how long it outlives the connection; the CONNACK is sent before anything else.
     ///
     /// `None` if there is no room for one more session.
     pub(super) fn connect(
@@ -275,7 +275,8 @@ impl Core {
         Some(key)
     }
 
-    /// A connection has ended. Returns whether the session was still its own: it may have been taken over.
+    /// Handles the end of a connection. Returns whether the session still belonged to it: another connection may have
+    /// taken the session over.
     pub(super) fn disconnected(&mut self, key: SessionKey, outbox: &Arc<Outbox>, goodbye: Goodbye) -> bool {
         if !self.owns(key, outbox) {
             return false;
@@ -286,7 +287,7 @@ impl Core {
         true
     }
 
-    /// What happens to a session and its will when its connection is gone.
+    /// Ends or keeps a session, and handles its will, after its connection has ended.
     fn leave(&mut self, key: SessionKey, goodbye: Goodbye, now: Instant) {
         self.connections -= 1;
         let Some(session) = self.sessions.get_mut(key) else { return };
@@ -313,7 +314,7 @@ impl Core {
         }
     }
 
-    /// The client of a session is back, maybe from another address.
+    /// Notes that the client of a session is back, maybe from another address.
     fn come_back(&mut self, key: SessionKey, address: IpAddr) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let old = session.address;
@@ -343,7 +344,7 @@ impl Core {
         }
         self.addresses.get_mut(session.address).subscriptions -= session.subscriptions.len();
         self.addresses.leave(session.address);
-        // The session's end is the latest a will waits for.
+        // A will waits until the session's end at the latest.
         if let Some((_, will)) = session.due_will.take() {
             self.push_will(will);
         }
@@ -373,15 +374,15 @@ impl Core {
         !self.wills.is_empty()
     }
 
-    /// Whether a session is that of a connection. It is not when another connection has taken it over, or taken its
-    /// number.
+    /// Whether a session belongs to this connection. It does not if another connection has taken over the session, or
+    /// got its number.
     pub(super) fn owns(&self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
         let own = self.sessions.get(key).and_then(|session| session.outbox.as_ref());
         own.is_some_and(|own| Arc::ptr_eq(own, outbox))
     }
 
-    /// Makes sure that there is room for one more session of an address. Sessions without a connection may have to go
-    /// for it; false if that does not suffice.
+    /// Makes room for one more session of an address. Sessions without a connection may be ended for it. Returns false
+    /// if that does not suffice.
     fn makes_room(&mut self, address: IpAddr) -> bool {
         for _ in 0..EVICTIONS_MAX {
             if self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full() {
@@ -394,8 +395,8 @@ impl Core {
         self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session to what its client has a right to. `answer` sends the SUBACK from the reason codes (those
-    /// of version 5) when the journal has come to the position.
+    /// Subscribes a session to filters as far as its client has the right. `answer` sends the SUBACK, given the reason
+    /// codes (those of version 5), when the journal is durable up to the position.
     pub(super) fn subscribe(
         &mut self,
         key: SessionKey,
@@ -440,8 +441,7 @@ impl Core {
         }
     }
 
-    /// Sends retained messages to new subscriptions of a session. Returns whether there are more, for when others have
-    /// had their turn.
+    /// Sends retained messages to new subscriptions of a session. Returns whether more are left for the next turn.
     fn walk(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let (saving, subscriptions, saved_as) = (&mut self.saving, &self.subscriptions, session.saved_as);
@@ -489,8 +489,8 @@ impl Core {
         Ok(Granted { qos, number, is_new: true })
     }
 
-    /// Ends a subscription. Returns the position that the journal must come to before the client is told so; `None`
-    /// if there was no such subscription.
+    /// Ends a subscription. Returns the position that the journal must have on disk before the client gets its answer;
+    /// `None` if there was no such subscription.
     pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> Option<LogPosition> {
         let session = self.sessions.get_mut(key)?;
         let number = session.unsubscribed(filter)?;
@@ -500,9 +500,8 @@ impl Core {
         Some(Self::save_unsubscribed(&mut self.saving, session.saved_as, filter))
     }
 
-    /// Hands a message to its subscribers, and keeps it if it is to be retained. `from` is the session that publishes.
-    ///
-    /// The topic is valid and the properties are checked.
+    /// Delivers a message to its subscribers, and keeps it if it is to be retained. `from` is the session that
+    /// publishes. The topic is valid and the properties are checked.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -516,7 +515,7 @@ impl Core {
         self.fan_out(publish, from, expires_at)
     }
 
-    /// Asks for the memory that [`Core::publish`] will look at first, without waiting for it.
+    /// Prefetches the memory that [`Core::publish`] will look at first.
     #[inline]
     pub(super) fn prefetch(&self, topic: &[u8]) {
         if !self.index.is_empty() {
@@ -567,7 +566,7 @@ impl Core {
         Published { has_subscribers: !self.found.is_empty(), saved_at }
     }
 
-    /// A client has acknowledged a message.
+    /// Handles the acknowledgement of a message by a client.
     pub(super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
         if let Some(session) = self.sessions.get_mut(key) {
             let number = session.acknowledge(packet_id, &mut self.counters);
@@ -575,8 +574,7 @@ impl Core {
         }
     }
 
-    /// There is room in a connection's outbox again. Returns whether it should ask once more when others have had their
-    /// turn.
+    /// Sends more to a connection whose outbox has room again. Returns whether it should ask again in the next turn.
     pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
         self.begin_turn();
         if self.owns(key, outbox)
@@ -588,8 +586,8 @@ impl Core {
         false
     }
 
-    /// Does what time brings: ends sessions, makes wills due, forgets retained messages. To be called every second or
-    /// so.
+    /// Does the work that depends on time: ends sessions, makes wills due, removes expired retained messages. To be
+    /// called about every second.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let (mut ended, mut due) = (Vec::new(), Vec::new());
         for (key, session) in self.sessions.iter_mut() {
@@ -606,7 +604,7 @@ impl Core {
         self.save_rest();
     }
 
-    /// Closes every connection after `farewell`.
+    /// Closes every connection; `farewell` writes its last packet.
     pub(super) fn close_all(&mut self, farewell: impl Fn(Version, &mut Vec<u8>)) {
         for (_, session) in self.sessions.iter_mut() {
             if let Some(outbox) = &session.outbox {
@@ -616,7 +614,7 @@ impl Core {
         }
     }
 
-    /// What the core knows of the statistics.
+    /// The part of the statistics that the core has.
     pub(super) fn stats(&self, seats: SeatCounts) -> BrokerStats {
         BrokerStats {
             connections: self.connections,

@@ -1,4 +1,4 @@
-//! What the broker publishes itself: the engine's results, and the wills of clients that have gone.
+//! Publishes the messages of the broker itself: the engine's results, and the wills of clients that have gone.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,10 +13,11 @@ use super::super::router::{Pending, Received};
 use super::Shared;
 use super::message::{self, Message};
 
-/// How many messages are published before others have their turn.
+/// The number of messages that are published before other tasks have their turn.
 const MESSAGES_BEFORE_YIELD: usize = 512;
 
-/// How many batches may wait until the journal has them on disk, each for itself. Further ones wait with the last.
+/// The number of batches that may each wait on their own until the journal has them on disk. Further ones wait with the
+/// last.
 const LEAVING_MAX: usize = 1024;
 
 /// Publishes until the broker is dropped.
@@ -32,7 +33,7 @@ pub(super) async fn publish_results(shared: &Shared) {
         results.report_durable();
         let will = shared.core.lock().take_will();
         if let Some(will) = will {
-            // It begins to become worthless now.
+            // The will's expiry time begins now.
             let expires_at = message::expires_at(will.message_expiry_s);
             results.publish(Source::Will(&will.message, expires_at)).await;
         } else if let Some((first, batch)) = shared.outbound.take() {
@@ -47,8 +48,8 @@ pub(super) async fn publish_results(shared: &Shared) {
     }
 }
 
-/// What is left of the batch that is being published. Should publishing it panic, the rest is off the queue, and
-/// counted; nobody waits for it to leave, for it never will.
+/// The remaining messages of the batch that is being published. If publishing panics, they are removed from the queue
+/// and counted as lost, and count as left, so that nothing waits for them.
 struct Unsent<'a> {
     shared: &'a Shared,
     messages: usize,
@@ -78,7 +79,7 @@ impl Drop for Unsent<'_> {
 /// Messages to be published.
 #[derive(Clone, Copy)]
 enum Source<'m> {
-    /// With when it becomes worthless.
+    /// With the moment when it expires.
     Will(&'m Message, Option<Instant>),
     Batch(&'m PublishBatch),
 }
@@ -93,13 +94,13 @@ impl<'m> Source<'m> {
 
     fn topic(self, index: usize) -> Option<&'m [u8]> {
         match self {
-            // There is one, and it is not looked at ahead.
+            // There is only one message, so nothing is prefetched.
             Self::Will(..) => None,
             Self::Batch(batch) => batch.topic(index),
         }
     }
 
-    /// A message, its identity, when it expires, and what it counted for in the queue of results.
+    /// A message, its identity, the moment when it expires, and the bytes that it counted for in the queue of results.
     fn get(self, index: usize) -> Option<(Publish<'m>, &'m str, Option<Instant>, Option<usize>)> {
         match self {
             Self::Will(will, expires_at) => Some((will.publish(), "", expires_at, None)),
@@ -124,15 +125,15 @@ struct Results<'a> {
     shared: &'a Shared,
     unsent: Unsent<'a>,
     under_way: UnderWay,
-    /// Up to where the journal must be on disk before what was published has left.
+    /// The position that the journal must have on disk before the published messages count as left.
     saved_at: LogPosition,
-    /// The ends of batches that have not left, and what they wait for.
+    /// The ends of batches that have not left, each with the position it waits for.
     leaving: VecDeque<(u64, LogPosition)>,
 }
 
 impl Results<'_> {
-    /// All before the message with the number `end` is published: it has left when those sessions that outlive the
-    /// process have it on disk.
+    /// Notes that all messages before the number `end` are published. They have left when the journal has them on disk
+    /// for the sessions that outlive the process.
     fn leave(&mut self, end: u64) {
         let is_full = self.leaving.len() >= LEAVING_MAX;
         match self.leaving.back_mut() {
@@ -142,7 +143,7 @@ impl Results<'_> {
         self.report_durable();
     }
 
-    /// Says of what is on disk that it has left.
+    /// Reports the batches as left that the journal has on disk.
     fn report_durable(&mut self) {
         let durable = self.shared.journal.get().map_or(LogPosition::MAX, |journal| journal.durable());
         while let Some((end, _)) = self.leaving.pop_front_if(|(_, saved_at)| *saved_at <= durable) {
@@ -165,7 +166,7 @@ impl Results<'_> {
     async fn wait_until_committed(&mut self) {
         let Some(journal) = self.shared.journal.get() else { return };
         let mut committed = std::pin::pin!(journal.committed().notified());
-        // Before looking: what is committed from here on is not missed.
+        // Enabled before looking, so that no commit from here on is missed.
         committed.as_mut().enable();
         let before = self.leaving.len();
         self.report_durable();
@@ -181,7 +182,7 @@ impl Results<'_> {
             let (published, is_full) = self.publish_some(source, next..source.len().min(next + MESSAGES_BEFORE_YIELD));
             next += published;
             if is_full {
-                // What feeds another query waits for its inbox; what comes behind waits too, and has_room() says so.
+                // A result for another query waits for its inbox. Later results wait too, and `has_room()` reports it.
                 tokio::time::sleep(self.under_way.next_wait()).await;
             } else {
                 tokio::task::yield_now().await;
@@ -189,7 +190,8 @@ impl Results<'_> {
         }
     }
 
-    /// Publishes messages until an inbox is full. Returns how many were published, and whether one is.
+    /// Publishes messages until an inbox is full. Returns the number of published messages, and whether an inbox is
+    /// full.
     fn publish_some(&mut self, source: Source<'_>, range: Range<usize>) -> (usize, bool) {
         let shared = self.shared;
         let arrival_us = shared.clock.now_us();
@@ -211,8 +213,8 @@ impl Results<'_> {
                 is_full = true;
                 break;
             }
-            // One that the log has from before a crash still goes to who is subscribed, for the crash may have come
-            // before that.
+            // A result that the log has from before a crash still goes to the subscribers: the crash may have come
+            // before they got it.
             routing.of_result(id);
             let Publish { topic, payload, .. } = publish;
             let message = Received { arrival_us, topic, payload, ..Received::default() };

@@ -1,15 +1,16 @@
-//! What outlives the process: sessions, what waits for them, and retained messages, as a sequence of changes.
+//! The state that outlives the process: sessions, the messages that wait for them, and retained messages, as a sequence
+//! of changes.
 //!
-//! Each change is a record. A [`Record::Session`] says all of a session and takes the place of what was known of it,
-//! so records before it are not needed any more once everything that is kept was written again. A message is written
-//! once, with all the sessions that it waits for.
+//! Each change is a record. A [`Record::Session`] describes a whole session and replaces everything known of it. So
+//! earlier records are not needed any more once all that is kept was written again. A message is written once, with all
+//! the sessions that it waits for.
 //!
 //! ```text
 //! record   kind 1 | fields
 //! ```
 //!
-//! Numbers are little-endian; texts and lists have their length in front, 4 bytes. What must hold: any bytes whatever
-//! can be read here.
+//! Numbers are little-endian; texts and lists have their length in front, 4 bytes. What must hold: decoding is safe for
+//! any bytes.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -20,45 +21,46 @@ use tokio::sync::Notify;
 use super::super::codec::Qos;
 use super::message::Manner;
 
-/// Whether a journal takes a record.
+/// Whether a journal has room for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// It does.
+    /// It has room.
     Free,
-    /// It will when the disk has caught up.
+    /// It will have room when the disk has caught up.
     Wait,
-    /// It will when somebody has mended the disk.
+    /// It will have room when an operator has repaired the disk.
     Broken,
 }
 
-/// A log that keeps what the broker must not forget. Its records survive a crash once they are durable.
+/// A log of the state that the broker must not forget. Its records survive a crash once they are durable.
 pub trait Journal: Send + Sync {
-    /// Appends a record, and says where it stands; `None` if there is no room. One that `may_exceed` the bound of the
-    /// disk makes room for others, later.
+    /// Appends a record and returns its position; `None` if there is no room. A record that `may_exceed` the bound of
+    /// the disk makes room for others, later.
     fn append(&self, record: &[u8], may_exceed: bool) -> Option<LogPosition>;
 
-    /// Whether a record of some megabytes would be taken now.
+    /// Whether a record of some megabytes would be accepted now.
     fn room(&self) -> Room;
 
-    /// Whether a record that may exceed the bound of the disk would be taken now.
+    /// Whether a record that may exceed the bound of the disk would be accepted now.
     fn can_rewrite(&self) -> bool;
 
     /// The position of the next record.
     fn next(&self) -> LogPosition;
 
-    /// The highest position that is on disk, with all before it.
+    /// The highest position that is on disk, together with all positions before it.
     fn durable(&self) -> LogPosition;
 
-    /// Told each time [`Journal::durable`] has grown.
+    /// Notified each time [`Journal::durable`] has grown.
     fn committed(&self) -> &Notify;
 
     /// Bytes on disk.
     fn disk_bytes(&self) -> u64;
 
-    /// The bound of the bytes on disk: from there on only records that may exceed it are taken.
+    /// The bound of the bytes on disk: beyond it only records that may exceed it are accepted.
     fn bytes_max(&self) -> u64;
 
-    /// Records before this position are not needed any more. Returns whether they are gone: somebody may read them yet.
+    /// Says that records before this position are not needed any more. Returns whether they are gone: a reader may
+    /// still hold them.
     fn forget_before(&self, position: LogPosition) -> bool;
 
     /// Reads all records, in order.
@@ -68,13 +70,13 @@ pub trait Journal: Send + Sync {
     fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String>;
 }
 
-/// A session in the journal. Never used again.
+/// The number of a session in the journal. It is never reused.
 pub(super) type SessionNumber = u64;
 
-/// A message in the journal. Never used again.
+/// The number of a message in the journal. It is never reused.
 pub(super) type MessageNumber = u64;
 
-/// What a session is subscribed to, and how.
+/// A subscription of a session, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subscribed<'b> {
     pub(super) filter: &'b str,
@@ -82,21 +84,22 @@ pub(super) struct Subscribed<'b> {
     pub(super) no_local: bool,
     pub(super) retain_as_published: bool,
     pub(super) identifier: Option<u32>,
-    /// Whether retained messages are on their way that were there when it was made.
+    /// Whether retained messages that existed when it was made are still on their way.
     pub(super) wants_retained: bool,
 }
 
-/// How long a session lasts, and where its client is.
+/// How long a session lasts, and the address of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lasting {
     pub(super) expiry_s: u32,
-    /// Since when it has no connection, microseconds since the epoch; 0 while it has one.
+    /// Since when it has had no connection, microseconds since the epoch; 0 while it has one.
     pub(super) away_since_us: i64,
     pub(super) address: IpAddr,
 }
 
 impl Lasting {
-    /// How much longer the session is kept, at most so many seconds without a connection; zero if its time is over.
+    /// How much longer the session is kept without a connection, where `expiry_s_max` limits the whole time; zero if
+    /// its time is over.
     pub(super) fn left(&self, expiry_s_max: u32, now_us: i64) -> Duration {
         let away_us = if self.away_since_us == 0 { 0 } else { now_us.saturating_sub(self.away_since_us) };
         let away = Duration::from_micros(away_us.try_into().unwrap_or(0));
@@ -104,7 +107,7 @@ impl Lasting {
     }
 }
 
-/// A message with all that is known of it but its sessions.
+/// A message with everything known of it except its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Body<'b> {
     pub(super) number: MessageNumber,
@@ -112,7 +115,7 @@ pub(super) struct Body<'b> {
     pub(super) is_retained: bool,
     pub(super) qos: Qos,
     pub(super) retain: bool,
-    /// When it becomes worthless, microseconds since the epoch; 0 for never.
+    /// When it expires, microseconds since the epoch; 0 for never.
     pub(super) expires_at_us: i64,
     pub(super) topic: &'b [u8],
     pub(super) payload: &'b [u8],
@@ -122,7 +125,7 @@ pub(super) struct Body<'b> {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record<'b> {
-    /// A session as it is, in place of what was known of it. The messages wait in this order.
+    /// The whole state of a session, which replaces everything known of it. The messages wait in this order.
     Session {
         session: SessionNumber,
         client_id: &'b str,
@@ -138,9 +141,9 @@ pub(super) enum Record<'b> {
     Subscribed { session: SessionNumber, subscribed: Subscribed<'b> },
     /// A session has ended a subscription.
     Unsubscribed { session: SessionNumber, filter: &'b str },
-    /// A message waits for these sessions, behind what waits for them already.
+    /// A message waits for these sessions, behind the messages that wait for them already.
     Message { body: Body<'b>, waits_for: Vec<(SessionNumber, Manner)> },
-    /// A message that is known waits for one more session, behind what waits for it already.
+    /// A known message waits for one more session, behind the messages that wait for it already.
     Waits { session: SessionNumber, message: MessageNumber, manner: Manner },
     /// Messages that were acknowledged.
     Acknowledged { messages: Vec<(SessionNumber, MessageNumber)> },
@@ -206,7 +209,7 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// The record that these bytes are, all of them.
+    /// Decodes a record from all of these bytes.
     pub(super) fn decode(bytes: &'b [u8]) -> Option<Self> {
         let mut rest = bytes;
         let rest = &mut rest;
@@ -326,7 +329,7 @@ fn take_str<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
 
 fn take_list<'b, T>(bytes: &mut &'b [u8], each: impl Fn(&mut &'b [u8]) -> Option<T>) -> Option<Vec<T>> {
     let length = u32::from_le_bytes(take(bytes)?);
-    // Memory grows with what is there, not with what the length says.
+    // Memory grows with the elements that are present, not with the stated length.
     (0..length).map(|_| each(bytes)).collect()
 }
 
@@ -388,7 +391,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A journal of which any part can be taken for what is on disk.
+    /// A journal whose durable part a test can choose.
     #[derive(Default)]
     pub(in super::super) struct MemoryJournal {
         records: Mutex<Vec<(LogPosition, Vec<u8>)>>,
@@ -410,7 +413,7 @@ pub(super) mod tests {
             self.bytes_max.store(bytes_max, Ordering::SeqCst);
         }
 
-        /// Makes it keep what may be forgotten, as a backup does.
+        /// Makes it keep records that may be forgotten, as a backup does.
         pub(in super::super) fn set_held(&self, is_held: bool) {
             self.is_held.store(is_held, Ordering::SeqCst);
         }
@@ -424,7 +427,7 @@ pub(super) mod tests {
             self.bytes_max() < u64::MAX && self.disk_bytes() >= self.bytes_max()
         }
 
-        /// What a crash leaves of it: the records up to this position.
+        /// The journal after a crash: the records up to this position.
         pub(in super::super) fn crashed_at(&self, position: LogPosition) -> Self {
             let mut records = self.records.lock().clone();
             records.retain(|(at, _)| *at <= position);

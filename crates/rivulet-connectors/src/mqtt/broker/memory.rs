@@ -1,11 +1,11 @@
-//! The memory that clients hold: in total, and for each address that they come from.
+//! The memory that clients hold: in total, and for each of their addresses.
 //!
 //! The total counts a message once, however many sessions it waits for; an address counts it for each of its sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all clients and the retained messages hold, in bytes, and how much that may be.
+/// The bytes that all clients and the retained messages hold, and their bound.
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes: AtomicUsize,
@@ -43,13 +43,13 @@ impl Memory {
         self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Nothing is held yet by the clients of an address.
+    /// The share of one address, whose clients hold nothing yet.
     pub(super) fn share(self: &Arc<Self>) -> Arc<Share> {
         Arc::new(Share { memory: self.clone(), bytes: AtomicUsize::new(0) })
     }
 }
 
-/// What one address may have of a bound: a part in percent, and at least one.
+/// The part of a bound that one address may have: `percent` of it, and at least one.
 pub(super) fn share_of(bound: usize, percent: usize) -> usize {
     (bound / 100).saturating_mul(percent).saturating_add(bound % 100 * percent / 100).max(1)
 }
@@ -62,7 +62,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Counts bytes for the address that the total has already.
+    /// Counts bytes for the address only, because the total has them already.
     pub(super) fn hold(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Share {
         self.memory.subtract(bytes);
     }
 
-    /// Whether the clients of this address may hold nothing more.
+    /// Whether the clients of this address may hold no more.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.memory.is_full() || self.bytes.load(Ordering::Relaxed) > self.memory.share_max.load(Ordering::Relaxed)

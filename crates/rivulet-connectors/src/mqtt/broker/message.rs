@@ -9,22 +9,22 @@ use super::super::codec::{Publish, Qos, Version};
 use super::super::properties;
 use super::memory::Memory;
 
-/// A message that is kept: retained, queued for a session, or sent and not acknowledged.
+/// A message that is kept: retained, queued for a session, or sent and not acknowledged yet.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) topic: Box<[u8]>,
     pub(super) payload: Box<[u8]>,
-    /// Properties of version 5, checked, as they came.
+    /// Properties of version 5, checked, as they were received.
     pub(super) properties: Box<[u8]>,
     pub(super) qos: Qos,
     pub(super) retain: bool,
-    /// When it becomes worthless.
+    /// When it expires.
     pub(super) expires_at: Option<Instant>,
     /// Its number in the journal; 0 if it is not there.
     pub(super) number: AtomicU64,
-    /// Where in the journal it was written last.
+    /// The position of its last record in the journal.
     pub(super) saved_at: AtomicU64,
-    /// Where its bytes are counted, if they are.
+    /// The memory that counts its bytes, if any.
     counted_in: Option<Arc<Memory>>,
 }
 
@@ -51,7 +51,7 @@ impl Message {
         }
     }
 
-    /// Counts the message as long as it is kept.
+    /// Counts the message's memory as long as it is kept.
     pub(super) fn counted_in(mut self, memory: &Arc<Memory>) -> Self {
         memory.add(self.memory_bytes());
         self.counted_in = Some(memory.clone());
@@ -70,7 +70,7 @@ impl Message {
         }
     }
 
-    /// What it counts for against a bound.
+    /// The bytes that it counts against a bound.
     pub(super) fn memory_bytes(&self) -> usize {
         self.topic.len() + self.payload.len() + self.properties.len() + size_of::<Self>()
     }
@@ -93,7 +93,8 @@ pub(super) struct Manner {
     pub(super) subscription_identifier: Option<u32>,
 }
 
-/// Appends a kept message as a packet. Nothing is appended, and false returned, if it is larger than the client takes.
+/// Appends a kept message as a packet. Appends nothing and returns false if the packet is larger than the client
+/// accepts.
 pub(super) fn encode_kept(
     message: &Message,
     manner: Manner,
@@ -106,7 +107,7 @@ pub(super) fn encode_kept(
     let mut own = Vec::new();
     if version == Version::V5 {
         match message.expires_at {
-            // A subscriber is told how long the message is still good for.
+            // A subscriber is told how much of the expiry time is left.
             Some(at) => {
                 let left_s = at.saturating_duration_since(now).as_secs().max(1);
                 properties::copy_properties_with_expiry(
@@ -133,8 +134,8 @@ pub(super) fn encode_kept(
     publish.packet_bytes(version) <= packet_bytes_max && publish.encode(version, out).is_ok()
 }
 
-/// A message while it is handed to its subscribers: encoded once per version, quality of service and retain flag;
-/// copied into a [`Message`] once, if anybody needs to keep it.
+/// A message while it is delivered to its subscribers: encoded once for each version, quality of service and retain
+/// flag; copied into a [`Message`] once, if it must be kept.
 pub(super) struct Delivery<'a> {
     pub(super) publish: Publish<'a>,
     pub(super) expires_at: Option<Instant>,
@@ -162,20 +163,20 @@ impl<'a> Delivery<'a> {
         Self { publish, expires_at, kept: None, cache, memory }
     }
 
-    /// What the message counts for against a bound when it is kept.
+    /// The bytes that the message counts against a bound when it is kept.
     pub(super) fn memory_bytes(&self) -> usize {
         let Publish { topic, payload, properties, .. } = &self.publish;
         topic.len() + payload.len() + properties.len() + size_of::<Message>()
     }
 
-    /// The message, to be kept.
+    /// Returns the message in a form that can be kept.
     pub(super) fn keep(&mut self) -> Arc<Message> {
         let make = || Arc::new(Message::of(&self.publish, self.expires_at).counted_in(self.memory));
         self.kept.get_or_insert_with(make).clone()
     }
 
-    /// The packet, with where in it the packet identifier stands (if the quality of service is 1). `None` if it would
-    /// be longer than the protocol allows.
+    /// The packet, with the offset of its packet identifier (if the quality of service is 1). `None` if the packet
+    /// would be longer than the protocol allows.
     pub(super) fn packet(&mut self, version: Version, qos: Qos, retain: bool) -> Option<(&[u8], usize)> {
         let variant =
             usize::from(version == Version::V5) << 2 | usize::from(qos != Qos::AtMostOnce) << 1 | usize::from(retain);
@@ -197,7 +198,7 @@ impl<'a> Delivery<'a> {
     }
 }
 
-/// When a message with this expiry, published now, becomes worthless.
+/// When a message with this expiry expires if it is published now.
 pub(super) fn expires_at(message_expiry_s: Option<u32>) -> Option<Instant> {
     message_expiry_s.map(|seconds| Instant::now() + Duration::from_secs(u64::from(seconds)))
 }

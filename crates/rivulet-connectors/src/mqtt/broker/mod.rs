@@ -1,16 +1,16 @@
 //! The embedded broker: MQTT 3.1.1 and 5, QoS 0 and 1.
 //!
-//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP: such
-//! a client cannot be told that QoS 2 is not spoken, and would send the message again for ever, and nothing behind it.
-//! A client of version 5 is told the maximum in the CONNACK, and is disconnected if it does not keep to it.
+//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP. Such
+//! a client cannot be told that QoS 2 is not supported: it would send the message again for ever, and nothing behind
+//! it. A client of version 5 is told the maximum in the CONNACK, and is disconnected if it exceeds it.
 //!
-//! Every message a client publishes goes to the engine's [`Router`] on the I/O task, before
-//! any fan-out to subscribers; a query is never a subscription. Where the router says that an inbox is full, the
-//! connection the message came from is not read until there is room.
+//! Every message that a client publishes goes to the engine's [`Router`] on the I/O task, before any fan-out to
+//! subscribers; a query is never a subscription. When the router reports a full inbox, the broker stops reading the
+//! connection of the message until there is room.
 //!
-//! Sessions and retained messages live in memory. What of them outlives the process is also in a [`Journal`], if
-//! there is one: as changes, in their order ([`Broker::keep_in`]). A PUBACK, and the leaving of a result, wait until
-//! the journal has on disk what they promise.
+//! Sessions and retained messages live in memory. If there is a [`Journal`], it also has the part that outlives the
+//! process, as changes in their order ([`Broker::keep_in`]). PUBACKs wait until the journal has on disk what they
+//! promise, and so does the report that a result has left.
 
 mod addresses;
 mod confirm;
@@ -59,30 +59,30 @@ pub use rights::{ClientAuthorizer, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
 pub use stats::{BrokerDrops, BrokerStats};
 
-/// How often sessions and wills are looked after.
+/// The interval at which sessions and wills are checked.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// The least time between two lines in the log about clients that misbehave.
+/// The least time between two log lines about clients that misbehave.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The pause after a connection could not be accepted, usually for want of file descriptors.
+/// The pause after a connection could not be accepted, usually because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the handle and the tasks share.
 struct Shared {
-    /// Those of the start; what [`Broker::take_over`] changes is kept where it is used.
+    /// The options of the start. Values that [`Broker::take_over`] changes are kept where they are used.
     options: BrokerOptions,
     users: RwLock<Vec<(String, String)>>,
-    /// What accepts the connections of each listener, if they are encrypted.
+    /// The TLS acceptor of each listener, if its connections are encrypted.
     acceptors: RwLock<Vec<Option<TlsAcceptor>>>,
     router: Arc<Router>,
     clock: Arc<dyn Clock>,
     core: Mutex<Core>,
     outbound: Arc<Outbound>,
     dedup_windows: DedupWindows,
-    /// Where what outlives the process is, if it does.
+    /// The journal, if anything outlives the process.
     journal: OnceLock<Arc<dyn Journal>>,
-    /// Connections, from being accepted to their end.
+    /// Connections, from their acceptance to their end.
     seats: Arc<Seats>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
@@ -92,7 +92,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Counts and logs that a client is thrown out.
+    /// Counts and logs that a client is disconnected.
     fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
         match close.reason {
             packets::Reason::QosNotSupported => core.counters.qos2_refused += 1,
@@ -110,7 +110,7 @@ struct Notices {
 }
 
 impl Notices {
-    /// Says something, unless something was said a moment ago.
+    /// Calls `say`, unless something was logged a moment ago.
     fn say(&self, say: impl FnOnce()) {
         let mut last = self.last.lock();
         if last.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
@@ -126,12 +126,12 @@ pub struct Broker {
     addresses: Vec<SocketAddr>,
     stop: watch::Sender<bool>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
-    /// What publishes results, and what keeps house.
+    /// The tasks that publish results and do the housekeeping.
     helpers: [JoinHandle<()>; 2],
 }
 
 impl Broker {
-    /// Listens on every address of the options, and serves who comes.
+    /// Listens on every address of the options, and serves the clients.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -193,8 +193,8 @@ impl Broker {
         Ok(Self { shared, addresses, stop, listeners: Mutex::new(listeners), helpers })
     }
 
-    /// Takes over certificates, users and bounds of other options; the rest counts at a start only. Clients that are
-    /// connected stay, even if they could not connect any more, and so does what exceeds a new bound.
+    /// Takes over certificates, users and bounds of other options; the other options count only at a start. Connected
+    /// clients stay, even if they could no longer connect, and so does what exceeds a new bound.
     ///
     /// # Errors
     /// A certificate that cannot be used; then nothing has changed.
@@ -209,13 +209,13 @@ impl Broker {
         Ok(())
     }
 
-    /// The addresses listened on, in the order of the options, with the ports that were free.
+    /// The addresses it listens on, in the order of the options, with the ports that the system chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// Serves a client over a stream that did not come through a listener, such as one in memory, until the client
-    /// goes.
+    /// disconnects.
     pub fn serve(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -225,14 +225,14 @@ impl Broker {
         async move { connection::serve(&shared, &seat, stream).await }
     }
 
-    /// Where results are handed over. They reach subscribers and, like everything published, the router, so that a
-    /// query may read what another writes.
+    /// The publisher of results. They reach subscribers and, like every published message, the router, so that a query
+    /// may read the results of another.
     pub fn publisher(&self) -> Arc<dyn Publisher> {
         self.shared.outbound.clone()
     }
 
-    /// Takes over the sessions and retained messages that an earlier process has left in a journal, and keeps its own
-    /// there. To be called before anybody connects.
+    /// Takes over the sessions and retained messages that an earlier process left in a journal, and keeps its own
+    /// there. To be called before any client connects.
     ///
     /// # Errors
     /// Why the journal cannot be read.
@@ -243,13 +243,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again,
-    /// it is acknowledged and nothing else.
+    /// Notes a message that an earlier process had in its log and may not have acknowledged. If it comes again, it is
+    /// only acknowledged.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.dedup_windows.remember(message, position);
     }
 
-    /// The state of things.
+    /// The state and the counts of the broker.
     pub fn stats(&self) -> BrokerStats {
         let shared = &self.shared;
         let mut stats = shared.core.lock().stats(shared.seats.counts());
@@ -263,14 +263,14 @@ impl Broker {
         stats
     }
 
-    /// Whether it listens and every task of its own runs; false after [`Broker::shutdown`].
+    /// Whether it listens and all its own tasks run; false after [`Broker::shutdown`].
     pub fn is_running(&self) -> bool {
         let listeners = self.listeners.lock();
         let has_ended = listeners.is_empty() || listeners.iter().chain(&self.helpers).any(JoinHandle::is_finished);
         self.shared.supervisor.is_up() && !has_ended
     }
 
-    /// The last defect that cut a task short, in words.
+    /// The message of the last panic that cut a task short.
     pub fn last_panic(&self) -> Option<String> {
         self.shared.supervisor.last()
     }
@@ -295,7 +295,7 @@ impl Broker {
             }
         }
         self.helpers.iter().for_each(JoinHandle::abort);
-        // Nobody keeps house any more.
+        // The housekeeping task has ended.
         self.shared.core.lock().save_rest();
         self.shared.outbound.queued_messages()
     }
@@ -358,7 +358,7 @@ async fn accept_until_stopped(
 }
 
 async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, tls: Option<TlsAcceptor>) {
-    // Messages are written together where there are several; a single one should not wait.
+    // Messages are written together where there are several; a single message should not wait.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let Some(acceptor) = tls else {
@@ -398,12 +398,12 @@ async fn keep_house(shared: &Shared) {
     }
 }
 
-/// Writes the journal anew where it has become long, for as long as it is polled.
+/// Rewrites the journal when it has become long, for as long as it is polled.
 async fn keep_journal_short(shared: &Shared) {
     loop {
         let Some(journal) = shared.journal.get() else { return std::future::pending().await };
         let mut committed = std::pin::pin!(journal.committed().notified());
-        // Before looking: what is committed from here on is not missed.
+        // Enabled before looking, so that no commit from here on is missed.
         committed.as_mut().enable();
         let rewritten = shared.core.lock().rewrite_some();
         match rewritten {

@@ -1,4 +1,4 @@
-//! Where the embedded broker listens, whom it lets in, and its bounds.
+//! The addresses of the embedded broker, the clients that it lets in, and its bounds.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,21 +10,21 @@ use super::super::tls::{self, ServerTls, TlsError};
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
 
-/// A place to listen on.
+/// An address to listen on.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// Address and port; port 0 takes any that is free.
+    /// Address and port; port 0 takes any free port.
     pub address: SocketAddr,
     /// The certificate, if connections are encrypted.
     pub tls: Option<ServerTls>,
 }
 
-/// How a [`Broker`](super::Broker) behaves. Every store has a bound.
+/// The configuration of a [`Broker`](super::Broker). Every store has a bound.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
-    /// Where to listen; at least one.
+    /// The addresses to listen on; at least one.
     pub listeners: Vec<Listener>,
-    /// Users and passwords; with none, everybody is let in without asking.
+    /// Users and passwords; if empty, every client is let in without credentials.
     pub users: Vec<(String, String)>,
     /// What clients that `users` lets in may do; `None` for everything.
     pub authorizer: Option<Arc<dyn ClientAuthorizer>>,
@@ -36,34 +36,36 @@ pub struct BrokerOptions {
     pub subscriptions_max: usize,
     /// The most subscriptions of one session. Default: 10,000.
     pub session_subscriptions_max: usize,
-    /// The most memory that clients, sessions and retained messages take up, in bytes. Default: 1 GiB.
+    /// The most memory of clients, sessions and retained messages, in bytes. Default: 1 GiB.
     pub memory_bytes_max: usize,
-    /// How much of the subscriptions and of the memory the clients of one address may have, in percent. Default: 50.
+    /// The part of the subscriptions and of the memory that the clients of one address may have, in percent. Default:
+    /// 50.
     pub address_share_percent: usize,
     /// The longest time a session is kept without a connection, in seconds. Default: one day.
     pub session_expiry_s_max: u32,
     /// The most messages of QoS 1 that wait for one session. Default: 10,000.
     pub session_queue_messages_max: usize,
-    /// Their most bytes. Default: 8 MiB.
+    /// The most bytes of these messages. Default: 8 MiB.
     pub session_queue_bytes_max: usize,
-    /// The most messages of QoS 1 sent to one client and not acknowledged. Default: 256.
+    /// The most messages of QoS 1 that may be in flight to one client. Default: 256.
     pub in_flight_max: u16,
-    /// The most bytes that wait to be written to one connection; then messages of QoS 0 are dropped. Default: 4 MiB.
+    /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
+    /// MiB.
     pub connection_bytes_max: usize,
     /// The most retained messages. Default: 1,000,000.
     pub retained_messages_max: usize,
-    /// Their most bytes. Default: 256 MiB.
+    /// The most bytes of retained messages. Default: 256 MiB.
     pub retained_bytes_max: usize,
     /// The largest packet accepted, in bytes. Default: 1 MiB.
     pub packet_bytes_max: usize,
-    /// How much is read from a socket at a time, in bytes. Default: 256 KiB.
+    /// The most bytes read from a socket at a time. Default: 256 KiB.
     pub read_buffer_bytes: usize,
     /// How long a client may take from connecting to the end of its CONNECT, in milliseconds. Default: 10,000.
     pub connect_timeout_ms: u64,
     /// The high mark of the queue of the engine's results, in bytes. Default: 8 MiB.
     pub outbound_bytes_max: usize,
-    /// How long results that feed other queries may stand still in a circle of full queues before an event is dropped
-    /// to break it, in milliseconds. Default: 1000.
+    /// How long results for other queries may be stuck in a circle of full queues before an event is dropped to break
+    /// it, in milliseconds. Default: 1000.
     pub deadlock_ms: u64,
 }
 
@@ -100,43 +102,43 @@ impl BrokerOptions {
         !self.users.is_empty() || self.authorizer.is_some()
     }
 
-    /// What accepts connections of each listener, if they are encrypted. The certificates are read anew.
+    /// The TLS acceptor of each listener, if its connections are encrypted. Reads the certificates anew.
     pub(super) fn acceptors(&self) -> Result<Vec<Option<TlsAcceptor>>, TlsError> {
         self.listeners.iter().map(|listener| listener.tls.as_ref().map(tls::acceptor).transpose()).collect()
     }
 }
 
-/// Whether one of these users may come in with this password; everybody may where there are none.
+/// Whether this user may log in with this password; without users, every client may.
 pub(super) fn allows(users: &[(String, String)], user: Option<&str>, password: Option<&[u8]>) -> bool {
     if users.is_empty() {
         return true;
     }
     let (Some(user), Some(password)) = (user, password) else { return false };
-    // Every entry is compared, and every byte of it, so that the time says nothing about the passwords.
+    // Every entry is compared, and every byte of it, so that the time taken says nothing about the passwords.
     users.iter().fold(false, |allowed, (known, expected)| {
         allowed | (is_secret(user.as_bytes(), known.as_bytes()) & is_secret(password, expected.as_bytes()))
     })
 }
 
-/// A broker that cannot be started.
+/// Why a broker cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// Somebody else listens there.
+    /// The port is in use.
     #[error(
         "the embedded broker cannot listen on {address}: the port is in use\nhint: another MQTT broker or another Rivulet is running; stop it, or configure another port"
     )]
     PortInUse {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
-    /// The address cannot be listened on.
+    /// The broker cannot listen on the address.
     #[error(
         "the embedded broker cannot listen on {address}: {error}\nhint: the address must be one of this machine, and ports below 1024 need privileges"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// The certificate cannot be used.

@@ -1,4 +1,4 @@
-//! What waits to be written to one connection.
+//! The packets that wait to be written to one connection.
 
 use std::mem;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use tokio::sync::Notify;
 
 use super::memory::Share;
 
-/// What may wait for a connection while the clients of its address hold as much as they may.
+/// The bytes that may wait for a connection while the clients of its address hold as much as they may.
 pub(super) const SCARCE_BYTES_MAX: usize = 64 << 10;
 
-/// The packets for a connection, end to end, bounded in bytes. Filled by whoever has something to say, emptied by the
-/// connection's writer.
+/// The packets for a connection, end to end, bounded in bytes. Several tasks append to it; the connection's writer
+/// empties it.
 #[derive(Debug)]
 pub(super) struct Outbox {
     state: Mutex<State>,
     bytes_max: usize,
-    /// Where its memory is counted.
+    /// The share that counts its memory.
     share: Arc<Share>,
-    /// Whether the session has messages that found no room here.
+    /// Whether the session has messages for which there was no room here.
     pub(super) is_starved: AtomicBool,
     /// Wakes the writer.
     pub(super) filled: Notify,
     /// Wakes the reader if it waits for the writer.
     pub(super) emptied: Notify,
-    /// Tells a writer that is stuck that it is to come to an end.
+    /// Tells a writer that is stuck to end.
     pub(super) closed: Notify,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Outbox {
 struct State {
     bytes: Vec<u8>,
     is_closed: bool,
-    /// The memory that was counted, that of bytes which are being written included.
+    /// The memory that was counted, including that of bytes which are being written.
     counted: usize,
 }
 
@@ -51,7 +51,7 @@ impl Outbox {
         }
     }
 
-    /// Appends what `write` writes, whether there is room or not: answers to what the client has sent. The reader stops
+    /// Appends what `write` writes, whether there is room or not: answers to the client's packets. The reader stops
     /// before they grow without bound; see [`Outbox::is_overfull`].
     pub(super) fn answer<R>(&self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let mut state = self.state.lock();
@@ -64,8 +64,8 @@ impl Outbox {
         result
     }
 
-    /// Appends a packet, with `packet_id` at its offset, if there is room for it. An empty outbox takes a packet of any
-    /// size.
+    /// Appends a packet, with `packet_id` written at its offset, if there is room for it. An empty outbox accepts a
+    /// packet of any size.
     #[inline]
     pub(super) fn offer(&self, packet: &[u8], packet_id: Option<(usize, u16)>) -> bool {
         let mut state = self.state.lock();
@@ -89,7 +89,7 @@ impl Outbox {
         true
     }
 
-    /// Counts what the waiting packets take up beyond the memory that they had.
+    /// Counts how much the memory of the waiting packets has grown.
     #[inline]
     fn count(&self, state: &mut State, capacity: usize) {
         let grown = state.bytes.capacity() - capacity;
@@ -99,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// So much memory of what was [taken](Outbox::take) is free again.
+    /// Notes that this much memory of what was [taken](Outbox::take) is free again.
     pub(super) fn freed(&self, bytes: usize) {
         if bytes > 0 {
             self.state.lock().counted -= bytes;
@@ -107,13 +107,13 @@ impl Outbox {
         }
     }
 
-    /// Whether the client reads so little of what it is sent that nothing more should be read from it.
+    /// Whether the client reads so slowly that nothing more should be read from it.
     pub(super) fn is_overfull(&self) -> bool {
-        // Messages go up to the bound; beyond it there are only answers.
+        // Messages go up to the bound; only answers go beyond it.
         self.state.lock().bytes.len() > 2 * self.bytes_max
     }
 
-    /// Nothing more is said after this; the writer ends when it has written what there is.
+    /// Closes the outbox: nothing more is accepted, and the writer ends when it has written the rest.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.closed.notify_one();
@@ -133,12 +133,12 @@ impl Outbox {
         is_closed
     }
 
-    /// Notes that the session has more.
+    /// Notes that the session has more messages.
     pub(super) fn set_starved(&self) {
         self.is_starved.store(true, Ordering::Release);
     }
 
-    /// Notes that the session has more, and has the writer ask for it now.
+    /// Notes that the session has more messages, and makes the writer ask for them now.
     pub(super) fn ask_for_more(&self) {
         self.set_starved();
         self.filled.notify_one();

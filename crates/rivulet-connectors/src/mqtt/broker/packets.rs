@@ -1,4 +1,4 @@
-//! The packets around the messages, with the two versions brought to one form.
+//! All packets other than messages, with both versions in one form.
 
 mod decode;
 
@@ -17,7 +17,7 @@ use super::session::Will;
 pub(super) use decode::{control, is_saved, login};
 pub(super) use rmqtt_codec::v5::DisconnectReasonCode as Reason;
 
-/// Why a client is thrown out.
+/// Why a client is disconnected.
 #[derive(Debug)]
 pub(super) struct Close {
     pub(super) reason: Reason,
@@ -39,14 +39,14 @@ impl From<CodecError> for Close {
 /// A CONNECT.
 pub(super) struct Login {
     pub(super) version: Version,
-    /// With the scope before it, where the client has one.
+    /// With the scope in front, if the client has one.
     pub(super) client_id: String,
     /// Whether the broker chose the client id.
     pub(super) is_assigned: bool,
     pub(super) user: Option<String>,
     pub(super) password: Option<Vec<u8>>,
     pub(super) keep_alive_s: u16,
-    /// How long the client asks its session to be kept, in seconds.
+    /// How long the client asks to keep its session, in seconds.
     pub(super) expiry_s: u32,
     clean_start: bool,
     receive_max: u16,
@@ -54,7 +54,7 @@ pub(super) struct Login {
     will: Option<Will>,
 }
 
-/// Why a client is not let in.
+/// Why a client is refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Wrong user or password.
@@ -65,13 +65,13 @@ pub(super) enum Refused {
     Busy,
     /// The client id cannot be used.
     ClientId,
-    /// The version of the protocol is unknown.
+    /// The version of the protocol is not supported.
     ProtocolVersion,
     /// The will has QoS 2.
     WillQos,
-    /// The will's topic is none.
+    /// The will's topic is invalid.
     WillTopic,
-    /// Enhanced authentication is not spoken here.
+    /// Enhanced authentication is not supported.
     AuthenticationMethod,
     /// The packet is malformed.
     Malformed,
@@ -79,8 +79,8 @@ pub(super) enum Refused {
     Protocol,
 }
 
-/// Appends a CONNACK that refuses. Version 3 has few reasons; where it has none, nothing is appended, and closing the
-/// connection is the answer.
+/// Appends a CONNACK that refuses. Version 3 has few reasons; where it has none for this one, nothing is appended, and
+/// closing the connection is the answer.
 pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
     let encoded = match version {
         Version::V3 => {
@@ -126,15 +126,15 @@ fn client_id_or_random(client_id: &str) -> String {
 }
 
 impl Login {
-    /// Whether the client asks for a session of an earlier connection.
+    /// Whether the client asks for the session of an earlier connection.
     pub(super) fn wants_session(&self) -> bool {
         !self.clean_start && self.expiry_s > 0
     }
 
-    /// Keeps the client's session apart from those of other scopes. Returns whether its id is then short enough for a
-    /// log.
+    /// Keeps the client's session apart from those of other scopes. Returns whether the id with the scope is short
+    /// enough for a log.
     pub(super) fn keep_apart(&mut self, scope: &str) -> bool {
-        // No text of MQTT has this character.
+        // No text in MQTT has this character.
         self.client_id = format!("{scope}\0{}", self.client_id);
         self.client_id.len() <= usize::from(u16::MAX)
     }
@@ -203,7 +203,7 @@ pub(super) fn acknowledged(version: Version, frame: &Frame<'_>) -> Result<u16, C
     }
 }
 
-/// A packet from a client that is no message.
+/// A packet from a client other than a message.
 pub(super) enum Control {
     Ping,
     Subscribe(Subscribe),

@@ -1,4 +1,4 @@
-//! Messages kept for later subscribers, the last of each topic.
+//! The last message of each topic, retained for later subscribers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::message::Message;
 
-/// How many messages are looked at in one go for those that are worthless by now.
+/// The number of messages that are checked for expiry in one go.
 const EXPIRE_MAX: usize = 10_000;
 
 /// The retained messages, by topic, bounded in number and bytes.
@@ -17,24 +17,24 @@ pub(super) struct Retained {
     bytes: usize,
     messages_max: usize,
     bytes_max: usize,
-    /// Topics before this one were looked at for worthless messages.
+    /// Expired messages were removed from the topics before this one.
     expired_to: Vec<u8>,
 }
 
-/// A way through the retained messages that a filter matches, in order of topic.
+/// An iteration over the retained messages that a filter matches, in order of topic.
 #[derive(Debug)]
 pub(super) struct Walk {
     /// A valid filter.
     filter: Box<str>,
-    /// All topics below this one were looked at.
+    /// All topics below this one were visited.
     from: Vec<u8>,
 }
 
-/// What a step of a [`Walk`] leads to.
+/// The result of a step of a [`Walk`].
 pub(super) enum Step {
     /// A message that matches. The next step finds it again unless it is [passed](Walk::pass).
     At(Arc<Message>),
-    /// Enough steps were made for now.
+    /// The given number of steps is used up.
     Paused,
     /// There is no further message.
     Over,
@@ -42,8 +42,8 @@ pub(super) enum Step {
 
 impl Walk {
     pub(super) fn new(filter: &str) -> Self {
-        // Only topics that begin like the filter, up to the level of its first wildcard. The '/' in front of a '#' does
-        // not belong to that: 'a/#' matches 'a'.
+        // Only topics count that begin like the filter, up to the level of its first wildcard. The '/' in front of a
+        // '#' does not belong to that: 'a/#' matches 'a'.
         let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
         let prefix = if filter.ends_with('#') { literal.strip_suffix('/').unwrap_or(literal) } else { literal };
         Self { filter: filter.into(), from: prefix.into() }
@@ -54,16 +54,16 @@ impl Walk {
         &self.filter
     }
 
-    /// Goes on behind a topic.
+    /// Continues behind a topic.
     pub(super) fn pass(&mut self, topic: &[u8]) {
         self.from.clear();
         self.from.extend_from_slice(topic);
         self.from.push(0);
     }
 
-    /// What it takes up, in bytes.
+    /// Its memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        // The topics on the way may be longer than the filter, but of a session's walks only one is under way.
+        // `from` may be longer than the filter, but only one walk of a session is under way at a time.
         size_of::<Self>() + 2 * self.filter.len()
     }
 }
@@ -73,7 +73,7 @@ impl Retained {
         Self { messages: BTreeMap::new(), bytes: 0, messages_max, bytes_max, expired_to: Vec::new() }
     }
 
-    /// Changes how many there may be. Those that are there stay.
+    /// Changes the bounds. Messages beyond them stay.
     pub(super) fn set_bounds(&mut self, messages_max: usize, bytes_max: usize) {
         (self.messages_max, self.bytes_max) = (messages_max, bytes_max);
     }
@@ -97,15 +97,14 @@ impl Retained {
         self.messages.range::<[u8], _>(from).map(|(topic, message)| (&**topic, message))
     }
 
-    /// Forgets the message of a topic. Returns whether there was one.
+    /// Removes the message of a topic. Returns whether there was one.
     pub(super) fn remove(&mut self, topic: &[u8]) -> bool {
         let removed = self.messages.remove(topic);
         self.bytes -= removed.as_ref().map_or(0, |message| message.memory_bytes());
         removed.is_some()
     }
 
-    /// Keeps a message in place of the last of its topic. Returns false, with the topic's last message gone, if there
-    /// is no room.
+    /// Replaces the message of a topic. If there is no room, returns false; the topic's last message is gone then.
     pub(super) fn insert(&mut self, message: Arc<Message>) -> bool {
         // An old value must not stay where a newer one was published.
         self.remove(&message.topic);
@@ -117,10 +116,10 @@ impl Retained {
         true
     }
 
-    /// Makes steps of a walk, and takes them off `steps`, until there is a message.
+    /// Makes steps of a walk until a message matches, and subtracts them from `steps`.
     ///
-    /// A step is a look-up in the ordered topics. Where a topic does not match, the walk goes on at the next one that
-    /// may, so the topics below a level that does not match are passed over together.
+    /// A step is a look-up in the ordered topics. Where a topic does not match, the walk continues at the next one that
+    /// may match, so all topics below a level that does not match are skipped together.
     pub(super) fn step(&self, walk: &mut Walk, steps: &mut usize, now: Instant) -> Step {
         while let Some(left) = steps.checked_sub(1) {
             *steps = left;
@@ -140,7 +139,7 @@ impl Retained {
         Step::Paused
     }
 
-    /// Forgets messages that are worthless by now: of some topics, and of the following ones with the next call.
+    /// Removes expired messages of some topics; the next call continues with the topics behind them.
     pub(super) fn expire(&mut self, now: Instant) {
         let from = (Bound::Included(&self.expired_to[..]), Bound::Unbounded);
         let mut topics = self.messages.range::<[u8], _>(from);
@@ -157,12 +156,12 @@ impl Retained {
     }
 }
 
-/// Where to look next, given the first topic from some place on.
+/// Where to look next, given the first topic from some point on.
 #[derive(Debug, PartialEq, Eq)]
 enum Seek {
     /// The topic matches.
     Matches,
-    /// It does not; the one behind it may.
+    /// It does not match; the topic behind it may.
     Next,
     /// No topic below this one matches.
     GoTo(Vec<u8>),
@@ -170,14 +169,14 @@ enum Seek {
     Over,
 }
 
-/// Compares a valid filter with a topic, level by level. Topics are in the order of their bytes, so all that have some
-/// first levels in common stand next to each other.
+/// Compares a valid filter with a topic, level by level. Topics are ordered by their bytes, so topics with the same
+/// first levels are adjacent.
 fn seek(filter: &[u8], topic: &[u8]) -> Seek {
     if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
-        // A wildcard does not stand for a level that begins with '$' where that is the first.
+        // A wildcard does not match a first level that begins with '$'.
         return Seek::GoTo(vec![b'$' + 1]);
     }
-    // Where the level of the topic begins; `None` behind the last.
+    // The offset of the level in the topic; `None` behind the last.
     let mut level = Some(0);
     for wanted in filter.split(|&byte| byte == b'/') {
         if wanted == b"#" {
@@ -197,14 +196,15 @@ fn seek(filter: &[u8], topic: &[u8]) -> Seek {
     }
 }
 
-/// Where to look for the level `wanted` below `above` (empty, or with a '/' at its end), as `topic` has another one
-/// there.
+/// Where to look for the level `wanted` below `above` (empty, or with a '/' at its end), given that `topic` has another
+/// level there.
 fn seek_level(above: &[u8], wanted: &[u8], topic: &[u8]) -> Seek {
     let mut next = [above, wanted].concat();
     if topic < &next[..] {
         return Seek::GoTo(next);
     }
-    // What begins with the level and goes on differently may stand before what is below it: 'a-b' before 'a/b'.
+    // Topics that begin with the level and have another character behind it may come before the topics below it: 'a-b'
+    // before 'a/b'.
     next.push(b'/');
     if topic < &next[..] {
         return Seek::GoTo(next);
@@ -236,7 +236,7 @@ mod tests {
         Arc::new(Message::of(&publish, expires_at))
     }
 
-    /// The topics on a walk that pauses after each few steps, and how many steps it took.
+    /// The topics of a walk that pauses every few steps, and the number of its steps.
     fn walk(retained: &Retained, filter: &str, now: Instant) -> (Vec<String>, usize) {
         let (mut walk, mut topics, mut total) = (Walk::new(filter), Vec::new(), 0);
         loop {
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Levels that stand close to each other in the order of bytes.
+    /// Levels that are close to each other in the order of bytes.
     fn level() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec!["", "a", "a-", "a0", "aa", "b", "$a", "$"])
     }

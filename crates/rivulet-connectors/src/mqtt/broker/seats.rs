@@ -1,10 +1,11 @@
-//! The places of connections, and which connection gives way when there are no more.
+//! The places of connections, and which connection gives way when all places are taken.
 //!
-//! What must hold: whoever opens many connections takes no place from those who have few. Where all places are taken, a
-//! new connection gets that of the address with the most, if it has more even then. Of that address the newest gives
-//! way, so clients that stay keep their connections when others of their address crowd in. Where clients need
-//! credentials, only connections without a login give way: a stranger throws nobody out. A connection that has given
-//! way counts until it is closed, and there is a bound for those: each holds a file descriptor.
+//! What must hold: an address that opens many connections takes no place from addresses with few. When all places are
+//! taken, a new connection gets a place of the address with the most connections, if that address still has more with
+//! the new one counted. Of that address the newest connection gives way, so clients that stay keep their connections
+//! when others crowd in from their address. Where clients need credentials, only connections without a login give way:
+//! a stranger displaces no client that has logged in. A connection that has given way counts until it is closed, and
+//! the number of those is bounded: each holds a file descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,30 +22,30 @@ use crate::descriptors::{Yield, leaving_max, wait_closed};
 /// The places of a broker's connections.
 pub(super) struct Seats {
     connections_max: AtomicUsize,
-    /// Whether clients need credentials, so that a login keeps the place.
+    /// Whether clients need credentials, so that a client that logs in keeps its place.
     keeps_logins: bool,
     table: Mutex<Table>,
-    /// Told of each connection that has given way and is closed.
+    /// Notified of each connection that has given way and is closed.
     closed: Notify,
 }
 
-/// How connections fared that came when all places were taken.
+/// What happened to connections when all places were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SeatCounts {
-    /// New ones that were refused.
+    /// New connections that were refused.
     pub(super) refused: u64,
-    /// Older ones that gave way.
+    /// Older connections that gave way.
     pub(super) evicted: u64,
 }
 
 #[derive(Default)]
 struct Table {
     open: usize,
-    /// Those that have given way and are not closed yet. They are not in `open`.
+    /// Connections that have given way and are not closed yet. They are not in `open`.
     leaving: usize,
-    /// The connections that may have to give way of each address, oldest first, with what tells them to give way.
+    /// The connections of each address that may have to give way, oldest first, each with its signal to do so.
     by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Way>>, foldhash::fast::RandomState>,
-    /// How many these are.
+    /// The addresses, ordered by the number of these connections.
     by_count: BTreeSet<(usize, IpAddr)>,
     next: u64,
     counts: SeatCounts,
@@ -54,7 +55,7 @@ struct Table {
 #[derive(Default)]
 struct Way {
     told: Yield,
-    /// So many others are being told why that it is closed without that.
+    /// Whether it is closed without telling the client why, because many others are being told already.
     is_hurried: AtomicBool,
 }
 
@@ -75,8 +76,8 @@ impl Table {
         changed
     }
 
-    /// Has a connection of the address with the most give way to one of `address`. Returns whether there is such a one
-    /// and less than `leaving_max` others do so.
+    /// Makes a connection of the address with the most connections give way to one of `address`. Returns whether there
+    /// is such a connection and fewer than `leaving_max` others are giving way.
     fn make_room(&mut self, address: IpAddr, leaving_max: usize) -> bool {
         if self.leaving >= leaving_max {
             return false;
@@ -84,7 +85,7 @@ impl Table {
         let own = self.by_address.get(&address).map_or(0, BTreeMap::len);
         let Some(&(_, largest)) = self.by_count.last().filter(|(most, _)| *most > own + 1) else { return false };
         let Some((_, newest)) = self.change(largest, BTreeMap::pop_last) else { return false };
-        // Who is told why may take seconds to go. Half of the places are for those that go at once.
+        // Telling a client why may take seconds. Half of the bound is kept for connections that close at once.
         newest.is_hurried.store(self.leaving >= leaving_max / 2, Ordering::Relaxed);
         newest.told.tell();
         self.leaving += 1;
@@ -99,22 +100,22 @@ impl Seats {
         Arc::new(Self { connections_max, keeps_logins, table: Mutex::default(), closed: Notify::new() })
     }
 
-    /// How many there are.
+    /// The number of places.
     pub(super) fn connections_max(&self) -> usize {
         self.connections_max.load(Ordering::Relaxed)
     }
 
-    /// Changes how many there are. Connections that are there stay.
+    /// Changes the number of places. Open connections stay.
     pub(super) fn set_connections_max(&self, connections_max: usize) {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
-    /// Waits until another connection may give way, as far as those that do so already are in the way.
+    /// If too many connections are giving way, waits until one of them is closed.
     pub(super) async fn wait_closed(&self) {
         wait_closed(&self.closed, || self.table.lock().leaving < leaving_max(self.connections_max())).await;
     }
 
-    /// A place for a new connection, if there is one, or another connection has to give way.
+    /// Takes a place for a new connection, if one is free or another connection gives way.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         {
             let mut table = self.table.lock();
@@ -127,7 +128,7 @@ impl Seats {
         Some(self.add(address))
     }
 
-    /// A place beyond the bound: for connections of this process.
+    /// Takes a place beyond the bound: for connections of this process.
     pub(super) fn add(self: &Arc<Self>, address: IpAddr) -> Seat {
         let way = Arc::new(Way::default());
         let mut table = self.table.lock();
@@ -142,21 +143,21 @@ impl Seats {
     }
 }
 
-/// The place of one connection, which it has until it gives way; this is dropped when the connection is closed.
+/// The place of one connection, which it has until it gives way. It is dropped when the connection is closed.
 pub(super) struct Seat {
     seats: Arc<Seats>,
     address: IpAddr,
     number: u64,
     way: Arc<Way>,
-    /// It does not give way any more.
+    /// Whether it no longer gives way.
     is_kept: AtomicBool,
 }
 
 impl Seat {
-    /// The client has logged in.
+    /// Notes that the client has logged in.
     pub(super) fn logged_in(&self) {
         let mut table = self.seats.table.lock();
-        // One that has to give way already does so.
+        // A connection that was told to give way still does so.
         if self.seats.keeps_logins && table.change(network(self.address), |seats| seats.remove(&self.number)).is_some()
         {
             self.is_kept.store(true, Ordering::Relaxed);
@@ -164,17 +165,17 @@ impl Seat {
         }
     }
 
-    /// Where the client comes from.
+    /// The address of the client.
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Completes when another connection has got the place, and at once from then on.
+    /// Completes when another connection has got the place, and from then on at once.
     pub(super) async fn gives_way(&self) {
         self.way.told.told().await;
     }
 
-    /// Whether it has to go without being told why.
+    /// Whether it must close without telling the client why.
     pub(super) fn is_hurried(&self) -> bool {
         self.way.is_hurried.load(Ordering::Relaxed)
     }
@@ -221,7 +222,7 @@ mod tests {
         let third = seats.take(address("10.0.0.3"));
         assert!(third.is_some());
         assert_eq!(seats.counts(), SeatCounts { refused: 3, evicted: 3 });
-        // The place of one that gave way is free only once.
+        // The place of a connection that gave way becomes free only once.
         crowd.drain(2..);
         assert!(seats.take(many).is_none());
         drop((crowd, first, second, third));
@@ -234,13 +235,13 @@ mod tests {
         const MAX: usize = 64;
         let (seats, leaving_max) = (Seats::new(MAX, false), leaving_max(MAX));
         let mut crowd: Vec<Seat> = (0..MAX).map(|_| seats.take(address("10.0.0.1")).unwrap()).collect();
-        // Nobody of the crowd goes.
+        // No connection of the crowd is closed.
         let come = |network: u8| move |host: usize| address(&format!("10.{network}.{}.{}", host / 200, host % 200));
         let others: Vec<Seat> = (0..1_000).map(come(1)).filter_map(|from| seats.take(from)).collect();
         assert_eq!(others.len(), leaving_max, "no more than that hold a descriptor beyond the bound");
         let told = |hurried: bool| crowd.iter().filter(|seat| is_told(seat) && seat.is_hurried() == hurried).count();
         assert_eq!((told(false), told(true)), (leaving_max / 2, leaving_max - leaving_max / 2));
-        // As soon as one is closed another may give way.
+        // As soon as one is closed, another may give way.
         let gone = crowd.iter().position(is_told).unwrap();
         drop(crowd.remove(gone));
         let others: Vec<Seat> = (0..10).map(come(2)).filter_map(|from| seats.take(from)).collect();

@@ -1,4 +1,4 @@
-//! One client's session: what it is subscribed to, and the messages of QoS 1 on their way to it.
+//! A client's session: its subscriptions, and the messages of QoS 1 on their way to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,49 +14,49 @@ use super::outbox::{Outbox, SCARCE_BYTES_MAX};
 use super::retained::{Retained, Step, Walk};
 use super::stats::Counters;
 
-/// What a session takes up beside its texts, in bytes: itself and its places in tables.
+/// Memory of a session apart from its texts, in bytes: itself and its entries in tables.
 const SESSION_BYTES: usize = size_of::<Session>() + 200;
 
-/// What a subscription takes up beside its filter, which is kept twice.
+/// Memory of a subscription apart from its filter, which is kept twice.
 const SUBSCRIPTION_BYTES: usize = 200;
 
-/// What a waiting message takes up in the queue of its session.
+/// Memory of a waiting message in the queue of its session.
 const QUEUED_BYTES: usize = 2 * size_of::<(u16, Queued)>();
 
 /// A session, with or without a connection.
 pub(super) struct Session {
     pub(super) client_id: Box<str>,
-    /// Its number in the journal; 0 if it ends with its connection, or there is none.
+    /// Its number in the journal; 0 if it ends with its connection, or if there is no journal.
     pub(super) saved_as: u64,
     /// The connection; `None` while there is none.
     pub(super) outbox: Option<Arc<Outbox>>,
     pub(super) version: Version,
-    /// The largest packet the client takes.
+    /// The largest packet that the client accepts.
     pub(super) packet_bytes_max: usize,
-    /// How many messages may be in flight.
+    /// The number of messages that may be in flight.
     pub(super) window: usize,
     /// How long the session outlives its connection, in seconds.
     pub(super) expiry_s: u32,
-    /// When it ends, if its client does not come back.
+    /// When it ends unless its client comes back.
     pub(super) ends_at: Option<Instant>,
-    /// The address its client came from last.
+    /// The last address of its client.
     pub(super) address: AddressKey,
-    /// Its place among the sessions of the address that have no connection.
+    /// Its number among the sessions of the address that have no connection.
     pub(super) waits_as: Option<u64>,
-    /// The filters, with the numbers of their subscriptions.
+    /// The filters, each with the number of its subscription.
     pub(super) subscriptions: HashMap<Box<str>, u32>,
-    /// Retained messages on their way to new subscriptions, by the numbers of these.
+    /// Retained messages on their way to new subscriptions, by the number of the subscription.
     walks: BTreeMap<u32, RetainedWalk>,
-    /// What is published if the client goes without saying goodbye.
+    /// The message that is published if the client goes without a DISCONNECT.
     pub(super) will: Option<Will>,
     /// The will of a client that has gone, and when it is due.
     pub(super) due_will: Option<(Instant, Will)>,
     queue: VecDeque<Queued>,
     queue_bytes: usize,
-    /// Sent and not acknowledged, oldest first.
+    /// Sent and not acknowledged yet, oldest first.
     in_flight: VecDeque<(u16, Queued)>,
     last_packet_id: u16,
-    /// Where its memory is counted.
+    /// The share that counts its memory.
     share: Arc<Share>,
     /// The bytes of messages that wait. They may wait for other sessions too.
     message_bytes: usize,
@@ -64,12 +64,12 @@ pub(super) struct Session {
     own_bytes: usize,
 }
 
-/// A message that is published for a client when it is gone.
+/// A message that is published on behalf of a client after it has gone.
 #[derive(Clone, Debug)]
 pub(super) struct Will {
     pub(super) message: Arc<Message>,
     pub(super) delay_s: u32,
-    /// After how many seconds the message is of no use any more, from when it is published.
+    /// The seconds until the message expires, from when it is published.
     pub(super) message_expiry_s: Option<u32>,
 }
 
@@ -81,11 +81,11 @@ struct RetainedWalk {
     identifier: Option<u32>,
 }
 
-/// What has become of retained messages on their way to a new subscription.
+/// An event of retained messages on their way to a new subscription.
 pub(super) enum Walked<'w> {
-    /// One waits for the client.
+    /// One message waits for the client.
     Waits(&'w Message, Manner),
-    /// All were sent or wait for the subscription with this number and filter.
+    /// All messages for the subscription with this number and filter were sent or wait.
     Over(u32, &'w str),
 }
 
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// From now on its client comes from another address.
+    /// Notes that its client has another address from now on.
     pub(super) fn move_to(&mut self, address: AddressKey, share: Arc<Share>) {
         share.add(self.own_bytes);
         share.hold(self.message_bytes);
@@ -142,7 +142,7 @@ impl Session {
         (self.address, self.share) = (address, share);
     }
 
-    /// Counts bytes of its own.
+    /// Counts bytes of the session itself.
     fn add_bytes(&mut self, bytes: usize) {
         self.own_bytes += bytes;
         self.share.add(bytes);
@@ -160,15 +160,15 @@ impl Session {
         self.add_bytes(QUEUED_BYTES);
     }
 
-    /// A message does not wait any more.
+    /// Counts a message that waits no longer.
     fn release(&mut self, message: &Message) {
         self.message_bytes -= message.memory_bytes();
         self.share.release(message.memory_bytes());
         self.subtract_bytes(QUEUED_BYTES);
     }
 
-    /// Whether there is no memory for one more message. While memory is scarce a connected client may have little
-    /// waiting, and one that is away nothing.
+    /// Whether there is no memory for one more message. While memory is scarce, little may wait for a connected client,
+    /// and nothing for a client without a connection.
     fn is_out_of_memory(&self, bytes: usize) -> bool {
         let is_little = self.message_bytes == 0 || self.message_bytes + bytes <= SCARCE_BYTES_MAX;
         !(self.outbox.is_some() && is_little) && self.share.is_full()
@@ -197,7 +197,7 @@ impl Session {
         Some(number)
     }
 
-    /// Has the retained messages that match a subscription sent, from the first.
+    /// Begins to send the retained messages that match a subscription.
     pub(super) fn begin_walk(&mut self, number: u32, filter: &str, qos: Qos, identifier: Option<u32>) {
         self.end_walk(number);
         let walk = Walk::new(filter);
@@ -216,9 +216,9 @@ impl Session {
         self.walks.contains_key(&number)
     }
 
-    /// Sends retained messages to new subscriptions, as many as the client takes and `steps` allow; the writer of the
-    /// connection or the next acknowledgement asks for more. `tell` is told what waits and what is over. Returns
-    /// whether `steps` were the reason to stop.
+    /// Sends retained messages to new subscriptions, as many as the client accepts and `steps` allow; the connection's
+    /// writer or the next acknowledgement asks for more. Reports to `tell` what waits and what is over. Returns whether
+    /// it stopped because of `steps`.
     pub(super) fn walk(
         &mut self,
         retained: &Retained,
@@ -270,8 +270,7 @@ impl Session {
         false
     }
 
-    /// Hands a message that is just being published to the client. Returns whether it waits for the client's
-    /// acknowledgement.
+    /// Delivers a message that is just being published. Returns whether it waits for the client's acknowledgement.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -280,8 +279,8 @@ impl Session {
         bounds: QueueBounds,
         counters: &mut Counters,
     ) -> bool {
-        // A subscription identifier makes the packet this subscriber's own; and expiry has just begun, so the packet
-        // for everybody else says the right thing.
+        // With a subscription identifier the packet is this subscriber's own. The expiry time has just begun, so the
+        // common packet has the right value.
         let is_common = manner.subscription_identifier.is_none() || self.version == Version::V3;
         if manner.qos == Qos::AtMostOnce {
             let Some(outbox) = &self.outbox else { return false };
@@ -329,7 +328,7 @@ impl Session {
         is_taken
     }
 
-    /// A message waits that waited for the client in an earlier process, which may have sent it.
+    /// Adds a message that waited for the client in an earlier process, which may have sent it.
     pub(super) fn restore(&mut self, message: Arc<Message>, manner: Manner) {
         self.push_queue(Queued { message, manner, is_again: true });
     }
@@ -340,9 +339,9 @@ impl Session {
         in_flight.chain(&self.queue).map(|queued| (&queued.message, queued.manner))
     }
 
-    /// Whether a message of so many bytes may wait. One that may not is dropped, and counted.
+    /// Whether a message of this size may wait. One that may not is dropped and counted.
     fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
-        // A single message always finds a place, however large.
+        // A single message always has room, however large.
         let is_full = self.queue.len() >= bounds.messages_max || self.queue_bytes + bytes > bounds.bytes_max;
         if is_full && !self.queue.is_empty() {
             counters.session_queue_full += 1;
@@ -361,7 +360,7 @@ impl Session {
         self.queue.push_back(queued);
     }
 
-    /// Sends queued messages as far as window and connection allow.
+    /// Sends queued messages as far as the window and the connection allow.
     pub(super) fn pump(&mut self, counters: &mut Counters) {
         let Some(outbox) = self.outbox.clone() else { return };
         let now = Instant::now();
@@ -399,8 +398,8 @@ impl Session {
         }
     }
 
-    /// The client has acknowledged a message. One it was not sent is passed over. Returns the message's number in the
-    /// journal, 0 if it is not there.
+    /// Handles an acknowledgement of the client; one for a message that was not sent is ignored. Returns the message's
+    /// number in the journal, 0 if it is not there.
     pub(super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) -> u64 {
         let Some(index) = self.in_flight.iter().position(|(id, _)| *id == packet_id) else { return 0 };
         let Some((_, Queued { message, .. })) = self.in_flight.remove(index) else { return 0 };
@@ -417,11 +416,12 @@ impl Session {
         message.number()
     }
 
-    /// The client is back: what it has not acknowledged is sent again, then what has come meanwhile.
+    /// Resumes sending when the client is back: first the messages that it has not acknowledged, then those that have
+    /// come meanwhile.
     pub(super) fn resume(&mut self, counters: &mut Counters) {
         let Some(outbox) = self.outbox.clone() else { return };
         let now = Instant::now();
-        // A smaller window than the last time: what is beyond it waits in the queue again.
+        // If the window is smaller than last time, the messages beyond it go back to the queue.
         while self.in_flight.len() > self.window
             && let Some((_, queued)) = self.in_flight.pop_back()
         {
@@ -446,7 +446,7 @@ impl Session {
         }
     }
 
-    /// Messages that wait for the client, sent or not.
+    /// The number of messages that wait for the client, sent or not.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len() + self.in_flight.len()
     }
@@ -459,7 +459,7 @@ impl Drop for Session {
     }
 }
 
-/// The next packet identifier that is not in flight; there are far more identifiers than may be in flight.
+/// The next packet identifier that is not in flight; there are far more identifiers than messages in flight.
 fn following(last: u16, in_flight: &VecDeque<(u16, Queued)>) -> u16 {
     let mut id = last;
     loop {

@@ -1,6 +1,6 @@
 //! A table whose rows keep their numbers.
 
-/// Rows by number. The number of a removed row is given to a later one.
+/// Rows by number. The number of a removed row is reused for a later row.
 pub(super) struct Slab<T> {
     rows: Vec<Option<T>>,
     free: Vec<u32>,
@@ -39,7 +39,7 @@ impl<T> Slab<T> {
         self.rows.len() - self.free.len()
     }
 
-    /// All numbers are below this one.
+    /// A number above all numbers in use.
     pub(super) fn end(&self) -> usize {
         self.rows.len()
     }

@@ -25,7 +25,7 @@ pub(super) struct Counters {
     pub(super) subscriptions_refused: u64,
 }
 
-/// The state of a broker, and what has happened since it was started.
+/// The state of a broker, and its counts since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerStats {
     /// Clients connected.
@@ -42,7 +42,7 @@ pub struct BrokerStats {
     pub retained_bytes: usize,
     /// Messages of QoS 1 that wait for a client or its acknowledgement.
     pub waiting_messages: usize,
-    /// What clients, sessions and retained messages take up, in bytes.
+    /// Memory of clients, sessions and retained messages, in bytes.
     pub memory_bytes: usize,
     /// Messages published by clients.
     pub messages_in: u64,
@@ -56,11 +56,11 @@ pub struct BrokerStats {
     pub queued_messages: usize,
     /// Their size in bytes.
     pub queued_bytes: usize,
-    /// Whether everything works that belongs to it. A task that was cut short by a defect begins again after a pause.
+    /// Whether all its tasks run. A task that a panic has cut short begins again after a pause.
     pub running: bool,
-    /// How often a task was cut short by a defect of this program.
+    /// How often a task was cut short by a panic of this program.
     pub panics: u64,
-    /// What was dropped, and who was turned away.
+    /// What was dropped, and the clients that were refused.
     pub dropped: BrokerDrops,
 }
 
@@ -71,33 +71,33 @@ pub struct BrokerDrops {
     pub slow_subscriber: u64,
     /// Messages of QoS 1 for a session whose queue is full.
     pub session_queue_full: u64,
-    /// Messages larger than their subscriber takes.
+    /// Messages larger than their subscriber accepts.
     pub too_large: u64,
-    /// Messages that were worthless before they could be sent.
+    /// Messages that expired before they could be sent.
     pub expired: u64,
     /// Messages that could not be retained because the store is full. They were delivered.
     pub retained_full: u64,
-    /// Messages that could not wait, or be retained, because the memory of the broker was used up.
+    /// Messages that could not wait, or be retained, because the broker's memory was used up.
     pub memory_full: u64,
-    /// Changes of sessions and retained messages that would not outlive the process, because the disk took nothing.
+    /// Changes of sessions and retained messages that would not outlive the process, because the disk refused them.
     pub unsaved: u64,
-    /// Sessions without a connection that had to make room for others.
+    /// Sessions without a connection that gave way to others.
     pub sessions_evicted: u64,
     /// Subscriptions beyond a bound.
     pub subscriptions_refused: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
-    /// Messages of QoS 0 that not all inboxes had room for before their connection ended.
+    /// Messages of QoS 0 for which some inbox had no room before their connection ended.
     pub unread_messages: u64,
-    /// Wills that were not published because too many were to be published at once.
+    /// Wills that were not published because too many were due at once.
     pub wills_full: u64,
-    /// Results of the engine that were lost with a task that a defect cut short.
+    /// Results of the engine that were lost when a panic cut a task short.
     pub lost_results: u64,
-    /// Clients whose messages are not known any more should they come again, because there were too many clients.
+    /// Clients whose messages were forgotten because there were too many clients: their repeats are not recognised.
     pub clients_forgotten: u64,
     /// Connections beyond the limit.
     pub connections_refused: u64,
-    /// Connections that had to make room for those of addresses that have fewer.
+    /// Connections that gave way to those of addresses with fewer.
     pub connections_evicted: u64,
     /// Connections with a wrong user or password.
     pub logins_refused: u64,

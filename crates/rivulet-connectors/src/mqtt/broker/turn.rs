@@ -1,4 +1,4 @@
-//! What a client of the broker may send, and what its packets bring about.
+//! What a client of the broker may send, and the effects of its packets.
 
 use parking_lot::MutexGuard;
 
@@ -11,19 +11,19 @@ use super::message;
 use super::packets::{self, Close, Control};
 use super::rights::{Rights, may_publish};
 
-/// The reason code of a PUBACK for a message that nobody gets.
+/// The reason code of a PUBACK for a message without subscribers.
 const NO_SUBSCRIBERS: u8 = 0x10;
 
-/// The reason code of a PUBACK for a message that its client may not publish.
+/// The reason code of a PUBACK for a message that the client may not publish.
 const NOT_AUTHORIZED: u8 = 0x87;
 
 /// Why the reader has ended.
 pub(super) enum End {
-    /// The client has said goodbye.
+    /// The client has sent a DISCONNECT.
     Goodbye(Goodbye),
-    /// The connection is gone.
+    /// The connection is lost.
     Lost,
-    /// The client is thrown out.
+    /// The broker disconnects the client.
     Close(Close),
 }
 
@@ -33,7 +33,7 @@ impl<E: Into<Close>> From<E> for End {
     }
 }
 
-/// What a client sends, while the broker's state is locked for it.
+/// Processes the packets of a client, while the broker's state is locked.
 pub(super) struct ClientTurn<'a> {
     pub(super) core: MutexGuard<'a, Core>,
     pub(super) is_owner: bool,
@@ -74,7 +74,7 @@ impl Turn for ClientTurn<'_> {
         })
     }
 
-    /// The engine came first: its queries are no subscribers.
+    /// The message has been offered to the engine before: its queries are no subscribers.
     #[inline]
     fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8 {
         self.core.counters.messages_in += 1;
@@ -106,7 +106,7 @@ impl Turn for ClientTurn<'_> {
         if packets::is_saved(frame) && !self.core.has_room_to_save() {
             return Ok(false);
         }
-        // Answers keep the order of the questions, but for those that wait for a disk.
+        // Answers keep the order of the requests, except those that wait for a disk.
         self.answers.acknowledge(acknowledgements);
         self.control(packets::control(self.version, frame, self.expiry_s)?).map(|()| true)
     }
@@ -129,7 +129,7 @@ impl ClientTurn<'_> {
                 let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
                 self.answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
             }
-            // It was processed when it came; a client of version 5 has sent none.
+            // The message was processed when it arrived; a client of version 5 has sent none.
             Control::Release(packet_id) => {
                 self.answers.answer(0, |out| codec::encode_pubcomp(packet_id, self.version == Version::V3, out));
             }
@@ -139,14 +139,15 @@ impl ClientTurn<'_> {
     }
 }
 
-/// Checks that a client may send such a message at all.
+/// Checks that a client may send a message of this kind at all.
 #[inline]
 fn check_publish(version: Version, publish: &Publish<'_>, properties: &PublishProperties) -> Result<(), Close> {
     if publish.qos == Qos::AtMostOnce && publish.duplicate {
         return Err(CodecError::Malformed("a message of QoS 0 that is marked as a duplicate").into());
     }
     if publish.qos == Qos::ExactlyOnce && version == Version::V5 {
-        // It was told so when it connected. One of version 3 cannot be told, and would send it for ever.
+        // The client was told so when it connected. One of version 3 cannot be told, and would send the message for
+        // ever.
         return Err(Close::new(
             packets::Reason::QosNotSupported,
             "it publishes with QoS 2, and was told that 1 is the most",

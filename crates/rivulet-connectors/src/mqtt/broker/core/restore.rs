@@ -1,7 +1,7 @@
-//! What the journal of an earlier process says, as sessions and retained messages.
+//! Restores sessions and retained messages from the journal of an earlier process.
 //!
-//! It is read twice: first to learn what is still needed, then for those messages alone. So no more is in memory than
-//! is kept.
+//! The journal is read twice: first to find which messages are still needed, then to load those alone. So memory only
+//! holds what is kept.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use super::super::session::Session;
 use super::saving::Saving;
 use super::{Core, Subscription};
 
-/// What the records say together.
+/// The state that the records describe together.
 #[derive(Default)]
 struct Found {
     sessions: HashMap<SessionNumber, FoundSession>,
     retained: HashMap<Box<[u8]>, MessageNumber>,
-    /// The highest numbers.
+    /// The highest numbers that were found.
     session_max: SessionNumber,
     message_max: MessageNumber,
     unreadable: u64,
@@ -88,7 +88,7 @@ impl Found {
                     self.retained.insert(body.topic.into(), body.number);
                 }
                 for (session, manner) in waits_for {
-                    // What is said of a session before all of it is said is in that.
+                    // A change of a session before its full record is included in that record.
                     if let Some(session) = self.sessions.get_mut(&session) {
                         session.queue.push_back((body.number, manner));
                     }
@@ -114,8 +114,8 @@ impl Found {
         }
     }
 
-    /// Takes out older sessions of clients that have a newer one, whose end may not have found room. Nobody gets what
-    /// waits for them, and it may be in the journal no more.
+    /// Takes out older sessions of clients that have a newer one: there may have been no room to record their end. No
+    /// client gets the messages that wait for them, and the journal may have them no more.
     fn take_older(&mut self) -> Vec<SessionNumber> {
         let mut newest: HashMap<Box<str>, SessionNumber> = HashMap::new();
         for (&number, session) in &self.sessions {
@@ -127,25 +127,25 @@ impl Found {
     }
 }
 
-/// What a journal holds, read without a broker: how much of what, and how much of it cannot be used.
+/// The contents of a journal, read without a broker: how much it holds, and how much of it cannot be used.
 ///
-/// Feed it all records in order with [`JournalContents::take`], then call [`JournalContents::finish`].
+/// Give all records in order to [`JournalContents::take`], then call [`JournalContents::finish`].
 #[derive(Default)]
 pub struct JournalContents {
     found: Found,
     bodies: HashSet<MessageNumber>,
 }
 
-/// What [`JournalContents`] has found.
+/// The result of [`JournalContents`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalSummary {
-    /// Sessions that have not been ended and whose time is not over, of each client the newest.
+    /// Sessions that have not ended and whose time is not over; of each client only the newest.
     pub sessions: u64,
     /// Messages that wait for sessions, each counted for each of its sessions.
     pub waiting: u64,
     /// Retained messages.
     pub retained: u64,
-    /// Messages that wait or are retained, and whose record is not there.
+    /// Messages that wait or are retained, but have no record.
     pub missing: u64,
     /// Records that this version cannot read.
     pub unreadable: u64,
@@ -165,8 +165,8 @@ impl JournalContents {
         }
     }
 
-    /// What all records say together, as a broker finds it that starts at this moment. How long the broker's
-    /// configuration keeps sessions at most is not known here.
+    /// The summary of all records, for a broker that starts at this moment. The broker's limit on how long it keeps
+    /// sessions is not known here.
     pub fn finish(self, now_us: i64) -> JournalSummary {
         let Self { mut found, bodies } = self;
         found.take_older();
@@ -186,7 +186,7 @@ impl JournalContents {
 }
 
 impl Core {
-    /// Takes over what an earlier process has left in the journal, and keeps it up from here on.
+    /// Takes over the state that an earlier process left in the journal, and writes to the journal from here on.
     ///
     /// # Errors
     /// Why it cannot be read.
@@ -223,7 +223,7 @@ impl Core {
         }
         ended.into_iter().for_each(|number| Self::save_end(&mut self.saving, number));
         let mut sessions: Vec<_> = found.sessions.into_iter().collect();
-        // A session that had a connection when the process ended has none since now.
+        // A session that had a connection when the process ended counts as without connection from now on.
         let now_us = i64::MAX;
         sessions.sort_by_key(|(number, session)| match session.lasting.away_since_us {
             0 => (now_us, *number),
@@ -258,7 +258,7 @@ impl Core {
         Arc::new(message)
     }
 
-    /// Makes a session again, unless its time is over. Returns how many of its messages were not found.
+    /// Restores a session, unless its time is over. Returns the number of its messages that were not found.
     fn restore_session(
         &mut self,
         number: SessionNumber,

@@ -1,4 +1,4 @@
-//! Whatever happens, and wherever a crash cuts the journal: what comes back is what was there.
+//! After any operations and a crash at any point of the journal, the restored state is the saved state.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ enum Op {
         retain: bool,
         is_empty: bool,
     },
-    /// Reads what came, and acknowledges all of it or the last.
+    /// Reads what was sent, and acknowledges all of it or the last message.
     Read {
         client: usize,
         all: bool,
@@ -69,8 +69,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All that is to outlive the process: of each client its expiry, filters (with whether retained messages are on
-/// their way) and what waits for it; and the retained messages.
+/// The state that is to outlive the process: for each client its expiry, its filters (with whether retained messages
+/// are on their way) and the messages that wait for it; and the retained messages.
 type State = (BTreeMap<String, (u32, BTreeMap<String, (Qos, bool)>, Vec<String>)>, BTreeMap<String, String>);
 
 fn state(core: &Core) -> State {
@@ -153,7 +153,7 @@ proptest! {
         let journal = Arc::new(MemoryJournal::default());
         let mut core = new_core();
         core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
-        // It is written anew whenever something asks for it.
+        // The journal is rewritten whenever an operation asks for it.
         core.saving.as_mut().unwrap().spare_bytes = 0;
         let mut world = World::default();
         let mut states = vec![(0, state(&core))];
@@ -163,18 +163,19 @@ proptest! {
             journal.set_durable(position);
             states.push((position, state(&core)));
         }
-        // After any of the operations: what was forgotten since is not missed, for what is kept was written again.
+        // A crash after any of the operations: records that were forgotten are not missed, for all that is kept was
+        // written again.
         let (position, before) = states.last().unwrap();
         let mut again = restored(journal.crashed_at(*position));
         prop_assert_eq!(&state(&again), before);
-        // Once more, over what a process has written that came back.
+        // Restores once more, from the journal of a process that was itself restored.
         let key = |core: &Core| core.by_client_id.get("a").copied();
         if key(&again).is_some() {
             let (_, _, present) = connect_from(&mut again, 9, "a", false, 90).unwrap();
             prop_assert!(present);
             publish_to(&mut again, "t/1", b"later", Qos::AtLeastOnce, true);
         }
-        // In the middle of an operation nothing is made up.
+        // A crash in the middle of an operation invents nothing.
         let cut = cut.index(*position as usize + 1) as u64;
         let (sessions, retained) = state(&restored(journal.crashed_at(cut)));
         for (client, (_, _, messages)) in sessions {
@@ -327,9 +328,9 @@ fn contents_are_counted_without_a_broker() {
     const BEGIN_US: i64 = 1_000_000;
     let (whole, records) = summary(None, BEGIN_US);
     assert_eq!(whole, JournalSummary { sessions: 2, waiting: 4, retained: 1, missing: 0, unreadable: 0 });
-    // Of a message that is not there nothing is known; that a session waits for one is known from the session alone.
+    // Without its record nothing is known of a message; the session's own record says that it waits for one.
     assert_eq!(summary(Some(records - 1), BEGIN_US).0, JournalSummary { waiting: 2, ..whole });
-    // A session whose time is over ends with the next start, and so does what waits for it.
+    // A session whose time is over ends with the next start, and so do the messages that wait for it.
     assert_eq!(summary(None, BEGIN_US + 59_000_000).0, whole);
     assert_eq!(summary(None, BEGIN_US + 60_000_000).0, JournalSummary { sessions: 1, waiting: 2, ..whole });
     let mut contents = JournalContents::default();
@@ -352,7 +353,7 @@ fn messages_of_an_older_session_of_a_client_are_not_missing() {
         records.iter().for_each(|record| contents.take(record));
         contents.finish(2)
     };
-    // The end of the first one found no room, and its messages were forgotten since.
+    // There was no room for the end of the first session, and its messages were forgotten since.
     let found = summary(&[session(1, &[7, 8]), session(2, &[])]);
     assert_eq!(found, JournalSummary { sessions: 1, ..JournalSummary::default() });
     let found = summary(&[session(1, &[7, 8]), session(2, &[9])]);

@@ -1,8 +1,7 @@
-//! What the core writes to its journal, and how the journal is kept short.
+//! Writes the core's changes to its journal, and keeps the journal short.
 //!
-//! What must hold: whoever is told that the broker has a message is told so only when the journal has it on disk,
-//! where a session that outlives its connection or the retained messages hold it. The positions that are given out
-//! here say when that is.
+//! What must hold: if a session that outlives its connection, or the retained messages, hold a message, then the broker
+//! confirms the message only when the journal has it on disk. The positions that are returned here say when that is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,13 +16,13 @@ use super::super::message::{Manner, Message};
 use super::super::retained::Retained;
 use super::{Core, SessionKey, Subscription};
 
-/// How many acknowledgements are written together; they need not be on disk soon.
+/// The number of acknowledgements that are written together; they need not be on disk soon.
 const ACKNOWLEDGED_MAX: usize = 256;
 
-/// How much is written anew before others have their turn, in bytes.
+/// The bytes that are rewritten before other tasks have their turn.
 const REWRITTEN_BYTES_MAX: u64 = 256 << 10;
 
-/// What a journal may have beyond twice what is needed before it is written anew, in bytes.
+/// The bytes that a journal may have beyond twice its needed size before it is rewritten.
 const SPARE_BYTES: u64 = 64 << 20;
 
 /// The journal, and what was written to it.
@@ -32,44 +31,44 @@ pub(super) struct Saving {
     clock: Arc<dyn Clock>,
     pub(super) next_session: SessionNumber,
     pub(super) next_message: MessageNumber,
-    /// Whether it takes records; asked after each.
+    /// Whether it has room for records; asked after each record.
     room: Room,
-    /// The sessions that the message which is being published waits for.
+    /// The sessions that the message being published waits for.
     waits_for: Vec<(SessionNumber, Manner)>,
     acknowledged: Vec<(SessionNumber, MessageNumber)>,
     rewriting: Option<Rewriting>,
-    /// How large the journal was when it had been written anew.
+    /// The size of the journal after it was last rewritten.
     rewritten_bytes: u64,
-    /// What a journal may have beyond twice that.
+    /// The bytes that a journal may have beyond twice that size.
     pub(super) spare_bytes: u64,
-    /// Changes that found no place in it.
+    /// Changes for which it had no room.
     pub(super) unsaved: u64,
-    /// Kept for its memory.
+    /// Kept so that the memory is reused.
     record: Vec<u8>,
 }
 
-/// Everything that is kept is written once more, so that what stands before can be forgotten.
+/// The rewriting of everything that is kept, so that earlier records can be forgotten.
 struct Rewriting {
     /// Records before this position are to be forgotten.
     before: LogPosition,
     stage: Stage,
 }
 
-/// What is left of writing a journal anew.
+/// What is left to do for rewriting a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Rewritten {
     /// Nothing, for now.
     Nothing,
-    /// More, when others have had their turn.
+    /// There is more to write, when other tasks have had their turn.
     More,
-    /// More, when the journal has something on disk that is not there yet.
+    /// There is more to do, when the journal has more on disk.
     Waits,
 }
 
 enum Stage {
-    /// Sessions from this number on.
+    /// Sessions from this number on are to be written.
     Sessions(SessionKey),
-    /// Retained messages from this topic on.
+    /// Retained messages from this topic on are to be written.
     Retained(Vec<u8>),
     /// All is written up to this position.
     Written(LogPosition),
@@ -94,7 +93,7 @@ impl Saving {
         }
     }
 
-    /// Appends what `encode` writes. Returns its position, 0 if there was no room.
+    /// Appends the record that `encode` writes. Returns its position, 0 if there was no room.
     fn append(&mut self, may_exceed: bool, encode: impl FnOnce(&mut Vec<u8>)) -> LogPosition {
         self.record.clear();
         encode(&mut self.record);
@@ -142,14 +141,14 @@ impl Saving {
         position
     }
 
-    /// A session has ended, and what it takes in the journal is not needed any more: so there is room for that even
-    /// where the journal is full.
+    /// Records the end of a session. Its other records are not needed any more then, so there is room for this one even
+    /// in a full journal.
     fn write_end(&mut self, session: SessionNumber) {
         self.append(true, |out| Record::Ended { session }.encode(out));
     }
 
-    /// Whether it is time to write the journal anew: it has become twice as long since the last time, or comes near
-    /// its bound. It must have grown meanwhile, or it would be written without end where much is kept.
+    /// Whether the journal is to be rewritten: it is twice as long as after the last time, or near its bound. It must
+    /// have grown meanwhile; otherwise a journal with much to keep would be rewritten without end.
     fn is_long(&self) -> bool {
         let (bytes, bytes_max) = (self.journal.disk_bytes(), self.journal.bytes_max());
         let grown = self.rewritten_bytes + self.spare_bytes;
@@ -163,31 +162,31 @@ impl Saving {
         self.clock.now_us().saturating_add(i64::try_from(left.as_micros()).unwrap_or(i64::MAX)).max(1)
     }
 
-    /// How long it takes until a moment on the wall clock; nothing if it is over.
+    /// The time until a moment of the wall clock; zero if it has passed.
     pub(super) fn left(&self, at_us: i64) -> Duration {
         Duration::from_micros(at_us.saturating_sub(self.clock.now_us()).try_into().unwrap_or(0))
     }
 
-    /// The wall clock.
+    /// The present time of the wall clock.
     pub(super) fn now_us(&self) -> i64 {
         self.clock.now_us()
     }
 }
 
 impl Core {
-    /// Whether messages of QoS 1, messages to be retained, and subscriptions may be processed: what is to be saved of
-    /// them finds room.
+    /// Whether messages of QoS 1, messages to be retained, and subscriptions may be processed: there is room to save
+    /// them.
     pub(in super::super) fn has_room_to_save(&self) -> bool {
         self.saving.as_ref().is_none_or(|saving| saving.room == Room::Free)
     }
 
-    /// Whether it is worth waiting for that room: where somebody has to mend the disk first, results go out
-    /// nevertheless.
+    /// Whether that room will come without repairs. If an operator has to repair the disk first, results are published
+    /// without waiting for it.
     pub(in super::super) fn will_have_room_to_save(&self) -> bool {
         self.saving.as_ref().is_some_and(|saving| saving.room == Room::Wait)
     }
 
-    /// Asks the journal whether it has room, after others have had their turn.
+    /// Asks the journal again whether it has room; called when other tasks have had their turn.
     pub(super) fn look_for_room_to_save(&mut self) {
         if let Some(saving) = &mut self.saving
             && saving.room != Room::Free
@@ -196,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Notes that the message which is being published waits for a session.
+    /// Notes that the message being published waits for a session.
     #[inline]
     pub(super) fn note_waiting(saving: &mut Option<Saving>, session: SessionNumber, manner: Manner) {
         if session > 0
@@ -206,8 +205,8 @@ impl Core {
         }
     }
 
-    /// Saves a message for the sessions that were [noted](Core::note_waiting), and the retained messages. Returns the
-    /// position that must be durable before its publisher is told that it is here; 0 if there is none.
+    /// Saves a message for the sessions that were [noted](Core::note_waiting), and for the retained messages. Returns
+    /// the position that must be durable before the message is confirmed to its publisher; 0 if there is none.
     pub(super) fn save_message(saving: &mut Option<Saving>, message: &Message, is_retained: bool) -> LogPosition {
         let Some(saving) = saving else { return 0 };
         let waits_for = std::mem::take(&mut saving.waits_for);
@@ -217,23 +216,23 @@ impl Core {
         position
     }
 
-    /// Whether the message that is being published waits for a session that is saved.
+    /// Whether the message being published waits for a session that is saved.
     #[inline]
     pub(super) fn waits(saving: &Option<Saving>) -> bool {
         saving.as_ref().is_some_and(|saving| !saving.waits_for.is_empty())
     }
 
-    /// A topic has no retained message any more.
+    /// Records that a topic has no retained message any more.
     pub(super) fn save_forgotten(saving: &mut Option<Saving>, topic: &[u8]) -> LogPosition {
         saving.as_mut().map_or(0, |saving| saving.write(&Record::Forgotten { topic }))
     }
 
-    /// A session has begun, got or lost its connection, or lasts for another time.
+    /// Records that a session has begun, got or lost its connection, or has another expiry.
     pub(super) fn save_session(&mut self, key: SessionKey) {
         let Some(saving) = &mut self.saving else { return };
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.expiry_s == 0 {
-            // It ends with its connection, and so with the process.
+            // The session ends with its connection, and so with the process.
             let number = std::mem::take(&mut session.saved_as);
             if number > 0 {
                 saving.write_end(number);
@@ -251,12 +250,12 @@ impl Core {
         if self.write_session(key, false) == 0
             && let Some(session) = self.sessions.get_mut(key)
         {
-            // Nothing must refer to it. It is saved when it subscribes.
+            // The session was not saved, so no record may refer to it. It is saved when it subscribes.
             session.saved_as = 0;
         }
     }
 
-    /// A session has ended.
+    /// Records that a session has ended.
     pub(super) fn save_end(saving: &mut Option<Saving>, session: SessionNumber) {
         if session > 0
             && let Some(saving) = saving
@@ -265,10 +264,11 @@ impl Core {
         }
     }
 
-    /// A session has subscribed. Returns the position that must be durable before its client is told so.
+    /// Records that a session has subscribed. Returns the position that must be durable before the client gets its
+    /// answer.
     pub(super) fn save_subscribed(&mut self, key: SessionKey, number: u32, filter: &str) -> LogPosition {
         if self.sessions.get(key).is_some_and(|session| session.saved_as == 0 && session.expiry_s > 0) {
-            // There was no room when it began.
+            // There was no room when the session began.
             self.save_session(key);
         }
         let Some(saving) = &mut self.saving else { return 0 };
@@ -278,19 +278,19 @@ impl Core {
         saving.write(&Record::Subscribed { session: session.saved_as, subscribed })
     }
 
-    /// A retained message waits for a session that has subscribed.
+    /// Records that a retained message waits for a session that has subscribed.
     pub(super) fn save_waits(saving: &mut Option<Saving>, session: SessionNumber, message: &Message, manner: Manner) {
         let Some(saving) = saving.as_mut().filter(|_| session > 0) else { return };
         let before = saving.rewriting.as_ref().map_or(0, |rewriting| rewriting.before);
         if message.number() == 0 || message.saved_at.load(Ordering::Relaxed) < before {
-            // Where it stands is about to be forgotten, and the session may have been written anew already.
+            // The message's record is about to be forgotten, and the session may have been rewritten already.
             saving.write_message(message, true, &[(session, manner)], false);
         } else {
             saving.write(&Record::Waits { session, message: message.number(), manner });
         }
     }
 
-    /// No more retained messages are on their way to a subscription.
+    /// Records that no more retained messages are on their way to a subscription.
     pub(super) fn save_walked(
         saving: &mut Option<Saving>,
         session: SessionNumber,
@@ -304,7 +304,7 @@ impl Core {
         }
     }
 
-    /// A session has ended a subscription.
+    /// Records that a session has ended a subscription.
     pub(super) fn save_unsubscribed(saving: &mut Option<Saving>, session: SessionNumber, filter: &str) -> LogPosition {
         match saving {
             Some(saving) if session > 0 => saving.write(&Record::Unsubscribed { session, filter }),
@@ -312,7 +312,8 @@ impl Core {
         }
     }
 
-    /// A client has acknowledged a message. It may come once more after a crash, so that is written with others.
+    /// Records that a client has acknowledged a message. After a crash it may get the message once more, so
+    /// acknowledgements are collected and written together.
     pub(super) fn save_acknowledged(saving: &mut Option<Saving>, session: SessionNumber, message: MessageNumber) {
         if session > 0
             && message > 0
@@ -325,14 +326,14 @@ impl Core {
         }
     }
 
-    /// Writes what need not be written at once.
+    /// Writes the records that were held back.
     pub(in super::super) fn save_rest(&mut self) {
         if let Some(saving) = &mut self.saving {
             saving.write_acknowledged();
         }
     }
 
-    /// How long a session lasts.
+    /// The lifetime of a session, as it is saved.
     fn lasting(&self, key: SessionKey) -> Lasting {
         let session = self.sessions.get(key).expect("it is there");
         let away_since_us = match (&self.saving, session.ends_at) {
@@ -345,11 +346,11 @@ impl Core {
         Lasting { expiry_s: session.expiry_s, away_since_us, address }
     }
 
-    /// Writes all of a session but the bodies of messages.
+    /// Writes all of a session except the bodies of messages.
     fn write_session(&mut self, key: SessionKey, may_exceed: bool) -> LogPosition {
         let lasting = self.lasting(key);
         let Some((saving, session)) = self.saving.as_mut().zip(self.sessions.get(key)) else { return 0 };
-        // What was acknowledged is not in the queue, and must not be taken out of it once more.
+        // Acknowledged messages are not in the queue any more, and must not be taken out of it once more.
         saving.write_acknowledged();
         let subscriptions = session.subscriptions.iter().filter_map(|(filter, &number)| {
             let wants_retained = session.wants_retained(number);
@@ -369,7 +370,7 @@ impl Core {
         saving.append(may_exceed, |out| record.encode(out))
     }
 
-    /// Writes some of what is kept anew where the journal has become long, so that its beginning can be forgotten.
+    /// Rewrites a part of what is kept if the journal has become long, so that its beginning can be forgotten.
     pub(in super::super) fn rewrite_some(&mut self) -> Rewritten {
         self.look_for_room_to_save();
         let Some(saving) = &mut self.saving else { return Rewritten::Nothing };
@@ -383,7 +384,7 @@ impl Core {
             Stage::Sessions(key) => self.rewrite_sessions(key, before),
             Stage::Retained(from) => self.rewrite_retained(from, before),
             Stage::Written(position) if saving.journal.durable() < position => Some(Stage::Written(position)),
-            // A backup may hold them; it is tried again when something was committed, or a second later.
+            // A backup may hold the records; this is tried again after the next commit, or a second later.
             Stage::Written(position) if !saving.journal.forget_before(before) => Some(Stage::Written(position)),
             Stage::Written(_) => {
                 saving.rewritten_bytes = saving.journal.disk_bytes();
@@ -410,7 +411,7 @@ impl Core {
                         continue;
                     }
                     if bytes > REWRITTEN_BYTES_MAX || !saving.journal.can_rewrite() {
-                        // What was written of this session already is passed over the next time.
+                        // The messages of this session that were written already are skipped the next time.
                         return Some(Stage::Sessions(key));
                     }
                     bytes += message.memory_bytes() as u64;

@@ -10,7 +10,7 @@ pub(super) fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
     Core::new(&options)
 }
 
-/// An address of each number.
+/// A different address for each number.
 fn address(number: u8) -> IpAddr {
     [10, 0, 0, number].into()
 }
@@ -295,7 +295,7 @@ fn new_subscriptions_look_at_few_retained_messages_in_a_turn() {
         assert_eq!(core.retained_steps, 0, "they are used up, and the rest waits for another turn");
     }
     assert!(core.pump(key, &outbox), "it goes on");
-    // The same with filters that match nothing at all in many SUBSCRIBEs of one turn.
+    // The same with filters that match nothing at all, in many SUBSCRIBEs of one turn.
     core.begin_turn();
     filters.iter().for_each(|filter| core.subscribe(key, &[request(&filter[1..])], &None, |_, _| {}));
     assert_eq!(core.retained_steps, 0);
@@ -337,7 +337,7 @@ fn nobody_has_more_subscriptions_than_its_part() {
     let (modest, _, _) = connect_from(&mut core, 2, "modest", true, 0).unwrap();
     assert_eq!(granted(&mut core, modest), 20);
     assert!(core.counters.subscriptions_refused > 0);
-    // What it has may be changed, and what it gives back is free.
+    // Its existing subscriptions may be changed, and ended ones make room.
     assert_eq!(subscribe(&mut core, key, "t0", Qos::AtLeastOnce), 1);
     assert!(core.unsubscribe(key, "t0").is_some());
     assert_eq!(subscribe(&mut core, key, "other", Qos::AtMostOnce), 0);
@@ -357,7 +357,7 @@ fn who_opens_many_sessions_pushes_out_its_own() {
     for number in 0..1000 {
         open(&mut core, 1, &format!("greedy{number}"));
     }
-    // There is still room for others, and their sessions are there.
+    // There is still room for other addresses, and their sessions are still present.
     open(&mut core, 3, "late");
     assert!((0..3).all(|number| open(&mut core, 2, &format!("modest{number}"))));
     assert!(open(&mut core, 3, "late") && open(&mut core, 1, "greedy999"));
@@ -391,7 +391,7 @@ fn sessions_that_are_away_take_no_more_memory_than_their_part() {
     away(&mut core, 2, "modest");
     (0..20).for_each(|_| publish(&mut core, "2/modest"));
     assert!(core.stats(SeatCounts::default()).memory_bytes > held + 2_000_000);
-    // A session of the same address is let in at the cost of its oldest.
+    // A session of the same address displaces the oldest one of that address.
     let evicted = core.counters.sessions_evicted;
     let _ = connect_from(&mut core, 1, "one more", false, 60).unwrap();
     assert_eq!(core.counters.sessions_evicted, evicted + 1);
@@ -422,7 +422,7 @@ fn while_memory_is_used_up_those_who_read_go_on() {
     assert_eq!(core.stats(SeatCounts::default()).retained_messages, 1, "neither a new one nor an old value");
     assert!(!core.memory.is_full(), "which has made room");
     retain(&mut core, "r1", &[b'x'; 150_000], Qos::AtMostOnce);
-    // With memory used up nobody new is let in; who is there is served as long as it reads.
+    // When memory is used up, no new client is let in; connected clients are served as long as they read.
     let (key, outbox, _) = connect_from(&mut core, 1, "hog", false, 60).unwrap();
     subscribe(&mut core, key, "hog", Qos::AtLeastOnce);
     for _ in 0..10 {

@@ -1,5 +1,5 @@
-//! What clients send beside PUBLISH and PUBACK, read to the letter: whatever MQTT 3.1.1 and 5 forbid is refused, with
-//! the reason code that version 5 has for it.
+//! Decodes packets of clients other than PUBLISH and PUBACK, strictly: everything that MQTT 3.1.1 and 5 forbid is
+//! refused, with the reason code that version 5 has for it.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ mod kind {
     pub(super) const AUTH: u8 = 15;
 }
 
-/// Reads the first packet of a connection. Fails with what to answer, which may be nothing.
+/// Reads the first packet of a connection. The error is the answer to send, which may be empty.
 pub(in super::super) fn login(frame: &Frame<'_>) -> Result<Login, Vec<u8>> {
     let refusal = |version, refused| {
         let mut answer = Vec::new();
@@ -50,12 +50,12 @@ pub(in super::super) fn login(frame: &Frame<'_>) -> Result<Login, Vec<u8>> {
         return Err(Vec::new());
     }
     let mut fields = Fields::new(frame.body);
-    // Who names another protocol is no client, and is not answered.
+    // A peer that names another protocol is no MQTT client, and gets no answer.
     let (Ok(name), Ok(level)) = (fields.bytes(), fields.byte()) else { return Err(Vec::new()) };
     let version = match (name, level) {
         (b"MQIsdp", 3) | (b"MQTT", 4) => Version::V3,
         (b"MQTT", 5) => Version::V5,
-        // What this is no client can know, but one of the first versions would understand the answer.
+        // Which version such a client speaks is unknown, but one of the first versions would understand the answer.
         (b"MQIsdp" | b"MQTT", _) => return Err(refusal(Version::V3, Refused::ProtocolVersion)),
         _ => return Err(Vec::new()),
     };
@@ -74,14 +74,14 @@ impl From<CodecError> for Refused {
     }
 }
 
-/// Reads a CONNECT behind the level of the protocol.
+/// Reads the part of a CONNECT behind the level of the protocol.
 fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login, Refused> {
     let flags = fields.byte()?;
     let has = |flag| flags & flag != 0;
     if has(flag::RESERVED) || (!has(flag::WILL) && has(flag::WILL_QOS | flag::WILL_RETAIN)) {
         return Err(Refused::Malformed);
     }
-    // Version 5 knows passwords without users.
+    // Version 5 allows passwords without users.
     if version == Version::V3 && has(flag::PASSWORD) && !has(flag::USER) {
         return Err(Refused::Malformed);
     }
@@ -90,7 +90,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
     let (mut expiry_s, mut receive_max, mut packet_bytes_max) = (0, u16::MAX, usize::MAX);
     let (mut has_method, mut has_data) = (false, false);
     match version {
-        // A session that is not clean is kept as long as the broker keeps any.
+        // A session that is not clean is kept as long as the broker keeps any session.
         Version::V3 if !clean_start => expiry_s = u32::MAX,
         Version::V3 => {}
         Version::V5 => {
@@ -117,7 +117,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
         false => {}
         true => return Err(Refused::AuthenticationMethod),
     }
-    // Without a name a session cannot be come back to; version 5 gives out a name, and 3.1 knows none that is empty.
+    // A session without a name cannot be resumed. In version 5 the broker assigns a name, and 3.1 forbids an empty one.
     if client_id.is_empty() && version == Version::V3 && (!clean_start || level == 3) {
         return Err(Refused::ClientId);
     }
@@ -136,7 +136,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
     })
 }
 
-/// Reads the will of a CONNECT. The inner error is one that does not keep the rest from being read.
+/// Reads the will of a CONNECT. The inner error still allows reading the rest.
 fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<Will, Refused>, Refused> {
     let (mut delay_s, mut message_expiry_s, mut properties) = (0, None, Vec::new());
     if version == Version::V5 {
@@ -146,7 +146,7 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
                 property::MESSAGE_EXPIRY => message_expiry_s = Some(number(value)),
                 _ => {}
             }
-            // They go with the message, in the form that they have here.
+            // These properties go with the message, in the form that they have here.
             properties.push(identifier);
             properties.extend_from_slice(value);
         })?;
@@ -157,7 +157,7 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
         return Ok(Err(Refused::WillTopic));
     }
     let qos = match (version, qos) {
-        // There is no way to tell a client of version 3 that less is spoken here.
+        // A client of version 3 cannot be told that QoS 2 is not supported.
         (Version::V3, Qos::ExactlyOnce) => Qos::AtLeastOnce,
         (Version::V5, Qos::ExactlyOnce) => return Ok(Err(Refused::WillQos)),
         (_, qos) => qos,
@@ -168,12 +168,12 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
     Ok(Ok(Will { message: Arc::new(Message::of(&publish, None)), delay_s, message_expiry_s }))
 }
 
-/// Whether a packet other than PUBLISH is answered only when the journal has what it changes.
+/// Whether a packet other than PUBLISH is answered only when the journal has its change.
 pub(in super::super) fn is_saved(frame: &Frame<'_>) -> bool {
     matches!(frame.first_byte >> 4, kind::SUBSCRIBE | kind::UNSUBSCRIBE)
 }
 
-/// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is what the client has asked for in its CONNECT.
+/// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is the session expiry of the client's CONNECT.
 pub(in super::super) fn control(version: Version, frame: &Frame<'_>, session_expiry_s: u32) -> Result<Control, Close> {
     let mut fields = Fields::new(frame.body);
     let (kind, flags) = (frame.first_byte >> 4, frame.first_byte & 0x0f);
@@ -233,7 +233,7 @@ fn not_empty<T>(filters: Vec<T>) -> Result<Vec<T>, CodecError> {
     }
 }
 
-/// A filter that is a text. Whether its wildcards stand where they may is told in the answer.
+/// Reads a filter as text. The answer says whether its wildcards are valid.
 fn filter<'a>(fields: &mut Fields<'a>) -> Result<&'a str, CodecError> {
     match fields.text()? {
         "" => Err(CodecError::Malformed("an empty filter")),
