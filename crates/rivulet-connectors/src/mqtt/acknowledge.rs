@@ -7,20 +7,21 @@
 //!
 //! A repeat has the packet identifier and the content of the newest message with that identifier. That alone is not
 //! enough: a client that has its acknowledgement may use the identifier again for an equal message, and that is a new
-//! one. Three cases tell them apart, and none depends on the order in which a client sends new messages and repeats:
+//! one. In three cases a message is a repeat, and none depends on the order in which a client sends new messages and
+//! repeats:
 //!
 //! - It is marked as a duplicate (DUP). MQTT forbids that for a new message.
 //! - It is not marked, but the acknowledgement of the first was never sent: until then the identifier is in use.
-//! - It is not marked, but the client asked for its session and was told that there is none. Then MQTT 5 has it send
-//!   what it kept as if it were new.
+//! - It is not marked, but the client asked for its session and was told that there is none. In that case MQTT 5 makes
+//!   the client send the messages that it kept as if they were new.
 //!
-//! Any other message that is not marked is new. So a client counts twice that repeats without the mark though the
-//! acknowledgement was on its way or its session was there; and in the third case an equal message under the same
-//! identifier that is indeed new is taken for a repeat. Nothing in the protocol tells these apart.
+//! Any other message that is not marked is new. This is wrong in two cases that the protocol does not distinguish: an
+//! unmarked repeat counts twice if the acknowledgement was on its way or the session was there; and in the third case a
+//! new message that is equal to an earlier one under the same identifier is taken for a repeat.
 //!
-//! What must hold: a connection knows what earlier ones of its client put into the log before it processes its first
-//! message, though they may not have ended when it began ([`DedupWindow::take_over`]); and memory is bounded, by client
-//! and in total.
+//! What must hold: before a connection processes its first message, it knows what earlier connections of its client put
+//! into the log, even if these had not ended when it began ([`DedupWindow::take_over`]); and memory is bounded, by
+//! client and in total.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -38,57 +39,60 @@ use super::codec::{self, Qos};
 use super::log::MessageLog;
 use super::router::Received;
 
-/// The most messages of one connection that wait for their acknowledgement; then it is not read. As many as there are
-/// packet identifiers.
+/// The most messages of one connection that wait for their acknowledgement; beyond this it is not read. As many as
+/// there are packet identifiers.
 const WAITING_MAX: usize = 65_535;
 
-/// How many of the messages that were acknowledged last are remembered of a connection. Half of the packet identifiers:
-/// who counts them up comes to one again long after its last message was forgotten, and is not taken for who repeats
-/// that.
+/// The number of last acknowledged messages that are remembered for a connection. It is half of the packet identifiers:
+/// a client that counts them up reuses an identifier long after its last message was forgotten, so the new message is
+/// not taken for a repeat.
 const SENT_MAX: usize = 32_767;
 
-/// The same while there is no room for more in total.
+/// The same number while there is no room for more in total.
 const SENT_LEAST: usize = 64;
 
-/// A sender that goes on for so long knows of an acknowledgement.
+/// A sender that goes on for this long knows of an acknowledgement.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// How many clients are remembered.
+/// The number of clients that are remembered.
 const CLIENTS_MAX: usize = 100_000;
 
-/// Of a full number of clients one in so many is forgotten at once, so that they are not looked through for each that
-/// comes.
+/// When the number of clients is full, this fraction of them is forgotten at once, so that they are not searched for
+/// each new client.
 const FORGOTTEN_SHARE: usize = 16;
 
-/// How many acknowledged messages are remembered in total, give or take those of one client: 32 to 80 bytes each.
+/// The number of acknowledged messages that are remembered in total, exceeded by those of one client at most: 32 to 80
+/// bytes each.
 const REMEMBERED_MAX: usize = 4 << 20;
 
-/// How long a client is remembered that does not come back.
+/// How long a client without a connection is remembered.
 pub const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// How long a connection waits for an earlier one of its client to end, which has some seconds for what it has read.
+/// How long a connection waits for an earlier one of its client to end, which has some seconds to process what it has
+/// read.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 
-/// What a message says, in short; `None` of one that was refused, which is not known when it comes again.
+/// The hash of a message's topic and payload; `None` for a refused message, which is not recognised when it comes
+/// again.
 type Content = Option<NonZero<u64>>;
 
 fn content_hash(topic: &[u8], payload: &[u8]) -> Content {
     Some(NonZero::new(xxh3_64_with_seed(payload, xxh3_64(topic))).unwrap_or(NonZero::<u64>::MIN))
 }
 
-/// What the sender of a message is to be told: PUBACK, or PUBREC where it has QoS 2.
+/// The answer to the sender of a message: PUBACK, or PUBREC if it has QoS 2.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// Of the message; at least 1.
+    /// The message's quality of service; at least 1.
     pub qos: Qos,
-    /// Of the message.
+    /// The message's packet identifier.
     pub packet_id: u16,
     /// The code of version 5; 0 is success.
     pub reason: u8,
 }
 
 impl Answer {
-    /// A PUBACK that says that all is well.
+    /// A PUBACK that reports success.
     pub fn success(packet_id: u16) -> Self {
         Self { qos: Qos::AtLeastOnce, packet_id, reason: 0 }
     }
@@ -125,33 +129,33 @@ type ByPacketId = HashMap<u16, Known, foldhash::fast::RandomState>;
 pub struct DedupWindow {
     state: Mutex<State>,
     begun: Instant,
-    /// When something was last read from the sender, in seconds since `begun`.
+    /// When bytes were last read from the sender, in seconds since `begun`.
     heard_s: AtomicU32,
-    /// Told when something begins to wait.
+    /// Notified when something begins to wait.
     filled: Notify,
-    /// Told when the connection has ended.
+    /// Notified when the connection has ended.
     ended: Notify,
-    /// How many messages the windows of all clients remember.
+    /// The number of messages that the windows of all clients remember.
     total: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Message>,
-    /// The last that were acknowledged.
+    /// The messages that were acknowledged last.
     sent: VecDeque<Message>,
-    /// What is known of earlier connections, but for identifiers that this one has used.
+    /// The newest messages of earlier connections, except for identifiers that this connection has used.
     known: ByPacketId,
     /// Until when `known` is kept, in seconds since the window was begun; `None` before the first message.
     repeats_until_s: Option<u64>,
     /// Whether the client asked for a session that is not there.
     has_lost_session: bool,
-    /// `sent` and `waiting` by packet identifier, from the first duplicate on that is looked for there: most senders
+    /// `sent` and `waiting` by packet identifier. It is made when the first duplicate is looked for there: most senders
     /// never send one.
     index: Option<ByPacketId>,
-    /// The connection before this one, if that has not ended yet.
+    /// The previous connection, if it has not ended yet.
     predecessor: Option<Arc<DedupWindow>>,
-    /// Whether the next connection has taken what this one knows.
+    /// Whether the next connection has taken over what this one knows.
     is_taken: bool,
 }
 
@@ -160,13 +164,13 @@ impl State {
         self.sent.len() + self.known.len()
     }
 
-    /// Remembers a message that was acknowledged, and forgets those of which its sender knows that they were.
+    /// Remembers an acknowledged message, and forgets messages whose senders know that they were acknowledged.
     fn remember(&mut self, message: Message, sent_max: usize) {
         self.sent.push_back(message);
         let excess = self.sent.len().saturating_sub(sent_max);
         self.sent.drain(..excess);
         let oldest_s = message.acknowledged_s.saturating_sub(ARRIVES_WITHIN.as_secs() as u32);
-        // An identifier that is used again was acknowledged, as its sender knows.
+        // If an identifier is used again, its sender knows that the earlier message was acknowledged.
         let is_over = |first: &mut Message| {
             first.position < message.position
                 && (first.acknowledged_s < oldest_s || first.answer.packet_id == message.answer.packet_id)
@@ -174,8 +178,8 @@ impl State {
         while self.sent.pop_front_if(is_over).is_some() {}
     }
 
-    /// Everything that is known, the newest of a packet identifier. A sender that was heard long after an
-    /// acknowledgement has it.
+    /// Everything that is known: the newest message of each packet identifier. A sender that was heard long after an
+    /// acknowledgement has received it.
     fn into_known(self, heard_s: u32) -> ByPacketId {
         let mut known = self.known;
         let oldest_s = heard_s.saturating_sub(ARRIVES_WITHIN.as_secs() as u32);
@@ -185,7 +189,7 @@ impl State {
         known
     }
 
-    /// Where the log has the newest message of this connection with that identifier, if it has this content.
+    /// The position in the log of the newest message of this connection with that identifier, if it has this content.
     fn find(&mut self, packet_id: u16, content: Content) -> Option<LogPosition> {
         let messages = self.sent.iter().chain(&self.waiting);
         let index = self.index.get_or_insert_with(|| messages.map(|message| message.entry(true)).collect());
@@ -202,12 +206,12 @@ impl Message {
 /// Whether a connection may process more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It may.
+    /// It may process more.
     Open,
-    /// So much waits for its acknowledgement that nothing more should be read.
+    /// So many messages wait for their acknowledgement that nothing more should be read.
     Full,
-    /// The next connection of the client knows what came so far, and nothing of what would come: it is left to be sent
-    /// again.
+    /// The next connection of the client has taken over. It knows the messages so far, and would not know later ones:
+    /// the client must send those again.
     TakenOver,
 }
 
@@ -217,20 +221,20 @@ impl DedupWindow {
         Self { state: Mutex::default(), begun: Instant::now(), heard_s: AtomicU32::new(0), filled, ended, total }
     }
 
-    /// Changes the state, and keeps count of what is remembered in total.
+    /// Changes the state, and updates the number of messages that are remembered in total.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let before = state.remembered();
         let result = change(&mut state);
         let after = state.remembered();
         if after != before {
-            // Less is added by going round.
+            // A decrease is added as a wrapping number.
             self.total.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
         result
     }
 
-    /// How many acknowledged messages may be remembered of this connection.
+    /// The number of acknowledged messages that may be remembered for this connection.
     fn sent_max(&self) -> usize {
         match self.total.load(Ordering::Relaxed) < REMEMBERED_MAX {
             true => SENT_MAX,
@@ -238,20 +242,21 @@ impl DedupWindow {
         }
     }
 
-    /// Waits until an earlier connection of the client has processed what it had read, and takes what it knows. To be
-    /// called before anything is processed; a second call does nothing.
+    /// Waits until an earlier connection of the client has processed what it had read, and takes over what it knows. To
+    /// be called before anything is processed; a second call does nothing.
     pub(super) async fn take_over(&self) {
         let predecessor = self.state.lock().predecessor.clone();
         if let Some(predecessor) = predecessor {
-            // Who takes longer processes nothing more from then on.
+            // A connection that takes longer processes nothing more from then on.
             let _ = tokio::time::timeout(TAKE_OVER_MAX, predecessor.ended.notified()).await;
             self.inherit();
         }
     }
 
-    /// Takes what connections before this one know.
+    /// Takes over what earlier connections know.
     fn inherit(&self) {
-        // They may not have come to that themselves, and there may be many of them: the newest first.
+        // Earlier connections may not have taken over from their own predecessors, and there may be many. The newest
+        // comes first.
         let mut earlier = Vec::new();
         let mut next = self.state.lock().predecessor.take();
         while let Some(dedup_window) = next {
@@ -269,18 +274,18 @@ impl DedupWindow {
         self.change(|state| state.known = known);
     }
 
-    /// Something was read from the sender.
+    /// Notes that bytes were read from the sender.
     pub(super) fn heard(&self, now: Instant) {
         let heard_s = now.saturating_duration_since(self.begun).as_secs() as u32;
         self.heard_s.store(heard_s, Ordering::Relaxed);
     }
 
-    /// The client has asked for its session, and is told that there is none.
+    /// Notes that the client has asked for its session and is told that there is none.
     pub fn lost_session(&self) {
         self.state.lock().has_lost_session = true;
     }
 
-    /// Where the log has a message of QoS 1 already, if this is a repeat; `None` if it is a new one.
+    /// The position in the log of a message of QoS 1 if this is a repeat of it; `None` if this is a new message.
     pub fn known_at(&self, is_duplicate: bool, packet_id: u16, topic: &[u8], payload: &[u8]) -> Option<LogPosition> {
         if !is_duplicate && self.state.lock().known.is_empty() {
             return None;
@@ -288,7 +293,7 @@ impl DedupWindow {
         let content = content_hash(topic, payload);
         let now_s = self.begun.elapsed().as_secs();
         self.change(|state| {
-            // Whichever it is, it is the newest message with this identifier now.
+            // New or not, it is the newest message with this identifier now.
             let earlier = state.known.remove(&packet_id);
             if is_duplicate && let Some(position) = state.find(packet_id, content) {
                 return Some(position);
@@ -307,12 +312,12 @@ impl DedupWindow {
         })
     }
 
-    /// The sender has begun anew: nothing of earlier connections comes again.
+    /// Notes that the sender has begun anew: nothing of earlier connections comes again.
     pub(super) fn forget_earlier(&self) {
         self.change(|state| state.known = HashMap::default());
     }
 
-    /// Acknowledges a message when the log has it: at once if `position` is 0 and nothing waits.
+    /// Acknowledges a message when the log has it on disk: at once if `position` is 0 and nothing waits.
     pub fn acknowledge(
         &self,
         position: LogPosition,
@@ -323,7 +328,7 @@ impl DedupWindow {
         self.answer(position, answer, || content_hash(topic, payload), out);
     }
 
-    /// Answers a message that goes nowhere: behind the answers to those before it.
+    /// Answers a message that goes nowhere, behind the answers to earlier messages.
     pub(super) fn refuse(&self, answer: Answer, out: &mut Vec<u8>) {
         self.answer(0, answer, || None, out);
     }
@@ -335,7 +340,7 @@ impl DedupWindow {
             answer.encode(out);
             return;
         }
-        // What need not wait for the log itself waits for what came before it.
+        // A message that need not wait for the log still waits for earlier messages.
         let position = position.max(last.unwrap_or(0));
         let message = Message { position, content: content(), acknowledged_s: 0, answer };
         if let Some(index) = &mut state.index {
@@ -357,13 +362,14 @@ impl DedupWindow {
         }
     }
 
-    /// How many messages wait.
+    /// The number of messages that wait.
     #[cfg(test)]
     fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
     }
 
-    /// Appends the acknowledgements of what is in the log up to `durable`; returns whether anything still waits.
+    /// Appends the acknowledgements of the messages that are in the log up to `durable`. Returns whether anything still
+    /// waits.
     pub fn release(&self, durable: LogPosition, now: Instant, out: &mut Vec<u8>) -> bool {
         let now_s = now.saturating_duration_since(self.begun).as_secs() as u32;
         let sent_max = self.sent_max();
@@ -375,19 +381,20 @@ impl DedupWindow {
             if state.sent.capacity() > 2 * SENT_LEAST && state.sent.len() < state.sent.capacity() / 4 {
                 state.sent.shrink_to(2 * state.sent.len());
             }
-            // The index also has messages that are forgotten. If they are too many, it is made anew when it is needed.
+            // The index also has messages that are forgotten. If they are too many, it is dropped, and made anew when
+            // it is needed.
             let indexed = state.sent.len() + state.waiting.len();
             state.index.take_if(|index| index.len() > 2 * indexed + SENT_LEAST);
             !state.waiting.is_empty()
         })
     }
 
-    /// Hands acknowledgements to `send` as the log grows, for as long as it is polled.
+    /// Hands acknowledgements to `send` as the log becomes durable, for as long as it is polled.
     pub(super) async fn serve(&self, log: &dyn MessageLog, mut send: impl FnMut(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         loop {
             let mut committed = std::pin::pin!(log.committed().notified());
-            // Before looking: what is committed from here on is not missed.
+            // Enabled before looking, so that no commit from here on is missed.
             committed.as_mut().enable();
             let is_waiting = self.release(log.durable(), Instant::now(), &mut bytes);
             if !bytes.is_empty() {
@@ -408,13 +415,13 @@ impl Drop for DedupWindow {
     }
 }
 
-/// The deduplication windows of all clients, those that have gone for a while included.
+/// The deduplication windows of all clients, including clients that have been gone for a while.
 #[derive(Debug, Default)]
 pub struct DedupWindows {
     clients: Mutex<HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>>,
-    /// How many messages they remember.
+    /// The number of messages that they remember.
     total: Arc<AtomicUsize>,
-    /// Clients that were forgotten early, or never remembered, for want of room.
+    /// Clients that were forgotten early, or never remembered, because there was no room.
     forgotten: AtomicU64,
     has_warned: AtomicBool,
 }
@@ -427,8 +434,8 @@ struct Client {
 }
 
 impl DedupWindows {
-    /// A connection begins. What an earlier one of the same client has left is known to it, after
-    /// [`DedupWindow::take_over`] if that has not ended yet.
+    /// Begins a connection. It knows what an earlier one of the same client has left; if that one has not ended yet,
+    /// only after [`DedupWindow::take_over`].
     pub fn begin(&self, client: &[u8]) -> Arc<DedupWindow> {
         let dedup_window = Arc::new(DedupWindow::new(self.total.clone()));
         let mut clients = self.clients.lock();
@@ -444,14 +451,14 @@ impl DedupWindows {
         dedup_window
     }
 
-    /// The same after the end of the one before.
+    /// The same if the previous connection has ended: takes over at once what it knows.
     pub fn begin_next(&self, client: &[u8]) -> Arc<DedupWindow> {
         let dedup_window = self.begin(client);
         dedup_window.inherit();
         dedup_window
     }
 
-    /// Makes sure that there is room for one more client: those go that have gone for longest. False if all are
+    /// Makes room for one more client by forgetting those that have been gone for longest. Returns false if all are
     /// connected.
     fn makes_room(&self, clients: &mut HashMap<Box<[u8]>, Client, foldhash::fast::RandomState>) -> bool {
         if clients.len() < CLIENTS_MAX {
@@ -481,7 +488,7 @@ impl DedupWindows {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// A connection has ended, and processes nothing more.
+    /// Notes that a connection has ended, and processes nothing more.
     pub fn end(&self, client: &[u8], dedup_window: &Arc<DedupWindow>) {
         let mut clients = self.clients.lock();
         dedup_window.ended.notify_one();
@@ -499,8 +506,8 @@ impl DedupWindows {
         }
     }
 
-    /// The log of an earlier process has a message, whose sender may not have been told so; from the oldest to the
-    /// newest.
+    /// Notes a message that is in the log of an earlier process, whose sender may not have its acknowledgement. To be
+    /// called from the oldest to the newest.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         let Received { arrival_us, client, packet_id, topic, payload } = *message;
         let mut clients = self.clients.lock();

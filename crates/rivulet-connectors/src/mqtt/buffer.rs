@@ -1,23 +1,23 @@
-//! The buffer in front of a socket: read as much as there is, decode in place.
+//! The buffer in front of a socket: reads as much as is available, and packets are decoded in place.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The size of a buffer whose connection has little to say. Thousands of connections each hold one.
+/// The size of a buffer whose connection has little traffic. Thousands of connections each hold one.
 const IDLE_BYTES: usize = 4 << 10;
 
-/// How many reads in a row must leave most of a buffer unused before it shrinks.
+/// After this many reads in a row that leave most of a buffer unused, it shrinks.
 const SMALL_READS_MAX: u32 = 64;
 
 /// A read buffer that grows with the traffic (and with the largest packet) and shrinks again.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
-    /// What is read and not consumed: `bytes[start..end]`.
+    /// The bytes that were read and not consumed: `bytes[start..end]`.
     start: usize,
     end: usize,
-    /// How far the buffer grows because of traffic; a single packet may need more.
+    /// How large the buffer grows because of traffic; a single packet may need more.
     read_bytes_max: usize,
     small_reads: u32,
 }
@@ -28,7 +28,7 @@ impl ReadBuffer {
         Self { bytes: Vec::new(), start: 0, end: 0, read_bytes_max: read_bytes_max.max(IDLE_BYTES), small_reads: 0 }
     }
 
-    /// What has been read and not consumed.
+    /// The bytes that were read and not consumed.
     pub(crate) fn data(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -39,7 +39,7 @@ impl ReadBuffer {
         debug_assert!(self.start <= self.end, "no more is consumed than there is");
     }
 
-    /// Waits until there are more bytes and reads them. Returns how many; 0 means that the other side has closed.
+    /// Waits for more bytes and reads them. Returns their number; 0 means that the peer has closed the connection.
     ///
     /// The caller bounds the size of a packet: without that bound the buffer would grow until a packet is whole.
     pub(crate) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
@@ -51,7 +51,7 @@ impl ReadBuffer {
 
     fn make_room(&mut self) {
         let held = self.end - self.start;
-        // All the space was used: there is more where that came from.
+        // If all the space was used, there is probably more to read.
         let was_filled = self.end == self.bytes.len();
         let was_nearly_empty = self.end <= self.bytes.len() / 4;
         if self.start > 0 {

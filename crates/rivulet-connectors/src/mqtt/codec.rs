@@ -1,8 +1,8 @@
-//! MQTT packets as bytes: frames, and PUBLISH decoded where it lies.
+//! MQTT packets as bytes: frames, and PUBLISH decoded in place.
 //!
 //! PUBLISH and PUBACK, the packets of the hot path, are read and written here, borrowed from the read buffer and
-//! without allocation. Every other packet goes through `rmqtt-codec`. Whatever bytes come in, the answer is a packet or
-//! a [`CodecError`], never a panic.
+//! without allocation. Every other packet goes through `rmqtt-codec`. For any bytes the result is a packet or a
+//! [`CodecError`], never a panic.
 
 use bytes::BytesMut;
 use rmqtt_codec::error::{DecodeError, EncodeError};
@@ -28,7 +28,7 @@ const PUBREC: u8 = 0x50;
 const PUBREL: u8 = 0x62;
 const PUBCOMP: u8 = 0x70;
 
-/// The version of the protocol a connection speaks.
+/// The version of the protocol that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Version {
     /// MQTT 3.1.1 (as a broker also 3.1, which has the same packets).
@@ -38,7 +38,7 @@ pub enum Version {
     V5,
 }
 
-/// Quality of service: how hard sender and receiver try.
+/// Quality of service: the guarantee of delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Qos {
     /// 0: fire and forget.
@@ -46,7 +46,7 @@ pub enum Qos {
     AtMostOnce,
     /// 1: sent again until acknowledged.
     AtLeastOnce,
-    /// 2: never sent. From clients of version 3 it is taken as at least once, with the answers that they wait for.
+    /// 2: never sent. From clients of version 3 it is handled as at least once, with the answers that they wait for.
     ExactlyOnce,
 }
 
@@ -67,13 +67,13 @@ impl Qos {
     }
 }
 
-/// Bytes that are no packet, or a packet that cannot be written.
+/// Why bytes are no packet, or a packet cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     /// The bytes are no packet.
     #[error("malformed MQTT packet: {0}")]
     Malformed(&'static str),
-    /// The packet can be read, and breaks the protocol.
+    /// The packet can be read but breaks the protocol.
     #[error("MQTT packet against the protocol: {0}")]
     Protocol(&'static str),
     /// The packet is larger than the receiver allows.
@@ -125,9 +125,9 @@ pub enum PacketKind {
 pub struct Frame<'a> {
     /// Kind and flags.
     pub first_byte: u8,
-    /// What follows the length.
+    /// The bytes behind the length.
     pub body: &'a [u8],
-    /// The packet with its header.
+    /// The packet including its header.
     pub whole: &'a [u8],
 }
 
@@ -142,7 +142,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Whether the length in the header is written with as few bytes as can be, as MQTT 5 has it.
+    /// Whether the length in the header is written with as few bytes as possible, as MQTT 5 requires.
     #[inline]
     pub fn has_shortest_length(&self) -> bool {
         self.whole.len() - self.body.len() == 1 + variable_length_bytes(self.body.len())
@@ -171,20 +171,20 @@ pub fn split_frame(buffer: &[u8], packet_bytes_max: usize) -> Result<Option<Fram
     Err(CodecError::Malformed("the length takes more than four bytes"))
 }
 
-/// A message, borrowed from wherever it lies.
+/// A message, borrowed from a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// The topic; not checked for anything but its length.
+    /// The topic; only its length is checked.
     pub topic: &'a [u8],
     /// The content.
     pub payload: &'a [u8],
-    /// The properties of version 5 as they stand in the packet, without their length; empty in version 3.
+    /// The properties of version 5 as in the packet, without their length; empty in version 3.
     pub properties: &'a [u8],
     /// The packet identifier; 0 with QoS 0.
     pub packet_id: u16,
     /// Quality of service.
     pub qos: Qos,
-    /// In a publish: keep it for later subscribers. In a delivery: it was kept.
+    /// In a publish: retain it for later subscribers. In a delivery: it was retained.
     pub retain: bool,
     /// It may have been sent before.
     pub duplicate: bool,
@@ -193,7 +193,7 @@ pub struct Publish<'a> {
 impl<'a> Publish<'a> {
     /// Decodes the body of a PUBLISH.
     ///
-    /// The properties are not looked into; see [`PublishProperties::parse`].
+    /// The properties are not decoded; see [`PublishProperties::parse`].
     #[inline]
     pub fn decode(version: Version, first_byte: u8, body: &'a [u8]) -> Result<Self, CodecError> {
         let qos = Qos::from_level((first_byte >> 1) & 3).ok_or(CodecError::Malformed("QoS 3 does not exist"))?;
@@ -250,7 +250,7 @@ impl<'a> Publish<'a> {
 
     /// Appends the packet to `out`. For version 3 the properties are left out.
     ///
-    /// Fails, with `out` as it was, if the topic or the packet is longer than the protocol can express.
+    /// Fails, with `out` unchanged, if the topic or the packet is longer than the protocol can express.
     #[inline]
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), CodecError> {
         let (packet_bytes, body_bytes) = self.sizes(version);
@@ -292,7 +292,7 @@ pub(super) fn split_variable_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
         let byte = *bytes.get(index)?;
         value |= usize::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
-            // A last byte of 0 could be left out, and so it has to be.
+            // A last byte of 0 is superfluous, and therefore forbidden.
             return (byte > 0 || index == 0).then(|| (value, &bytes[index + 1..]));
         }
     }
@@ -438,7 +438,7 @@ mod tests {
         Ok(publish)
     }
 
-    /// What rmqtt-codec makes of the same bytes.
+    /// How rmqtt-codec decodes the same bytes.
     fn oracle(version: Version, packet: &[u8]) -> Result<types::Publish, CodecError> {
         let frame = split_frame(packet, usize::MAX)?.ok_or(CodecError::Malformed("incomplete"))?;
         match version {
@@ -558,15 +558,15 @@ mod tests {
             }
             match (decode(version, &bytes), oracle(version, &bytes)) {
                 (Ok(ours), Ok(theirs)) => assert_same(&ours, &theirs),
-                // The topic is checked later, by whoever needs it to be a text, and so is the number of an alias; a
-                // message that is worthless after zero seconds is odd, not malformed.
+                // Code that needs the topic as text checks it later, and likewise the number of an alias. A message
+                // that expires after zero seconds is odd, not malformed.
                 (Ok(ours), Err(_)) => {
                     let properties = PublishProperties::parse(ours.properties).unwrap();
                     let is_odd = properties.message_expiry_s == Some(0) || properties.topic_alias == Some(0);
                     prop_assert!(is_odd || std::str::from_utf8(ours.topic).is_err());
                 }
                 (Err(_), Err(_)) => {}
-                // The oracle takes U+0000, numbers with more bytes than need be, and wildcards in response topics.
+                // The oracle accepts U+0000, numbers with more bytes than needed, and wildcards in response topics.
                 (Err(CodecError::Malformed(fields::NUL | "the length of the properties is broken")), Ok(_)) => {}
                 (Err(CodecError::Malformed("a property is cut short")), Ok(theirs))
                     if theirs.properties.as_ref().is_some_and(|properties| !properties.subscription_ids.is_empty()) => {}

@@ -1,14 +1,14 @@
-//! A hash table for exact topics: keys that are hashes already, found with a single access to memory.
+//! A hash table for exact topics: its keys are hashes already, and a look-up accesses memory once.
 //!
-//! With a million topics nearly every look-up misses the caches, and a table that keeps its tags beside its entries
-//! misses twice. Here an entry lies where its hash says or in one of the next places.
+//! With a million topics nearly every look-up misses the caches, and a table that keeps its tags apart from its entries
+//! misses twice. Here an entry is in the slot that its hash gives or in one of the next slots.
 
 use std::mem;
 
 use rivulet_dataflow::fetch;
 
-/// A hash of 128 bits, of which two are taken: the lowest of the first half is always 1 (0 marks an empty place), the
-/// lowest of the second half is a flag of the entry.
+/// A hash of 128 bits, two of which are used otherwise: the lowest bit of the first half is always 1 (0 marks an empty
+/// slot), the lowest bit of the second half is a flag of the entry.
 pub(super) type Key = [u64; 2];
 
 /// The key of a hash.
@@ -59,7 +59,7 @@ impl<T> Default for ExactTable<T> {
 }
 
 impl<T: Copy + Default> ExactTable<T> {
-    /// The first place an entry may lie at: the hash as a fraction of the table, so that its size need be no power of
+    /// The first slot where an entry may be: the hash as a fraction of the table, so its size need not be a power of
     /// two.
     #[inline]
     fn home(&self, key: &Key) -> usize {
@@ -71,17 +71,17 @@ impl<T: Copy + Default> ExactTable<T> {
         if place + 1 == self.places.len() { 0 } else { place + 1 }
     }
 
-    /// How many steps lead from one place to another.
+    /// The number of steps from one slot to another.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.places.len() - from }
     }
 
-    /// The place of a key, or the empty one where it would be put.
+    /// The slot of a key, or the empty slot where it would be inserted.
     #[inline]
     fn find(&self, key: &Key) -> Result<usize, usize> {
         let mut place = self.home(key);
         loop {
-            // An empty place ends every search: the table is never full.
+            // An empty slot ends every search: the table is never full.
             match &self.places[place] {
                 entry if entry.has(key) => return Ok(place),
                 entry if entry.is_empty() => return Err(place),
@@ -90,7 +90,7 @@ impl<T: Copy + Default> ExactTable<T> {
         }
     }
 
-    /// Asks for the memory where the entry of a key should lie, without waiting for it.
+    /// Prefetches the memory where the entry of a key should be.
     #[inline]
     pub(super) fn prefetch(&self, key: &Key) {
         self.places.get(self.home(key)).into_iter().for_each(fetch);
@@ -113,7 +113,7 @@ impl<T: Copy + Default> ExactTable<T> {
         self.find(key).ok().map(|place| &mut self.places[place])
     }
 
-    /// Adds an entry whose key is not there, with its flag down.
+    /// Adds an entry whose key is absent, with its flag cleared.
     pub(super) fn insert(&mut self, key: Key, value: T) {
         self.reserve(1);
         match self.find(&key) {
@@ -125,14 +125,14 @@ impl<T: Copy + Default> ExactTable<T> {
         }
     }
 
-    /// Removes the entry of a key, if it is there.
+    /// Removes the entry of a key, if present.
     pub(super) fn remove(&mut self, key: &Key) {
         if self.len == 0 {
             return;
         }
         let Ok(mut hole) = self.find(key) else { return };
         self.len -= 1;
-        // What was pushed beyond the hole moves up, so that no search ends too early.
+        // Entries that were displaced beyond the hole move up, so that no search ends too early.
         let mut place = hole;
         loop {
             place = self.next(place);
@@ -148,13 +148,13 @@ impl<T: Copy + Default> ExactTable<T> {
         self.places[hole] = Entry::default();
     }
 
-    /// Makes room for `additional` entries.
+    /// Reserves slots for `additional` entries.
     pub(super) fn reserve(&mut self, additional: usize) {
         let needed = self.len + additional;
         if needed * 5 <= self.places.len() * 4 {
             return;
         }
-        // As large as asked for, and by enough to be worth the work when it grows one by one.
+        // As large as requested, and at least so much larger that growing one by one is cheap.
         let size = (needed * 5 / 4 + 4).max(self.places.len() * 7 / 5);
         let old = mem::replace(&mut self.places, vec![Entry::default(); size]);
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few homes and a small table, so that entries are pushed far and around the end.
+        /// Few hash values and a small table, so that entries are displaced far and around the end.
         #[test]
         fn does_what_a_map_does(changes in proptest::collection::vec((0u64..12, 0u64..3, any::<bool>()), 0..200)) {
             let mut table = ExactTable::<u32>::default();

@@ -1,12 +1,13 @@
-//! The feed: messages of a source, as Kafka and HTTP have them, on their way into the router.
+//! The feed: messages of a source such as Kafka or HTTP on their way into the router.
 //!
-//! What a topic is to a message of MQTT, its key is here: [`FeedLayout`] makes a topic of it, which begins with
-//! [`SOURCE_MARK`](super::topic::SOURCE_MARK), and the routes find the queries by that. A source is one of those that
-//! big queries read, opened with the format RAW, so that payloads wait in inboxes as they came.
+//! The key of such a message has the role of the topic in MQTT: [`FeedLayout`] makes a topic of it, which begins with
+//! [`SOURCE_MARK`](super::topic::SOURCE_MARK), and the routes find the queries by that topic. A source is one of those
+//! that big queries read, opened with the format RAW, so that payloads are in inboxes as they were received.
 //!
-//! What must hold: a message is in all inboxes that want it, or is offered again; while one is full the source is not
-//! asked for more. In the log a message stands with its place in its source, and that is noted ([`Noted`]) under the
-//! lock under which it went there: whoever takes that lock knows of every message that is in the log by then.
+//! What must hold: a message is in all inboxes that want it, or is offered again; while one is full, the source is not
+//! asked for more. In the log a message has its position in its source. That position is noted ([`Noted`]) under the
+//! same lock under which the message went to the log: code that takes this lock knows of every message that is in the
+//! log by then.
 
 mod payload;
 
@@ -25,25 +26,25 @@ use super::topic::{SOURCE_MARK, TopicPart, push_level};
 use crate::connector::{ConnectorError, Connectors, Messages, SourceSpec};
 use payload::{for_each_object, key_in};
 
-/// How many messages a source is asked for at once.
+/// The most messages asked of a source at once.
 const ROWS_AT_ONCE: usize = 4_096;
 
-/// So many messages are routed while the routes are held still.
+/// The most messages that are routed under one lock of the routes.
 const EVENTS_AT_ONCE: usize = 512;
 
-/// How long to wait for the disk before a sender is told that its event is safe.
+/// The interval at which a feed checks whether the disk has an event, so that its sender can be told that it is safe.
 const CONFIRM_PAUSE: Duration = Duration::from_micros(500);
 
-/// How long to wait when the source has nothing, and does not say.
+/// The wait when the source has no messages and names no time.
 const IDLE: Duration = Duration::from_millis(5);
 
-/// A longer key goes to no query: with what stands before it, it would be no topic.
+/// A longer key goes to no query: with the prefix it would exceed the length of a topic.
 const KEY_BYTES_MAX: usize = 16 << 10;
 
-/// What stands in the log in the place of a client's name before the place of a message: no text does.
+/// The first byte of the position of a message, where the log has a client's name. No text begins with it.
 const PLACE: u8 = 0xfe;
 
-/// What is the key of a message.
+/// The origin of a message's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyFrom {
     /// Every query reads every message.
@@ -54,19 +55,19 @@ pub enum KeyFrom {
     Field(String),
 }
 
-/// What the topics of a source's messages look like.
+/// The layout of the topics of a source's messages.
 #[derive(Clone, Debug)]
 pub struct FeedLayout {
-    /// What they begin with: [`FeedLayout::prefix`].
+    /// The beginning of the topics: [`FeedLayout::prefix`].
     pub prefix: String,
-    /// What tells queries apart.
+    /// The key that tells queries apart.
     pub key: KeyFrom,
-    /// Whether an array of objects is as many messages. Not where a message comes again after a crash, for it has one
-    /// place.
+    /// Whether an array of objects counts as that many messages. Not if messages come again after a crash, for an array
+    /// has one position.
     pub splits: bool,
-    /// Whether topics say the message's own key, partition, offset and time as well.
+    /// Whether topics also have the message's own key, partition, offset and time.
     pub has_columns: bool,
-    /// Whether a message without a key of its own, or without a time, is refused.
+    /// Whether a message without a key of its own, and one without a time, is refused.
     pub needs: (bool, bool),
 }
 
@@ -74,13 +75,13 @@ pub struct FeedLayout {
 pub const MESSAGE_KEY: TopicPart = TopicPart::Key(3);
 /// The partition of a message.
 pub const MESSAGE_PARTITION: TopicPart = TopicPart::Level(4);
-/// Its offset.
+/// The offset of a message.
 pub const MESSAGE_OFFSET: TopicPart = TopicPart::Level(5);
-/// When it was sent, microseconds since the epoch.
+/// When a message was sent, microseconds since the epoch.
 pub const MESSAGE_TIME: TopicPart = TopicPart::Level(6);
 
 impl FeedLayout {
-    /// What the topics of an application's input begin with.
+    /// The prefix of the topics of an application's input.
     pub fn prefix(application: &str, input: &str) -> String {
         let mut prefix = SOURCE_MARK.as_bytes().to_vec();
         push_level(application, &mut prefix);
@@ -89,8 +90,8 @@ impl FeedLayout {
         String::from_utf8_lossy(&prefix).into_owned()
     }
 
-    /// The topic or filter that is routed to a query of which `key` is the key, as levels are written; of which every
-    /// message is where that is empty.
+    /// The topic or filter that is routed to the query with this `key`, written as a topic level. If queries have no
+    /// keys, it is that of every message.
     pub fn route(&self, key: &str) -> String {
         let Self { prefix, has_columns, .. } = self;
         match (&self.key, has_columns) {
@@ -125,7 +126,7 @@ impl FeedLayout {
         }
     }
 
-    /// Calls `each` with the messages of a payload: key and payload of each.
+    /// Calls `each` with the key and the payload of each message in a payload.
     fn for_each<'p>(&self, payload: &'p str, key: Option<&str>, mut each: impl FnMut(Option<&str>, &'p str)) {
         match &self.key {
             KeyFrom::Nothing => each(None, payload),
@@ -137,7 +138,7 @@ impl FeedLayout {
         }
     }
 
-    /// The messages of a payload with this key of its own, offset and time, as a trial has them: topic and payload.
+    /// The messages of a payload with this key of its own, offset and time, for a trial: topic and payload.
     pub fn messages(&self, payload: &str, key: Option<&str>, offset: i64, time_us: i64) -> Vec<(String, String)> {
         let (keys, time) = (StringArray::from(vec![key]), TimestampMicrosecondArray::from(vec![time_us]));
         let (partition, offset) = (Int64Array::from(vec![0]), Int64Array::from(vec![offset]));
@@ -152,42 +153,43 @@ impl FeedLayout {
     }
 }
 
-/// What of a source went into the router.
+/// What is noted of a source: how much of it went into the router.
 #[derive(Debug, Default)]
 pub struct Noted {
-    /// Where its partitions began, or went on after a restart.
+    /// Where its partitions began, or resumed after a restart.
     begun: Vec<Option<String>>,
-    /// By partition the offset behind the last message that is in the router.
+    /// For each partition the offset behind the last message that is in the router.
     next: Vec<(i64, i64)>,
     counts: FeedCounts,
 }
 
-/// What was counted of a source since it was opened first.
+/// The counts of a source since it was first opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedCounts {
-    /// Messages that went into the router; of an array each object.
+    /// Messages that went into the router; each object of an array counts.
     pub events: u64,
-    /// Those of them that no query has asked for.
+    /// Those of them that no query reads.
     pub unwanted: u64,
-    /// Those that have no key, though queries are told apart by it.
+    /// Those of them without a key, though queries are told apart by it.
     pub without_key: u64,
-    /// Messages that are no text, or lack what a column must have.
+    /// Messages that are not text, or lack a value that a column needs.
     pub refused: u64,
-    /// How often the source had to wait, because an inbox was full, or the log.
+    /// How often the source had to wait because an inbox or the log was full.
     pub full_waits: u64,
-    /// What was wrong with the message that was refused last.
+    /// The reason of the last refusal.
     pub last_refusal: Option<String>,
-    /// When the last one came, microseconds since the epoch; 0 before the first.
+    /// When the last message came, microseconds since the epoch; 0 before the first.
     pub last_us: i64,
 }
 
 impl Noted {
-    /// Of a source that goes on at these positions, or begins.
+    /// The notes of a source that resumes at these positions, or begins.
     pub fn begin(positions: Vec<Option<String>>) -> Self {
         Self { begun: positions, ..Self::default() }
     }
 
-    /// Where its partitions go on: of a source that is opened with these nothing comes twice, and nothing is left out.
+    /// The positions where its partitions go on: a source that is opened with them repeats nothing and leaves nothing
+    /// out.
     pub fn positions(&self, messages: &Messages) -> Vec<Option<String>> {
         let Some(place) = messages.place else { return Vec::new() };
         let mut positions = self.begun.clone();
@@ -195,12 +197,12 @@ impl Noted {
         positions
     }
 
-    /// What was counted.
+    /// Returns the counts.
     pub fn counts(&self) -> FeedCounts {
         self.counts.clone()
     }
 
-    /// Of a source that takes the place of one that has ended.
+    /// Takes over the positions of a source that has ended and that this one replaces.
     pub fn succeed(&mut self, before: &Self) {
         (self.begun, self.next) = (before.begun.clone(), before.next.clone());
     }
@@ -213,17 +215,17 @@ impl Noted {
     }
 }
 
-/// What the log says of a message in the place of its client's name.
+/// What the log has of a message in place of its client's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedPlace<'l> {
-    /// The source with this identity began at the positions that the payload says.
+    /// The source with this identity began at the positions in the payload.
     Begins(&'l str),
-    /// It is the message of that source in this partition at this offset.
+    /// The message of that source in this partition at this offset.
     At(&'l str, i64, i64),
 }
 
 impl<'l> LoggedPlace<'l> {
-    /// Reads it; `None` if it is that of no source.
+    /// Decodes it; `None` if the message is of no source.
     pub fn read(client: &'l [u8]) -> Option<Self> {
         let (&PLACE, text) = client.split_first()? else { return None };
         let (id, place) = std::str::from_utf8(text).ok()?.split_once('\0')?;
@@ -234,10 +236,10 @@ impl<'l> LoggedPlace<'l> {
     }
 }
 
-/// A source that is read, and what of it waits for room.
+/// A source that is read, and its messages that wait for room.
 pub struct Feed {
     sources: Vec<Box<dyn Source>>,
-    /// The one that is asked next.
+    /// The partition that is asked next.
     turn: usize,
     messages: Messages,
     layout: FeedLayout,
@@ -247,47 +249,47 @@ pub struct Feed {
     rows: Option<RecordBatch>,
     ready: Ready,
     under_way: UnderWay,
-    /// Whether senders wait until what was asked for is safe.
+    /// Whether senders wait until the messages that were read are safe.
     confirms: bool,
-    /// Up to where the log has what was asked for.
+    /// The log's position up to which the messages that were read are in it.
     logged_to: LogPosition,
 }
 
-/// Messages of rows, in order.
+/// The messages of rows, in order.
 #[derive(Default)]
 struct Ready {
-    /// Topics, and what stands in the log for a client.
+    /// Topics, and the bytes that the log has in place of a client's name.
     bytes: Vec<u8>,
     events: Vec<ReadyEvent>,
-    /// How many of them are in the router.
+    /// The number of them that are in the router.
     at: usize,
 }
 
 struct ReadyEvent {
     topic: Range<usize>,
     client: Range<usize>,
-    /// Within the column of payloads.
+    /// Its range in the column of payloads.
     payload: Range<usize>,
     place: Option<(i64, i64)>,
     has_key: bool,
 }
 
-/// What has come of a turn.
+/// The result of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turned {
     /// There is more to do.
     GoesOn,
-    /// It is worth another turn after this long.
+    /// The next turn is worthwhile after this time.
     Waits(Duration),
     /// The source has come to its end.
     Ended,
-    /// The source is broken, in words.
+    /// The source has failed, with this message.
     Failed(String),
 }
 
 impl Feed {
-    /// Opens a source: connector, address, options, host and positions of `spec` count. `id` tells it from all others
-    /// in the log. What is noted goes on.
+    /// Opens a source. It uses the connector, address, options, host and positions of `spec`. `id` identifies the
+    /// source in the log. The notes go on from `noted`.
     ///
     /// # Errors
     /// As with [`Connectors::open_source`].
@@ -322,7 +324,7 @@ impl Feed {
         })
     }
 
-    /// Looks at what [`Feed::open`] would open.
+    /// Checks what [`Feed::open`] would open.
     ///
     /// # Errors
     /// As with [`Connectors::check_source`]; and if inputs of applications cannot read it.
@@ -331,13 +333,13 @@ impl Feed {
         connectors.check_source(&of_messages(spec, &messages, (false, false))).map(|()| messages)
     }
 
-    /// Puts down in the log where the source begins, so that it begins there after a crash as well.
+    /// Records in the log where the source begins, so that it begins there after a crash as well.
     pub fn log_begin(&self, router: &Router, now_us: i64) {
         let positions = serde_json::to_vec(&self.noted.lock().positions(&self.messages)).unwrap_or_default();
         let mut client = vec![PLACE];
         client.extend_from_slice(self.id.as_bytes());
         client.push(0);
-        // Nothing is routed to the mark alone.
+        // No query is routed to the mark alone.
         let topic = SOURCE_MARK.as_bytes();
         let message = Received { arrival_us: now_us, client: &client, packet_id: 0, topic, payload: &positions };
         if let Some(log) = router.log() {
@@ -345,7 +347,7 @@ impl Feed {
         }
     }
 
-    /// Routes what is under way, or asks the source for more.
+    /// Routes the messages under way, or asks the source for more.
     pub fn turn(&mut self, router: &Router, now_us: i64) -> Turned {
         if self.rows.is_some() {
             return match self.route(router, now_us) {
@@ -396,7 +398,7 @@ impl Feed {
         if self.sources.is_empty() { Turned::Ended } else { turned }
     }
 
-    /// Makes messages of rows.
+    /// Prepares the messages of rows.
     fn ready(&mut self, rows: &RecordBatch) {
         let Self { ready, layout, messages, id, .. } = self;
         ready.at = 0;
@@ -428,11 +430,11 @@ impl Feed {
         }
     }
 
-    /// Puts some of the messages into the router; how long to wait if there is no room.
+    /// Routes some of the messages. Returns how long to wait if there is no room.
     fn route(&mut self, router: &Router, now_us: i64) -> Option<Duration> {
         let Self { ready, rows, under_way, noted, logged_to, .. } = self;
         let payloads = rows.as_ref().expect("rows are under way").column(0).as_string::<i32>().value_data();
-        // Under this lock what goes to the log is noted.
+        // Messages go to the log and are noted under this lock.
         let noted = &mut *noted.lock();
         let mut routing = router.read();
         let end = (ready.at + EVENTS_AT_ONCE).min(ready.events.len());
@@ -472,14 +474,14 @@ impl Feed {
     }
 }
 
-/// The columns of a batch that messages have beside their payload.
+/// The columns that messages have beside their payload.
 struct OwnColumns<'r> {
     keys: Option<&'r StringArray>,
     places: Option<(&'r Int64Array, &'r Int64Array)>,
     time: Option<&'r TimestampMicrosecondArray>,
 }
 
-/// The names under which they are asked for.
+/// The names by which these columns are requested.
 const PAYLOAD_COLUMN: &str = "payload";
 const KEY_COLUMN: &str = "key";
 const TIME_COLUMN: &str = "time";
@@ -506,7 +508,7 @@ impl<'r> OwnColumns<'r> {
     }
 }
 
-/// The source of `spec` as one of whole payloads, with what messages have beside them.
+/// The source of `spec` as one of whole payloads, with the other columns of its messages.
 fn of_messages(spec: SourceSpec, messages: &Messages, (needs_key, needs_time): (bool, bool)) -> SourceSpec {
     let mut fields = vec![Field::new(PAYLOAD_COLUMN, DataType::Utf8, false)];
     let mut options = spec.options;
@@ -528,7 +530,7 @@ fn of_messages(spec: SourceSpec, messages: &Messages, (needs_key, needs_time): (
 
 fn push_number(number: i64, out: &mut Vec<u8>) {
     use std::io::Write;
-    // Memory takes everything.
+    // Writing to memory does not fail.
     let _ = write!(out, "{number}");
 }
 

@@ -1,8 +1,8 @@
-//! The fields of a packet, one after the other, each checked as the protocol has it.
+//! The fields of a packet, read one after the other, each checked as the protocol requires.
 
 use super::codec::{CodecError, split_prefixed, split_variable_length};
 
-/// What is left of a packet's body, or of properties.
+/// The rest of a packet's body, or of properties.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -47,7 +47,7 @@ impl<'a> Fields<'a> {
         check_text(self.bytes()?)
     }
 
-    /// Properties without their length; what is in them is not checked.
+    /// Properties without their length; their content is not checked.
     pub(super) fn properties(&mut self) -> Result<&'a [u8], CodecError> {
         let (length, rest) =
             split_variable_length(self.0).ok_or(CodecError::Malformed("the length of the properties is broken"))?;
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
         Ok(properties)
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub(super) fn end(&self) -> Result<(), CodecError> {
         match self.0 {
             [] => Ok(()),
@@ -75,5 +75,5 @@ pub(super) fn check_text(bytes: &[u8]) -> Result<&str, CodecError> {
     }
 }
 
-/// What is said of a text with U+0000.
+/// The message for a text with U+0000.
 pub(super) const NUL: &str = "a text contains U+0000";

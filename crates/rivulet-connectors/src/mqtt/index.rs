@@ -1,8 +1,8 @@
-//! Which values belong to a topic: exact topics in a hash table, wildcard filters in a trie.
+//! Finds the values that belong to a topic: exact topics in a hash table, wildcard filters in a trie.
 //!
-//! The engine's routes and the broker's subscriptions are both kept here. An exact topic costs 16 bytes of hash and the
+//! Both the engine's routes and the broker's subscriptions are kept here. An exact topic costs 16 bytes of hash and the
 //! value, not its text: with a keyed 128-bit hash, two of a billion topics collide with a probability below 10^-20, and
-//! nobody who does not know the key can make them.
+//! without the key nobody can construct a collision.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::mem;
@@ -13,11 +13,11 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use super::exact::{ExactTable, Key, key_of};
 use super::topic;
 
-/// The exact topics are spread over this many tables, so that no single growth of one moves a million entries while
-/// everybody waits. A power of two.
+/// The number of tables for exact topics, a power of two. With several tables, no single growth moves a million entries
+/// while all readers wait.
 const SHARDS: usize = 64;
 
-/// How many values a list holds before it becomes a set.
+/// The number of values from which a list becomes a set.
 const LIST_MAX: usize = 32;
 
 /// The root of the trie.
@@ -25,12 +25,11 @@ const ROOT: u32 = 0;
 
 /// A map from topics and filters to sets of values.
 ///
-/// `T` is small and plain: it costs 16 bytes more to file it under an exact topic, and the empty places of a hash
-/// table.
+/// `T` is small and plain: an exact topic costs 16 bytes beside it, plus the empty slots of a hash table.
 #[derive(Debug)]
 pub struct TopicIndex<T> {
     seed: u64,
-    /// The first value of each exact topic; the flag of an entry says that there are further ones.
+    /// The first value of each exact topic; the flag of an entry says that there are more.
     shards: Vec<ExactTable<T>>,
     /// The second and later values of exact topics.
     more: HashMap<Key, Values<T>, foldhash::fast::RandomState>,
@@ -51,7 +50,7 @@ enum Values<T> {
 impl<T: Copy + Eq + Hash> Values<T> {
     const EMPTY: Self = Self::List(Vec::new());
 
-    /// Whether the value is new.
+    /// Returns whether the value is new.
     fn insert(&mut self, value: T) -> bool {
         match self {
             Self::List(list) if list.contains(&value) => false,
@@ -67,7 +66,7 @@ impl<T: Copy + Eq + Hash> Values<T> {
         }
     }
 
-    /// Whether the value was there.
+    /// Returns whether the value was present.
     fn remove(&mut self, value: &T) -> bool {
         match self {
             Self::List(list) => match list.iter().position(|held| held == value) {
@@ -179,9 +178,9 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         self.wildcard_len
     }
 
-    /// Makes room for `additional` exact topics, so that they are inserted without growing on the way.
+    /// Reserves memory for `additional` exact topics, so that inserting them does not grow the tables.
     pub fn reserve(&mut self, additional: usize) {
-        // The shards fill evenly, give or take a few standard deviations.
+        // The shards fill evenly, within a few standard deviations.
         let share = additional / SHARDS;
         let share = share + 4 * share.isqrt();
         for shard in &mut self.shards {
@@ -194,7 +193,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         key_of(xxh3_128_with_seed(topic, self.seed))
     }
 
-    /// The table of a key. Inside the table the first half counts, so the shard is taken from the second.
+    /// The table of a key. The table itself uses the first half of the key, so the shard is taken from the second.
     #[inline]
     fn shard(key: &Key) -> usize {
         (key[1] >> 1) as usize % SHARDS
@@ -266,7 +265,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         node
     }
 
-    /// How many values stand at exactly this topic or filter.
+    /// The number of values of exactly this topic or filter.
     pub fn len_at(&self, filter: &str) -> usize {
         if topic::is_wildcard(filter) {
             return self.at_wildcard(filter).map_or(0, Values::len);
@@ -279,7 +278,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         }
     }
 
-    /// The values that stand at exactly this topic or filter.
+    /// The values of exactly this topic or filter.
     pub fn values_at(&self, filter: &str) -> Vec<T> {
         let mut values = Vec::new();
         let mut each = |value: &T| values.push(*value);
@@ -312,7 +311,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         Some(&node.here)
     }
 
-    /// Removes a value from a topic or filter. Returns whether it was there.
+    /// Removes a value from a topic or filter. Returns whether it was present.
     pub fn remove(&mut self, filter: &str, value: T) -> bool {
         let removed;
         if topic::is_wildcard(filter) {
@@ -350,7 +349,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
     }
 
     fn remove_wildcard(&mut self, filter: &str, value: T) -> bool {
-        // The way down, to prune what becomes empty: each step's parent and the level that led on from it.
+        // The way down, used to prune nodes that become empty: for each step the parent and the level.
         let mut path: Vec<(u32, &str)> = Vec::new();
         let mut node = ROOT;
         let mut removed = None;
@@ -385,7 +384,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         removed
     }
 
-    /// Asks for the memory that [`TopicIndex::for_each`] will look at first, without waiting for it.
+    /// Prefetches the memory that [`TopicIndex::for_each`] will look at first.
     #[inline]
     pub fn prefetch(&self, topic: &[u8]) {
         let key = self.key(topic);
@@ -393,7 +392,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
     }
 
     /// Calls `each` with every value whose topic is `topic` or whose filter matches it. A value that was added under
-    /// several matching filters comes several times.
+    /// several matching filters occurs several times.
     #[inline]
     pub fn for_each(&self, topic: &[u8], mut each: impl FnMut(&T)) {
         if self.exact_len > 0 {
@@ -425,7 +424,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         }
     }
 
-    /// Recursion ends with the trie, which has at most `FILTER_LEVELS_MAX` levels however many the topic has.
+    /// The recursion is bounded by the trie, which has at most `FILTER_LEVELS_MAX` levels however many the topic has.
     fn walk(&self, node: u32, rest: Option<&[u8]>, each: &mut impl FnMut(&T)) {
         let node = &self.nodes[node as usize];
         node.below.for_each(each);
@@ -442,7 +441,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
         }
     }
 
-    /// Memory held, in bytes; the allocator's own overhead is not in it.
+    /// Memory held, in bytes, without the allocator's own overhead.
     pub fn memory_bytes(&self) -> usize {
         let node_bytes = |node: &Node<T>| {
             node.children.allocation_size()
@@ -458,7 +457,7 @@ impl<T: Copy + Default + Eq + Hash> TopicIndex<T> {
     }
 }
 
-/// The first level of a topic, and what follows its `/`, if there is one.
+/// The first level of a topic, and the text behind its `/`, if there is one.
 fn split_level(topic: &[u8]) -> (&[u8], Option<&[u8]>) {
     match topic.iter().position(|&byte| byte == b'/') {
         Some(slash) => (&topic[..slash], Some(&topic[slash + 1..])),

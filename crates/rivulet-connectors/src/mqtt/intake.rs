@@ -1,11 +1,11 @@
-//! The intake: what is read from a connection goes into the inboxes, packet by packet.
+//! The intake: routes the messages of a connection into inboxes, packet by packet.
 //!
-//! The embedded broker reads from its clients, and the client from an external broker; both take a PUBLISH in the same
-//! way. What differs is a [`Turn`]: what the other side may send, what a message brings about beside its deliveries,
+//! The embedded broker reads from its clients, and the client from an external broker; both handle a PUBLISH in the
+//! same way. A [`Turn`] holds the differences: what the peer may send, the effects of a message beside its deliveries,
 //! and the packets around the messages.
 //!
 //! What must hold: a message is answered once, in the order in which messages came, and not before it is in all inboxes
-//! that want it. One that an inbox refuses stays in the buffer, with everything behind it.
+//! that want it. A message that an inbox refuses stays in the buffer, with everything behind it.
 
 use std::io;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperti
 use super::router::{Pending, Received, Router, Routing};
 use super::stall::Stall;
 
-/// After reading this many bytes a connection lets the others have their turn.
+/// After reading this many bytes a connection yields to the others.
 pub(super) const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
 
 /// How long messages that were read before the connection ended may wait for room in their inboxes.
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// How many packets are looked at ahead: about as many as memory can be asked for at a time.
+/// The number of packets that are looked at ahead: about as many as memory accesses can be under way at a time.
 pub(super) const AHEAD: usize = 8;
 
-/// One side of a connection while the packets of one read are processed.
+/// The local side of a connection while the packets of one read are processed.
 pub(super) trait Turn {
     /// Why the connection ends.
     type End: From<CodecError>;
 
-    /// Asks for the memory that [`Turn::conclude`] will look at first, without waiting for it.
+    /// Prefetches the memory that [`Turn::conclude`] will look at first.
     fn prefetch(&self, _topic: &[u8]) {}
 
     /// Checks what holds for every packet.
@@ -42,7 +42,7 @@ pub(super) trait Turn {
         Ok(())
     }
 
-    /// Checks a message, and says what is to become of it. Asked before any inbox has it.
+    /// Checks a message and decides its fate. Asked before any inbox has it.
     fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
 
     /// Whether there is room for what [`Turn::conclude`] would keep of a message that is taken.
@@ -50,21 +50,22 @@ pub(super) trait Turn {
         true
     }
 
-    /// Why a message waits for which inboxes, or the log, have no room. `read_bytes` were read and not processed.
+    /// Why a message waits that some inbox, or the log, has no room for. `read_bytes` were read and not processed.
     fn stuck(&self, _pending: &Pending, _read_bytes: usize) -> Stuck {
         Stuck::Waits
     }
 
-    /// The router is closed. Whether to pass the message over, without an answer, for the sake of what is behind it.
+    /// Asked when the router is closed: whether to skip the message, without an answer, for the sake of the packets
+    /// behind it.
     fn passes_over(&mut self, _publish: &Publish<'_>) -> bool {
         false
     }
 
-    /// Does what a message brings about beside its deliveries, and returns the reason code of its answer.
+    /// Carries out the effects of a message beside its deliveries, and returns the reason code of its answer.
     fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8;
 
-    /// Processes any packet but PUBLISH. `acknowledgements` are what it would overtake with an answer of its own;
-    /// `was_searched` says whether [`Intake::search`] has seen it. False if it has to wait.
+    /// Processes any packet but PUBLISH. `acknowledgements` are earlier answers that an answer written here would
+    /// overtake; `was_searched` says whether [`Intake::search`] has seen the packet. Returns false if it has to wait.
     fn other(
         &mut self,
         frame: &Frame<'_>,
@@ -73,7 +74,7 @@ pub(super) trait Turn {
     ) -> Result<bool, Self::End>;
 }
 
-/// What is to become of a message.
+/// What is to be done with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It goes to the inboxes that want it.
@@ -84,16 +85,16 @@ pub(super) enum Verdict {
     Refuse(u8),
 }
 
-/// What has become of a message.
+/// What was done with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The inboxes that want it have it, but for so many that were given up.
+    /// All inboxes that want it have it, except `given_up` of its events that were abandoned.
     Taken {
-        /// Whether any wants it.
+        /// Whether any inbox wants it.
         is_wanted: bool,
         given_up: usize,
     },
-    /// They have it already.
+    /// The inboxes have it already.
     Copy,
     /// It is only answered.
     Refused(u8),
@@ -104,7 +105,7 @@ pub(super) enum Fate {
 pub(super) enum Stuck {
     /// There will be room.
     Waits,
-    /// What it waits for may be waiting for this message.
+    /// The room that it waits for may depend on this message.
     InCircle,
     /// There will be no room.
     ForEver,
@@ -113,25 +114,25 @@ pub(super) enum Stuck {
 /// How far the packets of a read could be processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// All whole packets are.
+    /// All whole packets were processed.
     NeedsMore,
     /// The next one has to wait.
     Full,
 }
 
-/// A message on its way into the inboxes, and for how long it has been waiting for room.
+/// A message on its way into the inboxes, and how long it has been waiting for room.
 pub(super) struct UnderWay {
     pending: Pending,
     stall: Stall,
 }
 
 impl UnderWay {
-    /// Nothing waits. A circle that stands still for `deadlock_after` is broken.
+    /// Starts with no message. A circle that is stuck for `deadlock_after` is broken.
     pub(super) fn new(deadlock_after: Duration) -> Self {
         Self { pending: Pending::default(), stall: Stall::new(deadlock_after) }
     }
 
-    /// Puts a message into every inbox that wants it. Returns how many of its events were given up for that; `None` if
+    /// Puts a message into every inbox that wants it. Returns the number of its events that were abandoned; `None` if
     /// it has to be offered again.
     #[inline]
     pub(super) fn offer(
@@ -163,12 +164,12 @@ impl UnderWay {
         self.stall.next_wait()
     }
 
-    /// Where the message that was taken last stands in the log; 0 if in none.
+    /// The position in the log of the last message that was taken; 0 if it is not in the log.
     pub(super) fn position(&self) -> LogPosition {
         self.pending.position()
     }
 
-    /// Whether an inbox has the message that was taken last.
+    /// Whether any inbox has the last message that was taken.
     pub(super) fn is_delivered(&self) -> bool {
         self.pending.is_delivered()
     }
@@ -177,44 +178,44 @@ impl UnderWay {
 /// The reading end of a connection.
 pub(super) struct Intake<'a> {
     buffer: ReadBuffer,
-    /// So many of the bytes that are not processed yet, all of them whole packets, were searched.
+    /// The number of bytes, of those not processed yet, that were searched; they are whole packets.
     searched: usize,
     messages: Messages<'a>,
 }
 
-/// What becomes of the messages of a connection.
+/// The handling of the messages of a connection.
 struct Messages<'a> {
     sender: Sender<'a>,
-    /// When the next one counts as arrived.
+    /// The arrival time of the next message.
     arrival_us: i64,
     under_way: UnderWay,
-    /// What waits for the log, if there is one.
+    /// The messages that wait for the log, if there is one.
     dedup_window: Option<Arc<DedupWindow>>,
     /// Answers to be handed to the writer together.
     acknowledgements: Vec<u8>,
 }
 
-/// The other side of a connection, and where its messages go.
+/// The peer of a connection, and where its messages go.
 pub(super) struct Sender<'a> {
-    /// The name that the log gives to it.
+    /// The peer's name in the log.
     pub(super) client: &'a [u8],
     pub(super) version: Version,
     pub(super) packet_bytes_max: usize,
-    /// As [`UnderWay::new`] has it.
+    /// As in [`UnderWay::new`].
     pub(super) deadlock_after: Duration,
     pub(super) router: &'a Router,
     pub(super) clock: &'a dyn Clock,
 }
 
 impl<'a> Intake<'a> {
-    /// In `buffer` is what was read behind the first packet of the connection.
+    /// `buffer` has the bytes that were read behind the first packet of the connection.
     pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, dedup_window: Option<Arc<DedupWindow>>) -> Self {
         let (arrival_us, under_way) = (sender.clock.now_us(), UnderWay::new(sender.deadlock_after));
         let messages = Messages { sender, arrival_us, under_way, dedup_window, acknowledgements: Vec::new() };
         Self { buffer, searched: 0, messages }
     }
 
-    /// Reads what there is, and returns how many bytes; 0 if the other side has closed.
+    /// Reads available bytes, and returns their number; 0 if the peer has closed the connection.
     pub(super) async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let bytes = self.buffer.fill(socket).await?;
         self.waited();
@@ -224,13 +225,13 @@ impl<'a> Intake<'a> {
         Ok(bytes)
     }
 
-    /// How long to wait before what waits is tried again.
+    /// How long to wait before the waiting message is tried again.
     pub(super) fn next_wait(&mut self) -> Duration {
         self.messages.under_way.next_wait()
     }
 
-    /// A wait is over. Had the message that waits arrived before it, windows over arrival time may be closed by now,
-    /// and it would be late.
+    /// Notes that a wait is over, and sets the arrival time anew. With the time before the wait the message could be
+    /// late, for windows over arrival time may be closed by now.
     pub(super) fn waited(&mut self) {
         self.messages.arrival_us = self.messages.sender.clock.now_us();
     }
@@ -240,8 +241,8 @@ impl<'a> Intake<'a> {
         self.messages.under_way.pending.waits_for_log()
     }
 
-    /// Gives up on what was read and not processed: the connection is over. Returns how many messages are lost by that,
-    /// those of QoS 0: the others are sent again.
+    /// Abandons what was read and not processed, because the connection is over. Returns the number of lost messages:
+    /// those of QoS 0, for the others are sent again.
     pub(super) fn pass_over_rest(&mut self) -> u64 {
         let (mut at, mut lost) = (0, 0);
         let data = self.buffer.data();
@@ -256,27 +257,28 @@ impl<'a> Intake<'a> {
         lost
     }
 
-    /// How many bytes were read and not processed.
+    /// The number of bytes that were read and not processed.
     pub(super) fn read_bytes(&self) -> usize {
         self.buffer.data().len()
     }
 
-    /// The answers that have come together since they were last taken out of here.
+    /// The answers that have been collected since they were last taken out of here.
     pub(super) fn acknowledgements(&mut self) -> &mut Vec<u8> {
         &mut self.messages.acknowledgements
     }
 
-    /// What an earlier connection of the client has read goes into the log first, and is known when it comes again.
+    /// Waits until the messages that an earlier connection of the client has read are in the log, so that they are
+    /// recognised when they come again.
     pub(super) async fn take_over(&self) {
         if let Some(dedup_window) = &self.messages.dedup_window {
             dedup_window.take_over().await;
         }
     }
 
-    /// Calls `each` with the packets that it was not called with yet, until it says false.
+    /// Calls `each` with the packets that it has not seen yet, until it returns false.
     pub(super) fn search(&mut self, mut each: impl FnMut(&Frame<'_>) -> bool) {
         let packet_bytes_max = self.messages.sender.packet_bytes_max;
-        // What is wrong with a packet is said when it is its turn.
+        // An error in a packet is reported when the packet is processed.
         while let Ok(Some(frame)) = codec::split_frame(&self.buffer.data()[self.searched..], packet_bytes_max)
             && each(&frame)
         {
@@ -284,7 +286,7 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Processes whole packets until there is none left, one has to wait, or the connection is over.
+    /// Processes whole packets until none is left, one has to wait, or the connection is over.
     pub(super) fn process<T: Turn>(&mut self, turn: &mut T) -> Result<Step, T::End> {
         match self.messages.dedup_window.as_ref().map_or(Admission::Open, |dedup_window| dedup_window.admission()) {
             Admission::Open => {}
@@ -329,7 +331,7 @@ impl<'a> Intake<'a> {
 }
 
 impl Messages<'_> {
-    /// Takes a PUBLISH; false if it has to wait.
+    /// Handles a PUBLISH; returns false if it has to wait.
     #[inline]
     fn take<T: Turn>(
         &mut self,
@@ -345,7 +347,7 @@ impl Messages<'_> {
             false => PublishProperties::parse(publish.properties)?,
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
-        // What some inboxes have, the others get.
+        // A message that some inboxes have must go to the others too.
         let verdict = match self.under_way.pending.is_empty() {
             true => turn.judge(publish, properties)?,
             false => Verdict::Take,
@@ -387,7 +389,7 @@ impl Messages<'_> {
     }
 }
 
-/// Looks a few packets ahead, so that what their topics lead to is in the cache when it is their turn.
+/// Looks a few packets ahead, so that the data of their topics is in the cache when they are processed.
 #[derive(Default)]
 struct LookAhead {
     /// The bytes that were looked at.
@@ -400,9 +402,9 @@ impl LookAhead {
     #[inline]
     fn advance(&mut self, data: &[u8], packet_bytes_max: usize, prefetch: impl Fn(&[u8])) {
         while self.packets < AHEAD {
-            // What is wrong with a packet is said when it is its turn.
+            // An error in a packet is reported when the packet is processed.
             let Ok(Some(frame)) = codec::split_frame(&data[self.at..], packet_bytes_max) else {
-                // Nothing more can be seen: whatever is left is this one or comes with the next read.
+                // No more can be seen: the next packet is this one or comes with the next read.
                 self.packets = usize::MAX;
                 return;
             };

@@ -1,17 +1,17 @@
-//! The log that messages for durable inputs go to, as the router sees it.
+//! The log for messages of durable inputs, as the router sees it.
 
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
 
 use super::router::Received;
 
-/// What became of a message that was offered to the log.
+/// The result of offering a message to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Logged {
     /// It has this position, and will be on disk.
     At(LogPosition),
-    /// It was not wanted after all.
+    /// `take` did not accept it.
     NotTaken,
     /// There is no room for it.
     Full,
@@ -19,17 +19,17 @@ pub enum Logged {
 
 /// A log of messages that survive a crash.
 pub trait MessageLog: Send + Sync {
-    /// Offers a message. If there is room, `take` is told the position that it would get, and says whether it is to
-    /// have it. Nothing else is appended meanwhile. One that `may_exceed` the limit of the log is in the way of what
-    /// would make room.
+    /// Offers a message. If there is room, calls `take` with the position that it would get; `take` returns whether it
+    /// is to be appended. Nothing else is appended meanwhile. A message that `may_exceed` the limit of the log blocks
+    /// what would make room, so it may be appended beyond it.
     fn append(&self, message: &Received<'_>, may_exceed: bool, take: &mut dyn FnMut(LogPosition) -> bool) -> Logged;
 
-    /// The position of the next message. All before it have been taken when this returns.
+    /// The position of the next message. Every message before it has been taken when this returns.
     fn next(&self) -> LogPosition;
 
-    /// The highest position that is on disk, with all before it.
+    /// The highest position that is on disk, together with all positions before it.
     fn durable(&self) -> LogPosition;
 
-    /// Told each time [`MessageLog::durable`] has grown.
+    /// Notified each time [`MessageLog::durable`] has grown.
     fn committed(&self) -> &Notify;
 }

@@ -1,6 +1,6 @@
 //! MQTT, both ways: as a client of an external broker, and as an embedded broker.
 //!
-//! Whichever of the two is used, the engine sees the same three things:
+//! The engine sees the same three things with either:
 //!
 //! ```text
 //! Router      register_inbox(Arc<dyn Inbox>) -> InboxId, unregister_inbox(id)
@@ -19,20 +19,22 @@
 //!             publisher(), stats() -> BrokerStats, shutdown(limit).await
 //! ```
 //!
-//! Both run on the tokio runtime they are started on, and are content with a single thread; their handles may be used
-//! from any thread. To stop without losing what was taken: close the router, let the workers finish, shut client or
-//! broker down. Bytes from outside never panic and never block anybody but the connection they came from. An event is
-//! in an inbox, or still in the sender's hands, or counted as dropped.
+//! Both run on the tokio runtime that starts them and need only a single thread of it. Their handles may be used from
+//! any thread. To stop without losing accepted messages: close the router, let the workers finish, then shut the client
+//! or broker down. Bytes from outside never panic, and block only the connection they came from. An event is in an
+//! inbox, or still with its sender, or counted as dropped.
 //!
 //! In reading order:
-//! - [`codec`]: packets as bytes; PUBLISH decoded where it lies in the read buffer;
+//!
+//! - [`codec`]: packets as bytes; PUBLISH is decoded in place in the read buffer;
 //! - [`topic`] and [`template`]: topics, filters, and topics with parameters in them;
-//! - [`index`]: which values belong to a topic;
+//! - [`index`]: the values that belong to a topic;
 //! - [`router`]: from a topic to inboxes, and around that the log of durable inputs;
 //! - [`log`]: that log, as the router sees it;
 //! - [`acknowledge`]: acknowledgements that wait for the log;
-//! - `intake`: what is read from a connection, on its way into the router, for client and broker;
-//! - [`feed`]: messages of other sources than MQTT on the same way, for inputs of applications that read Kafka or HTTP;
+//! - `intake`: the messages of a connection on their way into the router, for client and broker;
+//! - [`feed`]: the same way for messages of other sources than MQTT, for inputs of applications that read Kafka or
+//!   HTTP;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;

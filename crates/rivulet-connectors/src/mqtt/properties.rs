@@ -1,14 +1,14 @@
-//! The properties of packets from clients: checked when they come in. Those of a PUBLISH are passed on as they are.
+//! The properties of packets from clients, checked on receipt. Those of a PUBLISH are passed on unchanged.
 
 use super::codec::{CodecError, push_variable_length, split_prefixed, split_variable_length};
 use super::fields::check_text;
 
-/// What Rivulet wants to know of a message's properties. The others are checked and passed on as they are.
+/// The properties of a message that Rivulet uses. The others are checked and passed on unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishProperties {
     /// A number that stands for the topic.
     pub topic_alias: Option<u16>,
-    /// After how many seconds the message is of no use any more.
+    /// After how many seconds the message expires.
     pub message_expiry_s: Option<u32>,
     /// Whether there is a subscription identifier, which only a broker may send.
     pub has_subscription_identifier: bool,
@@ -36,7 +36,8 @@ pub(super) mod property {
     pub(crate) const PACKET_BYTES_MAX: u8 = 0x27;
 }
 
-/// Which properties a packet may have: a bit for each identifier. All may have user properties, and any number of them.
+/// The properties that a packet may have: a bit for each identifier. Every packet may have any number of user
+/// properties.
 #[derive(Clone, Copy)]
 pub(super) struct Allowed {
     once: u64,
@@ -53,7 +54,7 @@ impl Allowed {
         Self { once, often: 1 << property::USER }
     }
 
-    /// Of an acknowledgement of any kind.
+    /// Those of an acknowledgement of any kind.
     pub(super) const ACKNOWLEDGEMENT: Self = Self::once(&[property::REASON]);
     pub(super) const CONNECT: Self = Self::once(&[
         property::SESSION_EXPIRY,
@@ -66,7 +67,7 @@ impl Allowed {
         property::PACKET_BYTES_MAX,
     ]);
     pub(super) const DISCONNECT: Self = Self::once(&[property::SESSION_EXPIRY, property::REASON]);
-    /// Of a message. A broker says for each of several subscriptions that it is for that one.
+    /// Those of a message. A broker may name several subscriptions that the message is for.
     pub(super) const PUBLISH: Self = Self {
         often: 1 << property::USER | 1 << property::SUBSCRIPTION_IDENTIFIER,
         ..Self::once(&[
@@ -90,13 +91,13 @@ impl Allowed {
     ]);
 }
 
-/// The number in the value of a property that has one of up to four bytes.
+/// The number in the value of a property whose value has up to four bytes.
 pub(super) fn number(value: &[u8]) -> u32 {
     value.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
 impl PublishProperties {
-    /// Checks the properties of a PUBLISH and picks out what Rivulet needs.
+    /// Checks the properties of a PUBLISH and returns those that Rivulet uses.
     pub fn parse(properties: &[u8]) -> Result<Self, CodecError> {
         let mut found = Self::default();
         for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
@@ -127,7 +128,7 @@ pub(super) fn subscription_identifier(value: &[u8]) -> u32 {
     number.expect("a number of four bytes with seven bits each")
 }
 
-/// Copies `properties` (checked before) to `out` with another message expiry, which takes the place of the old one.
+/// Copies `properties` (checked before) to `out` with another message expiry, which replaces the old one.
 pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u32, out: &mut Vec<u8>) {
     push_message_expiry(message_expiry_s, out);
     let checked = for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
@@ -139,7 +140,7 @@ pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u
     debug_assert!(checked.is_ok(), "properties are checked when they come in");
 }
 
-/// How many bytes a message expiry property has.
+/// The size of a message expiry property, in bytes.
 pub(super) const MESSAGE_EXPIRY_BYTES: usize = 1 + 4;
 
 /// Appends a message expiry property.
@@ -148,10 +149,10 @@ pub(super) fn push_message_expiry(message_expiry_s: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&message_expiry_s.to_be_bytes());
 }
 
-/// The user property by which a receiver tells whether it has had a result already.
+/// The user property by which a receiver recognises a result that it has had already.
 const RESULT_ID: &[u8] = b"rivulet-id";
 
-/// How many bytes that property has beside its value.
+/// The size of that property without its value, in bytes.
 pub(super) const RESULT_ID_BYTES: usize = 1 + 2 + RESULT_ID.len() + 2;
 
 /// Appends the identity of a result, which has at most 65,535 bytes, as a user property.
@@ -164,7 +165,7 @@ pub(super) fn push_result_id(id: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The identity of a result, where its properties are what [`push_result_id`] has written.
+/// The identity of a result, if [`push_result_id`] has written its properties.
 pub(super) fn result_id(properties: &[u8]) -> Option<&str> {
     let (&property::USER, rest) = properties.split_first()? else { return None };
     let (name, rest) = split_prefixed(rest)?;
@@ -178,8 +179,8 @@ pub(super) fn push_subscription_identifier(identifier: u32, out: &mut Vec<u8>) {
     push_variable_length(identifier as usize, out);
 }
 
-/// Checks properties, and calls `each` with identifier and value (with the length in front, where it has one) of every
-/// one.
+/// Checks properties, and calls `each` with the identifier and the value of each one (with its length in front, if it
+/// has one).
 pub(super) fn for_each_property<'p>(
     allowed: Allowed,
     mut rest: &'p [u8],
@@ -248,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// Properties as they stand in a packet, each at most once but user properties.
+    /// Properties as in a packet, each at most once except user properties.
     fn properties() -> impl Strategy<Value = Vec<u8>> {
         let text = |identifier: u8, text: String| {
             let mut bytes = vec![identifier, 0, text.len() as u8];
@@ -296,8 +297,8 @@ mod tests {
     #[test]
     fn broken_properties_are_refused() {
         let broken: [&[u8]; 9] = [
-            // Not of a message, unknown, cut short, twice, no UTF-8, U+0000, payload format 2, subscription identifier
-            // 0, a length too long.
+            // Not allowed in a message, unknown, cut short, twice, not UTF-8, U+0000, payload format 2, subscription
+            // identifier 0, a length too long.
             &[property::SESSION_EXPIRY, 0, 0, 0, 1],
             &[0xff],
             &[property::MESSAGE_EXPIRY, 0, 0],

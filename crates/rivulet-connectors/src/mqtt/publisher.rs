@@ -1,4 +1,4 @@
-//! The engine's results on their way out: handed over a batch at a time, bounded in bytes.
+//! The queue of the engine's results on their way out: handed over in batches, bounded in bytes.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,16 +13,16 @@ use super::codec::Qos;
 use super::properties::{MESSAGE_EXPIRY_BYTES, RESULT_ID_BYTES, push_message_expiry, push_result_id, result_id};
 use super::topic::{self, TopicError};
 
-/// A batch that is smaller than this is copied behind the last one in the queue, not queued on its own.
+/// A batch smaller than this is copied behind the last one in the queue instead of being queued on its own.
 const SMALL_BATCH_BYTES: usize = 16 << 10;
 
-/// How many emptied batches are kept for their memory.
+/// The number of emptied batches that are kept to reuse their memory.
 const SPARE_BATCHES_MAX: usize = 4;
 
-/// The largest arena that is kept for its memory.
+/// The largest arena that is kept to reuse its memory.
 const SPARE_BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// How often it is looked whether results have left, by who waits for that.
+/// The interval at which a waiting caller checks whether results have left.
 const LEFT_POLL: Duration = Duration::from_millis(2);
 
 /// How a message is published.
@@ -30,9 +30,9 @@ const LEFT_POLL: Duration = Duration::from_millis(2);
 pub struct PublishOptions {
     /// Quality of service; 2 is treated as 1.
     pub qos: Qos,
-    /// Whether the broker keeps it for later subscribers.
+    /// Whether the broker retains it for later subscribers.
     pub retain: bool,
-    /// After how many seconds with the broker it is of no use any more; `None` for never.
+    /// After how many seconds at the broker it expires; `None` for never.
     pub expiry_s: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ struct Entry {
     payload_end: u32,
     qos: Qos,
     retain: bool,
-    /// Between topic and payload.
+    /// The length of the properties, which are between topic and payload.
     properties_bytes: u8,
     /// Whether the last of the properties is an expiry.
     expires: bool,
@@ -65,31 +65,31 @@ pub struct OutgoingMessage<'a> {
     pub topic: &'a str,
     /// The content.
     pub payload: &'a [u8],
-    /// Properties of version 5, as they stand in a packet.
+    /// Properties of version 5, as in a packet.
     pub properties: &'a [u8],
     /// How it is published.
     pub options: PublishOptions,
 }
 
 impl<'a> OutgoingMessage<'a> {
-    /// What tells it from every other result, the same when it is published once more; empty for nothing.
+    /// The identity of the result: unique, and the same when it is published once more; empty for none.
     pub fn id(&self) -> &'a str {
         result_id(self.properties).unwrap_or_default()
     }
 
-    /// What the message counts for against the bound of a queue.
+    /// The bytes that the message counts against the bound of a queue.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.topic.len() + self.properties.len() + self.payload.len() + size_of::<Entry>()
     }
 }
 
-/// A message that cannot be published.
+/// Why a message cannot be published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The topic is none.
+    /// The topic is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The batch has grown to the most its arena can hold.
+    /// The batch has reached the most that its arena can hold.
     #[error("a batch of results has grown to {bytes} bytes\nhint: hand it over before it does")]
     BatchFull {
         /// Its size.
@@ -105,15 +105,14 @@ impl PublishBatch {
 
     /// Appends a message.
     ///
-    /// Fails, leaving the batch as it was, if the topic is no valid one (parameters may have put anything into it).
+    /// Fails, leaving the batch unchanged, if the topic is invalid (parameters may have put anything into it).
     #[inline]
     pub fn push(&mut self, topic: &str, payload: &[u8], options: PublishOptions) -> Result<(), PublishError> {
         self.push_with_id(topic, "", payload, options)
     }
 
-    /// The same, with what tells the message from every other one, the same when it is published once more; empty for
-    /// nothing. With version 5 of the protocol it goes along, as the user property `rivulet-id`, if it is not longer
-    /// than 200 bytes.
+    /// The same for a message with an identity: unique, and the same when it is published once more; empty for none.
+    /// With version 5 of the protocol it is sent as the user property `rivulet-id`, if it is not longer than 200 bytes.
     #[inline]
     pub fn push_with_id(
         &mut self,
@@ -150,17 +149,17 @@ impl PublishBatch {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has no message.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What the batch counts for against the bound of a queue: topics, payloads, and the place of each.
+    /// The bytes that the batch counts against the bound of a queue: topics, payloads, and the entry of each message.
     pub fn queued_bytes(&self) -> usize {
         self.bytes.len() + self.entries.len() * size_of::<Entry>()
     }
 
-    /// The message at `index`: how it is published, its topic, and what stands behind that.
+    /// The message at `index`: its entry, its topic, and the bytes behind the topic.
     #[inline]
     fn parts(&self, index: usize) -> Option<(&Entry, &[u8], &[u8])> {
         let entry = self.entries.get(index)?;
@@ -206,29 +205,29 @@ impl PublishBatch {
 /// Called, on any thread, when there is room again.
 pub type RoomCallback = Arc<dyn Fn() + Send + Sync>;
 
-/// Takes results to a broker. Never blocks.
+/// Takes results to a broker. It never blocks.
 pub trait Publisher: Send + Sync {
     /// Takes all messages of the batch and leaves it empty.
     ///
-    /// Always succeeds, so that what an activation has computed is never lost; the bound holds because a producer asks
-    /// [`Publisher::has_room`] before it computes more. The queue exceeds its mark by what is under way at most.
+    /// Always succeeds, so that no computed result is lost. The queue is bounded because a producer asks
+    /// [`Publisher::has_room`] before it computes more; it exceeds its mark at most by the results under way.
     fn submit(&self, batch: &mut PublishBatch);
 
-    /// Whether more may be produced. False from the high mark until the queue has gone down to the low mark.
+    /// Whether more may be produced. False from the high mark until the queue has shrunk to the low mark.
     fn has_room(&self) -> bool;
 
-    /// Asks to be called each time there is room again after there was none. There may be several callbacks.
+    /// Registers a callback that is called each time there is room again. There may be several.
     fn on_room(&self, callback: RoomCallback);
 
-    /// The number of the next message: those before it were submitted.
+    /// The number of the next message: all before it were submitted.
     fn next(&self) -> u64;
 
-    /// The number of the first message that has not left. One that goes out with QoS 1 has left when the broker has
-    /// acknowledged it.
+    /// The number of the first message that has not left. A message of QoS 1 has left when the broker has acknowledged
+    /// it.
     fn first_left(&self) -> u64;
 
-    /// Waits until all messages before the number `until` have left; an embedded broker has put them into the queues of
-    /// its sessions then. False if that takes longer than `limit`, or is given up.
+    /// Waits until all messages before the number `until` have left; an embedded broker has then put them into the
+    /// queues of its sessions. Returns false if that takes longer than `limit`, or `is_given_up` returns true.
     fn wait_until_left(&self, until: u64, limit: Duration, is_given_up: &dyn Fn() -> bool) -> bool {
         let deadline = Instant::now() + limit;
         while self.first_left() < until {
@@ -246,7 +245,7 @@ pub trait Publisher: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Outbound {
     queue: Mutex<Queue>,
-    /// Bytes queued, and bytes the sender has taken but not got rid of.
+    /// Bytes in the queue, and bytes that the sender has taken but not sent yet.
     bytes: AtomicUsize,
     messages: AtomicUsize,
     /// The number of the first message that has not left.
@@ -261,7 +260,7 @@ pub(crate) struct Outbound {
 #[derive(Default)]
 struct Queue {
     batches: VecDeque<PublishBatch>,
-    /// The numbers of the next message that is submitted, and of the first in the queue.
+    /// The number of the next message to be submitted, and that of the first in the queue.
     next: u64,
     first: u64,
     spare: Vec<PublishBatch>,
@@ -273,7 +272,7 @@ impl Outbound {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// The next batch to send, and the number of its first message. Its messages count as queued until
+    /// Takes the next batch to send, and the number of its first message. Its messages count as queued until
     /// [`Outbound::sent`].
     pub(crate) fn take(&self) -> Option<(u64, PublishBatch)> {
         let mut queue = self.queue.lock();
@@ -283,12 +282,12 @@ impl Outbound {
         Some((first, batch))
     }
 
-    /// All messages before this one have left.
+    /// Notes that all messages before this one have left.
     pub(crate) fn left(&self, before: u64) {
         self.first_left.fetch_max(before, Ordering::AcqRel);
     }
 
-    /// Messages of a taken batch were sent (or dropped and counted): `bytes` of it are off the queue.
+    /// Notes that messages of a taken batch were sent (or dropped and counted): `bytes` of it are no longer queued.
     pub(crate) fn sent(&self, messages: usize, bytes: usize) {
         self.messages.fetch_sub(messages, Ordering::AcqRel);
         let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -298,7 +297,7 @@ impl Outbound {
         }
     }
 
-    /// Gives an emptied batch back for its memory.
+    /// Gives back an emptied batch, so that its memory is reused.
     pub(crate) fn give_back(&self, mut batch: PublishBatch) {
         batch.clear();
         let mut queue = self.queue.lock();
@@ -325,7 +324,8 @@ impl Publisher for Outbound {
         }
         let bytes = batch.queued_bytes();
         self.messages.fetch_add(batch.len(), Ordering::AcqRel);
-        // Counted and marked before it is queued: the sender subtracts it, and takes the mark back, only after that.
+        // The bytes are counted and the mark is set before the batch is queued: so the sender subtracts them, and
+        // resets the mark, only after that.
         let queued = self.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         if queued > self.bytes_max {
             self.full.store(true, Ordering::Release);

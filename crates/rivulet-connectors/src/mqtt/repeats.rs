@@ -1,11 +1,12 @@
-//! Results of the engine that the log has already: queries that read a durable input give theirs once more after a
-//! crash, and where those are events of other durable inputs, they would count twice.
+//! Recognises results of the engine that the log has already. Queries that read a durable input give their results once
+//! more after a crash; if these are events of other durable inputs, they would count twice.
 //!
-//! A result in the log has its identity in the place of its sender's name ([`write_origin`]): a text that tells its
-//! query from all others, and behind the last `-` a number that grows with each result. So those of one query on one
-//! topic are a few ranges of numbers, however many they are.
+//! A result in the log has its identity in the place of its sender's name ([`write_origin`]): a text that is unique to
+//! its query, and behind the last `-` a number that grows with each result. So the results of one query on one topic
+//! are a few ranges of numbers, however many they are.
 //!
-//! What must hold: of each result that was found in the log, one that is given again is recognised, and only one.
+//! What must hold: for each result that was found in the log, one result that is given again is recognised, and only
+//! one.
 
 use std::collections::VecDeque;
 
@@ -13,16 +14,16 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What the origin of a result begins with: no text does, so no client has such a name.
+/// The first byte of the origin of a result. No text begins with it, so no client has such a name.
 const RESULT: u8 = 0xff;
 
-/// Puts down, in the place of the name of a client, that a message is the result with this identity.
+/// Writes, in the place of a client's name, that a message is the result with this identity.
 pub(super) fn write_origin(id: &str, origin: &mut Vec<u8>) {
     origin.push(RESULT);
     origin.extend_from_slice(id.as_bytes());
 }
 
-/// What an origin says of the query, and the number of the result; `None` if it is that of no result.
+/// The query's part of an origin, and the number of the result; `None` if it is not the origin of a result.
 fn split_origin(origin: &[u8]) -> Option<(&[u8], u64)> {
     let (&RESULT, id) = origin.split_first()? else { return None };
     let dash = id.iter().rposition(|&byte| byte == b'-')?;
@@ -30,15 +31,15 @@ fn split_origin(origin: &[u8]) -> Option<(&[u8], u64)> {
     Some((&id[..dash], number))
 }
 
-/// Which results are in the log and may be given once more.
+/// The results that are in the log and may be given once more.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    /// By query and topic: ranges of numbers, first and last. A hash that nobody can aim at has 128 bits of one.
+    /// By the keyed 128-bit hash of query and topic: ranges of numbers, first and last.
     ranges: HashMap<u128, VecDeque<(u64, u64)>, foldhash::fast::RandomState>,
 }
 
 impl Repeats {
-    /// A message with this origin is in the log; nothing if it is no result.
+    /// Notes that a message with this origin is in the log; does nothing if it is no result.
     pub(super) fn expect(&mut self, origin: &[u8], topic: &[u8]) {
         let Some((query, number)) = split_origin(origin) else { return };
         let ranges = self.ranges.entry(key(query, topic)).or_default();
@@ -48,7 +49,8 @@ impl Repeats {
         }
     }
 
-    /// Whether this result is in the log. Asked once for each: what is told of here is not expected any more.
+    /// Whether this result is in the log. To be asked once for each result: one that was found here is not expected any
+    /// more.
     pub(super) fn take(&mut self, origin: &[u8], topic: &[u8]) -> bool {
         let Some((query, number)) = split_origin(origin) else { return false };
         let Entry::Occupied(mut entry) = self.ranges.entry(key(query, topic)) else { return false };
@@ -56,7 +58,7 @@ impl Repeats {
         let Some(place) = ranges.iter().position(|&(first, last)| (first..=last).contains(&number)) else {
             return false;
         };
-        // They come in the order in which they were found, so it is at the front.
+        // Results come in the order in which they were found, so it is at the front.
         let (first, last) = ranges[place];
         match (first < number, number < last) {
             (false, false) => drop(ranges.remove(place)),
@@ -130,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list of all that is expected.
+        /// Compares with a list of all expected results.
         #[test]
         fn each_is_recognised_as_often_as_it_was_found(
             found in proptest::collection::vec((0..3u8, 0..12u64), 0..60),

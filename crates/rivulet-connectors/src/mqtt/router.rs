@@ -1,9 +1,10 @@
-//! From the topic of a message to the inboxes of the queries that want it.
+//! Delivers messages by their topic to the inboxes of the queries that read them.
 //!
-//! `router/routes.rs` knows where a message goes, and nothing else. Here the routes are behind a lock, messages are
-//! pushed and counted. `router/logged.rs` is around both: the log of durable inputs, and its replay.
+//! `router/routes.rs` finds the targets of a message and does nothing else. This file puts the routes behind a lock,
+//! and pushes and counts messages. `router/logged.rs` adds the log of durable inputs and its replay.
 //!
-//! **Invariant:** a message is in every inbox that wants it exactly once, or the caller still holds it and is told so.
+//! **Invariant:** either a message is exactly once in every inbox that wants it, or the caller still holds the message
+//! and is told so.
 
 mod logged;
 mod routes;
@@ -23,20 +24,20 @@ use routes::{Delivery, Routes, Target};
 pub use routes::{InboxId, Route, RouteError};
 use strays::Strays;
 
-/// How many routes are added or removed while readers wait: about a millisecond.
+/// The number of routes that are added or removed under one lock. Readers wait about a millisecond for them.
 const ROUTES_AT_ONCE: usize = 4096;
 
-/// A message as it reached the engine: from a client, from the external broker, or as a result of the engine.
+/// A message as the engine received it: from a client, from the external broker, or as a result of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received<'m> {
-    /// When that was, microseconds since the epoch.
+    /// The arrival time, microseconds since the epoch.
     pub arrival_us: i64,
-    /// The name of the client that sent it, empty for the external broker; in the log, of the engine's own results
-    /// their identity, if they have one, in a form that no name has.
+    /// The name of the client that sent it, empty for the external broker. In the log, results of the engine have their
+    /// identity here, if they have one, in a form that no client name has.
     pub client: &'m [u8],
-    /// The packet identifier under which its sender waits for an acknowledgement; 0 if it does not.
+    /// The packet identifier whose acknowledgement the sender waits for; 0 if it waits for none.
     pub packet_id: u16,
-    /// Where it was sent to.
+    /// The topic it was sent to.
     pub topic: &'m [u8],
     /// Its content.
     pub payload: &'m [u8],
@@ -44,7 +45,7 @@ pub struct Received<'m> {
 
 /// The routes of an engine, shared by everything that receives messages.
 ///
-/// Inboxes are pushed to while the routes are held still, so whoever changes the routes must not hold a lock that
+/// Inboxes are pushed to while the routes are locked. Code that changes the routes must not hold a lock that
 /// [`Inbox::push`] waits for.
 #[derive(Default)]
 pub struct Router {
@@ -55,18 +56,18 @@ pub struct Router {
     strays: Strays,
 }
 
-/// What a router has done since it was made.
+/// Counts of a router since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterStats {
     /// Messages that went to at least one inbox.
     pub routed_messages: u64,
-    /// Messages of a topic that nobody asked for.
+    /// Messages of a topic that no query reads.
     pub unrouted_messages: u64,
-    /// Events put into inboxes: a message wanted by three queries counts three times.
+    /// Events put into inboxes: a message that three queries read counts three times.
     pub pushed_events: u64,
     /// Payload bytes of all messages.
     pub payload_bytes: u64,
-    /// How often a message was held back because an inbox was full, or the log.
+    /// How often a message was held back because an inbox or the log was full.
     pub full_waits: u64,
     /// Messages that went to the log.
     pub logged_messages: u64,
@@ -89,19 +90,19 @@ impl AddAssign for RouterStats {
     }
 }
 
-/// A message under way that not every inbox has taken. Kept by the caller from a [`Push::Full`] to the [`Push::Taken`]
-/// that follows it; empty otherwise.
+/// A message under way that not every inbox has taken yet. The caller keeps it from a [`Push::Full`] to the next
+/// [`Push::Taken`]; otherwise it is empty.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Who still has to take it.
+    /// The targets that have not taken it yet.
     targets: Vec<Target>,
-    /// The version of the routes `targets` was found in.
+    /// The version of the routes in which `targets` was found.
     version: u64,
-    /// Whether anybody has taken it.
+    /// Whether any inbox has taken it.
     is_delivered: bool,
-    /// Where the last message that was taken stands in the log; 0 if in none.
+    /// The position in the log of the last message that was taken; 0 if it is not in the log.
     position: LogPosition,
-    /// What a message for the log waits for.
+    /// What a message for the log is waiting for.
     held_by: Option<HeldBy>,
 }
 
@@ -111,22 +112,23 @@ impl Pending {
         self.targets.is_empty() && self.held_by.is_none()
     }
 
-    /// Where the message that was taken last stands in the log; 0 if in none.
+    /// The position in the log of the last message that was taken; 0 if it is not in the log.
     pub fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// Whether an inbox has the message that was taken last.
+    /// Whether any inbox has the last message that was taken.
     pub fn is_delivered(&self) -> bool {
         self.is_delivered
     }
 
-    /// Whether the message waits for room in the log, which nothing but room on the disk can give.
+    /// Whether the message waits for room in the log, which only comes when the disk has room.
     pub fn waits_for_log(&self) -> bool {
         self.held_by == Some(HeldBy::Log)
     }
 
-    /// Gives up on who has not taken it, and returns how many events are lost by that. The caller counts them.
+    /// Abandons the targets that have not taken it, and returns the number of events lost by that. The caller counts
+    /// them.
     pub fn abandon(&mut self) -> usize {
         let lost = self.targets.len();
         self.targets.clear();
@@ -141,33 +143,33 @@ impl Router {
         Self::default()
     }
 
-    /// Makes an inbox known, so that routes can name it.
+    /// Registers an inbox, so that routes can name it.
     pub fn register_inbox(&self, inbox: Arc<dyn Inbox>) -> InboxId {
         self.routes.write().register(inbox, false)
     }
 
-    /// The same for the inbox of a durable input: what it gets is in the log.
+    /// Registers the inbox of a durable input: all its messages go to the log too.
     pub fn register_logged_inbox(&self, inbox: Arc<dyn Inbox>) -> InboxId {
         self.routes.write().register(inbox, true)
     }
 
-    /// Puts another inbox in the place of one: routes stay, and messages under way go to it.
+    /// Replaces an inbox by another: its routes stay, and messages under way go to the new inbox.
     pub fn replace_inbox(&self, id: InboxId, inbox: Arc<dyn Inbox>) {
         self.routes.write().replace(id, inbox);
     }
 
-    /// Waits until nobody routes who was at it: what an inbox says from now on is known to everybody.
+    /// Waits until all routing that was under way has ended. Later routing sees what the inboxes answer from now on.
     pub fn await_routing(&self) {
         drop(self.routes.write());
     }
 
-    /// Forgets an inbox. Messages for routes that still name it count as unrouted; its number is used again when the
-    /// last of them is removed.
+    /// Unregisters an inbox. Messages for routes that still name it count as unrouted. Its number is reused when the
+    /// last of these routes is removed.
     pub fn unregister_inbox(&self, id: InboxId) {
         self.routes.write().unregister(id);
     }
 
-    /// Adds routes. One that is there already stays as it is. Either all are added or none.
+    /// Adds all of these routes, or none. A route that exists already stays as it is.
     ///
     /// Messages are routed between the pieces of a large addition, so it does not hold up the traffic.
     pub fn add(&self, routes: &[Route<'_>]) -> Result<(), RouteError> {
@@ -186,14 +188,14 @@ impl Router {
         Ok(())
     }
 
-    /// Removes routes. One that is not there is passed over.
+    /// Removes routes. Ignores those that do not exist.
     pub fn remove(&self, routes: &[Route<'_>]) {
         for chunk in routes.chunks(ROUTES_AT_ONCE) {
             self.routes.write().remove(chunk);
         }
     }
 
-    /// Which of these topics and filters have at least `routes_min` routes.
+    /// Returns those of these topics and filters that have at least `routes_min` routes.
     pub fn crowded<'f>(&self, filters: impl IntoIterator<Item = &'f str>, routes_min: usize) -> Vec<&'f str> {
         let routes = self.routes.read();
         filters.into_iter().filter(|filter| routes.index().len_at(filter) >= routes_min).collect()
@@ -204,8 +206,8 @@ impl Router {
         self.routes.read().at(filter)
     }
 
-    /// Lets one route stand for those of others at the same topic or filter: from now on its inbox gets the messages,
-    /// and hands them on. A message under way still goes where it was going, so that each gets it once.
+    /// Replaces several routes at one topic or filter by a single one: from now on its inbox gets the messages, and
+    /// hands them on. A message under way still goes to the old targets, so that each gets it once.
     ///
     /// # Errors
     /// The inbox of the new route is not registered; nothing has changed then.
@@ -213,20 +215,20 @@ impl Router {
         self.routes.write().reroute(others, through)
     }
 
-    /// Forgets that routes of this inbox led elsewhere: its slots are about to be given up.
+    /// Forgets that routes of this inbox were replaced: its slots are about to be released.
     pub fn forget_rerouted(&self, inbox: InboxId, slots: &[Slot]) {
         self.routes.write().forget_rerouted(inbox, slots);
     }
 
-    /// Makes room for `additional` routes of exact topics ahead of adding them. With many routes there already this
-    /// takes a while, in which no message is routed: it is for the start of an engine.
+    /// Reserves memory for `additional` routes of exact topics. With many routes present this takes a while, during
+    /// which no message is routed: call it when an engine starts.
     pub fn reserve(&self, additional: usize) {
         self.routes.write().reserve(additional);
     }
 
-    /// Holds the routes still while the messages of one read are routed.
+    /// Locks the routes while the messages of one read are routed.
     ///
-    /// Not to be kept while waiting for anything: whoever adds routes waits for it.
+    /// Do not hold it while waiting for anything: code that adds routes waits for it.
     pub fn read(&self) -> Routing<'_> {
         let routes = self.routes.read();
         Routing {
@@ -241,18 +243,18 @@ impl Router {
         }
     }
 
-    /// The same for the engine's own results, which few queries read: one that no query asks for is no message gone
-    /// astray.
+    /// The same for the engine's own results, which few queries read: a result that no query reads does not count as
+    /// unrouted.
     pub fn read_for_results(&self) -> Routing<'_> {
         let mut routing = self.read();
         (routing.is_input, routing.is_closed) = (false, false);
         routing
     }
 
-    /// Takes no input any more: every inbox counts as full for what comes from outside, so that nothing is acknowledged
-    /// that is in none. When this returns, no input is under way. The engine's own results still find their inboxes.
+    /// Stops taking input: for messages from outside every inbox counts as full, so that none is acknowledged without
+    /// being in an inbox. When this returns, no input is under way. The engine's own results still reach their inboxes.
     pub fn close(&self) {
-        // The lock waits for whoever is routing.
+        // The lock waits for all routing under way.
         let _routes = self.routes.write();
         self.is_closed.store(true, Ordering::Release);
     }
@@ -262,12 +264,13 @@ impl Router {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// The topics of the last messages that no query asked for, as far as they were looked at: a few, the newest first.
+    /// The topics of the last messages that no query reads, of those messages that were looked at: a few topics, the
+    /// newest first.
     pub fn strays(&self) -> Vec<String> {
         self.strays.topics()
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn stats(&self) -> RouterStats {
         let routes = self.routes.read();
         let (len, bytes) = (routes.index().len(), routes.index().memory_bytes());
@@ -281,26 +284,26 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// The routes, held still. Counts are handed to the router when it is dropped.
+/// The routes, locked. Its counts are added to those of the router when it is dropped.
 pub struct Routing<'a> {
     routes: RwLockReadGuard<'a, Routes>,
     router: &'a Router,
-    /// The log, if anybody wants anything in it.
+    /// The log, if there is a durable input.
     log: Option<&'a dyn MessageLog>,
-    /// Of a result the identity, as it stands in the log in the place of a client's name.
+    /// The identity of a result, as it is written in the log in place of a client's name.
     origin: Vec<u8>,
-    /// Who wants a message; used again for its memory.
+    /// The targets of a message; kept so that the memory is reused.
     found: Vec<Target>,
     counts: RouterStats,
     /// Whether the messages come from outside.
     is_input: bool,
-    /// Whether they are not taken any more.
+    /// Whether such messages are no longer taken.
     is_closed: bool,
 }
 
 impl Routing<'_> {
-    /// Prepares for a message that will be routed soon: asks for the memory its topic leads to, so that it need not be
-    /// waited for then. With a million routes that wait is most of what routing costs.
+    /// Prefetches the memory that the topic of a message leads to, for a message that will be routed soon. With a
+    /// million routes, waiting for that memory is most of the cost of routing.
     #[inline]
     pub fn prefetch(&self, topic: &[u8]) {
         self.routes.index().prefetch(topic);
@@ -308,9 +311,9 @@ impl Routing<'_> {
 
     /// Puts a message into every inbox that wants it.
     ///
-    /// On [`Push::Full`] some inboxes may have it and `pending` says which have not: keep message and `pending`, and
-    /// call again with both (through this or a later [`Router::read`]) until it is taken. Routes that were removed
-    /// meanwhile do not get it, routes added meanwhile neither.
+    /// On [`Push::Full`] some inboxes may have it, and `pending` says which have not. Keep the message and `pending`,
+    /// and call again with both (through this or a later [`Router::read`]) until it is taken. Routes that were removed
+    /// or added meanwhile do not get it.
     #[inline]
     pub fn route(&mut self, message: &Received<'_>, pending: &mut Pending) -> Push {
         (pending.position, pending.held_by) = (0, None);
@@ -334,7 +337,7 @@ impl Routing<'_> {
             if is_repeat && is_logged {
                 return;
             }
-            // Once one is full, nobody after it gets the message: what is left is one list.
+            // After the first full inbox no target gets the message, so the remaining targets are one list.
             if push == Push::Taken {
                 push = inbox.push_message(target.slot, arrival_us, topic, payload);
                 if push == Push::Taken {
@@ -382,14 +385,14 @@ impl Routing<'_> {
         if pending.is_delivered {
             self.counts.routed_messages += 1;
         } else if self.is_input && !message.topic.starts_with(topic::SOURCE_MARK.as_bytes()) {
-            // What other sources bring is counted with them.
+            // Messages of other sources are counted there.
             self.counts.unrouted_messages += 1;
             self.router.strays.note(message.topic, message.arrival_us);
         }
         self.counts.payload_bytes += message.payload.len() as u64;
     }
 
-    /// Whether these messages are not taken any more: see [`Router::close`].
+    /// Whether these messages are no longer taken: see [`Router::close`].
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }

@@ -8,28 +8,28 @@ const WAIT_MIN: Duration = Duration::from_millis(1);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// How long one message has been waiting for room, and when that has become a deadlock.
+/// How long one message has been waiting for room, and whether that is a deadlock.
 ///
 /// An inbox may be full because its group is not scheduled, because its results have no room, because they wait behind
-/// the very message that waits for the inbox. Nobody in that circle can move, so after a while the message is given up,
-/// and counted.
+/// the very message that waits for the inbox. Nothing in that circle can move, so after a while the message is
+/// abandoned and counted.
 #[derive(Debug)]
 pub(crate) struct Stall {
-    /// Since when the circle has stood still.
+    /// Since when the circle has been stuck.
     since: Option<Instant>,
     wait: Duration,
     deadlock_after: Duration,
-    /// How long the circle may stand still this time.
+    /// How long the circle may be stuck this time.
     patience: Duration,
 }
 
 impl Stall {
-    /// Nothing waits. A circle that stands still for `deadlock_after` is a deadlock.
+    /// Starts without a wait. A circle that is stuck for `deadlock_after` is a deadlock.
     pub(crate) fn new(deadlock_after: Duration) -> Self {
         Self { since: None, wait: WAIT_MIN, deadlock_after, patience: deadlock_after }
     }
 
-    /// The message was taken: things move.
+    /// Notes that the message was taken: the circle moves.
     pub(crate) fn taken(&mut self) {
         self.opened();
         self.wait = WAIT_MIN;
@@ -40,12 +40,12 @@ impl Stall {
         self.patience = self.deadlock_after;
     }
 
-    /// The inbox is full. Returns whether to give the message up; `is_circular` says whether what the inbox waits for
-    /// may be waiting for this message.
+    /// Notes that the inbox is full. Returns whether to abandon the message; `is_circular` says whether the inbox may
+    /// be waiting, in the end, for this message.
     ///
-    /// After that the wait begins anew for the next message; it is half as long, so that a deadlock which takes
-    /// thousands of messages to clear does not take thousands of waits. A circle that opens even for a moment gets all
-    /// its time again.
+    /// After that the wait begins anew for the next message and is half as long, so that a deadlock which takes
+    /// thousands of messages to clear does not take thousands of waits. A circle that opens even for a moment gets the
+    /// full time again.
     pub(crate) fn full(&mut self, is_circular: bool) -> bool {
         if !is_circular {
             self.opened();

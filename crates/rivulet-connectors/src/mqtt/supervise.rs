@@ -1,4 +1,4 @@
-//! What happens when a task panics: it is told, counted, and the task begins again.
+//! Handles panics of tasks: a panic is logged and counted, and the task begins again.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -19,9 +19,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A task that ran this long was a good one: after its panic the pauses begin anew.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
-/// Runs a future to its end, or to its panic: then what it said.
+/// Runs a future to its end. If it panics, returns the panic's message.
 ///
-/// The caller answers for what the future leaves behind: locks are free (none of ours is poisoned), counts may be off.
+/// The caller is responsible for the state that the future leaves behind: locks are free (none of ours is poisoned),
+/// counts may be off.
 pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
@@ -60,18 +61,18 @@ impl Pauses {
     }
 }
 
-/// Knows whether tasks run, and what has become of them.
+/// Knows which tasks run, and counts their panics.
 #[derive(Debug, Default)]
 pub(super) struct Supervisor {
-    /// How many tasks pause after a panic.
+    /// The number of tasks that pause after a panic.
     down: AtomicUsize,
     panics: AtomicU64,
     last: Mutex<Option<String>>,
 }
 
 impl Supervisor {
-    /// Runs a task. `None` if it panicked; then a pause has passed, longer than the one before unless the task ran for
-    /// long, and it may begin again.
+    /// Runs a task. `None` if it panicked; then a pause has passed, longer than the last one unless the task ran for
+    /// long, and the task may begin again.
     pub(super) async fn run<T>(
         &self,
         name: &'static str,
@@ -91,7 +92,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells and counts a panic.
+    /// Logs and counts a panic.
     pub(super) fn note(&self, name: &'static str, panic: &str) {
         tracing::error!(task = name, panic, "an MQTT task was cut short by a defect in Rivulet, and begins again");
         self.panics.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl Supervisor {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// The last panic, in words.
+    /// The message of the last panic.
     pub(super) fn last(&self) -> Option<String> {
         self.last.lock().clone()
     }

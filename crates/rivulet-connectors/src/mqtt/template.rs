@@ -4,15 +4,15 @@ use std::fmt;
 
 use super::topic::{self, TopicError, push_level};
 
-/// The prefix that names this connector in the address of a source or sink.
+/// The connector's prefix in the address of a source or sink.
 const PREFIX: &str = "mqtt:";
 
-/// What a template's topics are for.
+/// The use of a template's topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Queries read from them: wildcards may stand in the literal text.
+    /// Queries read from them: the literal text may contain wildcards.
     Input,
-    /// Queries write to them: there are no wildcards.
+    /// Queries write to them: wildcards are not allowed.
     Output,
     /// Queries read the events of a key, which begins with [`SOURCE_MARK`](topic::SOURCE_MARK) in the place of a topic:
     /// a value is any text.
@@ -21,8 +21,8 @@ pub enum Direction {
 
 /// A topic with parameters in it.
 ///
-/// A template that is nothing but one parameter (`{input}`) stands for a whole topic: its values may contain `/` and,
-/// for inputs, wildcards, and may begin with `mqtt:`. Everywhere else a value is a part of one level.
+/// A template that consists of one parameter (`{input}`) stands for a whole topic: its values may contain `/` and, for
+/// inputs, wildcards, and may begin with `mqtt:`. Everywhere else a value is a part of one level.
 ///
 /// ```
 /// use rivulet_connectors::mqtt::template::{Direction, Template};
@@ -42,14 +42,14 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Literal(Box<str>),
-    /// A parameter, by its place in the list given to [`Template::parse`], and its place in `names`.
+    /// A parameter: its index in the list given to [`Template::parse`], and its index in `names`.
     Parameter {
         index: usize,
         name: usize,
     },
 }
 
-/// A template that cannot be parsed, or a value that does not fit into it.
+/// Why a template cannot be parsed, or a value does not fit into it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A `{` is not closed.
@@ -57,7 +57,7 @@ pub enum TemplateError {
     Unclosed {
         /// The template.
         template: String,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// A `}` closes nothing.
@@ -65,7 +65,7 @@ pub enum TemplateError {
     Unopened {
         /// The template.
         template: String,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// No parameter has this name.
@@ -73,14 +73,14 @@ pub enum TemplateError {
     UnknownParameter {
         /// The template.
         template: String,
-        /// Where.
+        /// The byte position.
         position: usize,
         /// The name.
         name: String,
-        /// The names there are.
+        /// The known names.
         parameters: Vec<String>,
     },
-    /// A value does not fit into its place.
+    /// A value is not allowed in its place.
     #[error(
         "parameter '{parameter}' with the value '{value}' does not fit into the topic template '{template}': {problem}\nhint: a value is a part of one topic level: not empty, without '+', '#', '/' and NUL"
     )]
@@ -91,10 +91,10 @@ pub enum TemplateError {
         parameter: String,
         /// Its value.
         value: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// The template, or what comes out of it, is not a topic.
+    /// The template, or the filled-in text, is not a topic.
     #[error(transparent)]
     Topic(#[from] TopicError),
 }
@@ -139,17 +139,17 @@ impl Template {
         if position < text.len() {
             template.pieces.push(Piece::Literal(text[position..].into()));
         }
-        // With plain values in place of the parameters it must be a topic.
+        // With plain values for the parameters it must be a topic.
         template.check(&template.fill(|_| "x"))?;
         Ok(template)
     }
 
-    /// Whether the template is nothing but one parameter, whose values are whole topics.
+    /// Whether the template consists of one parameter, whose values are whole topics.
     pub fn is_whole_topic(&self) -> bool {
         matches!(self.pieces[..], [Piece::Parameter { .. }])
     }
 
-    /// The parameters in the template, by their place in the list given to [`Template::parse`], in order of appearance.
+    /// The parameters in the template, by their index in the list given to [`Template::parse`], in order of appearance.
     pub fn parameters(&self) -> impl Iterator<Item = usize> + '_ {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Parameter { index, .. } => Some(*index),
@@ -159,22 +159,22 @@ impl Template {
 
     /// The one filter that matches the topics of all queries: every level with a parameter is a `+`.
     ///
-    /// `None` if the template is a whole topic: then every query needs a subscription of its own, to what
-    /// [`Template::bind`] gives; and of keys, to which nobody subscribes.
+    /// `None` if the template is a whole topic: then every query needs its own subscription, to the result of
+    /// [`Template::bind`]. Also `None` for keys, which have no subscriptions.
     pub fn filter(&self) -> Option<String> {
         if self.is_whole_topic() || self.direction == Direction::Key {
             return None;
         }
-        // NUL stands for the parameters: it occurs in no topic.
+        // NUL stands for the parameters: no topic contains it.
         let text = self.fill(|_| "\0");
         let levels: Vec<&str> = text.split('/').map(|level| if level.contains('\0') { "+" } else { level }).collect();
         Some(levels.join("/"))
     }
 
-    /// The topic (or, for an input, filter) of one query. `value` gives the text of a parameter by its place in the
+    /// The topic (or, for an input, filter) of one query. `value` gives the text of a parameter by its index in the
     /// list given to [`Template::parse`].
     ///
-    /// Fails if a value does not fit: so that one query cannot read or write what belongs to others.
+    /// Fails if a value does not fit, so that one query cannot read or write the topics of others.
     pub fn bind<'v>(&self, value: impl Fn(usize) -> &'v str) -> Result<String, TemplateError> {
         if !self.is_whole_topic() && self.direction != Direction::Key {
             for piece in &self.pieces {
@@ -195,9 +195,8 @@ impl Template {
         Ok(text)
     }
 
-    /// Appends the topic of one query to `out` without checking it: the values were checked by [`Template::bind`].
-    ///
-    /// `write` appends the text of a parameter by its place in the list given to [`Template::parse`].
+    /// Appends the topic of one query to `out` without checking it: [`Template::bind`] has checked the values. `write`
+    /// appends the text of a parameter by its index in the list given to [`Template::parse`].
     #[inline]
     pub fn write(&self, out: &mut String, mut write: impl FnMut(usize, &mut String)) {
         let start = out.len();
@@ -232,7 +231,7 @@ impl Template {
     }
 }
 
-/// Writes what stands from `start` on as one level of a topic.
+/// Escapes the text from `start` on as one level of a topic.
 fn escape_from(start: usize, out: &mut String) {
     if out[start..].contains(['+', '#', '/', '%', '{', '}', '\0']) {
         let mut level = Vec::new();
@@ -254,7 +253,7 @@ impl fmt::Display for Template {
     }
 }
 
-/// What keeps a value from being a part of one level.
+/// Why a value cannot be a part of one level, if it cannot.
 pub(crate) fn level_problem(value: &str) -> Option<&'static str> {
     if value.is_empty() {
         return Some("it is empty");

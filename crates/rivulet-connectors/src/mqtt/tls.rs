@@ -1,5 +1,5 @@
-//! TLS for both roles, with the `ring` provider passed explicitly: another crate in the program may bring a second
-//! provider, and then rustls refuses to choose.
+//! TLS for client and broker, with the `ring` provider passed explicitly: another crate in the program may bring a
+//! second provider, and then rustls refuses to choose.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Whom a client trusts, and who it is.
+/// The authorities that a client trusts, and its own identity.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     /// A PEM file with the certificates of the authorities to trust; without it, those that browsers trust.
     pub ca_file: Option<PathBuf>,
-    /// A PEM file with the client's own certificate and one with its key, where the broker wants to see them.
+    /// A PEM file with the client's own certificate and one with its key, if the broker requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -27,23 +27,23 @@ pub struct ServerTls {
     pub key_file: PathBuf,
 }
 
-/// TLS that cannot be set up.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds no PEM.
+    /// A file cannot be read, or is not PEM.
     #[error("'{}' cannot be read as PEM: {problem}\nhint: the file must exist, be readable, and hold a '-----BEGIN ...' block of {wanted}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
         /// What was looked for.
         wanted: &'static str,
     },
-    /// Certificate and key do not fit together, or are of a kind that is not supported.
+    /// Certificate and key do not match, or are of a kind that is not supported.
     #[error("TLS cannot be set up: {0}\nhint: certificate and key must belong together")]
     Setup(#[from] rustls::Error),
-    /// The host is no name a certificate can be for.
+    /// The host is not a name that a certificate can have.
     #[error("'{0}' is no host name that a certificate can be for\nhint: use the broker's DNS name or IP address")]
     Name(String),
 }
@@ -68,7 +68,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// What connects to a broker called `host`.
+/// Makes what connects to a broker called `host`.
 pub(crate) fn connector(options: &ClientTls, host: &str) -> Result<(TlsConnector, ServerName<'static>), TlsError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;
     let mut roots = RootCertStore::empty();
@@ -90,7 +90,7 @@ pub(crate) fn connector(options: &ClientTls, host: &str) -> Result<(TlsConnector
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
-/// What accepts connections with this certificate.
+/// Makes what accepts connections with this certificate.
 pub(crate) fn acceptor(options: &ServerTls) -> Result<TlsAcceptor, TlsError> {
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()?

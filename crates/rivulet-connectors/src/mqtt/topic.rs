@@ -1,4 +1,4 @@
-//! Topics and filters: what is a valid one, and which filter matches which topic.
+//! Topics and filters: which are valid, and which filter matches which topic.
 
 use std::borrow::Cow;
 use std::str;
@@ -6,16 +6,16 @@ use std::str;
 /// The most bytes a topic or filter may have.
 pub const TOPIC_BYTES_MAX: usize = 65_535;
 
-/// The most levels a filter may have: what bounds the depth of the trie that holds them.
+/// The most levels a filter may have. It bounds the depth of the trie that holds filters.
 pub const FILTER_LEVELS_MAX: usize = 200;
 
-/// What the routes of events begin with that come from other sources than MQTT: their key stands in the place of a
-/// topic. No client publishes to such a topic and no query names it, for it has a NUL; no wildcard matches it, for it
-/// begins with `$`.
+/// The beginning of the routes of events that come from other sources than MQTT: their key is in the place of a topic.
+/// No client can publish to such a topic and no query can name it, because it has a NUL; no wildcard matches it,
+/// because it begins with `$`.
 pub const SOURCE_MARK: &str = "$\0";
 
-/// Appends a text as one level of a topic that begins with [`SOURCE_MARK`]: what means something in a topic is written
-/// as `%` and two digits.
+/// Appends a text as one level of a topic that begins with [`SOURCE_MARK`]: characters with a meaning in topics are
+/// written as `%` and two digits.
 #[inline]
 pub fn push_level(text: &str, out: &mut Vec<u8>) {
     let means = |byte: u8| matches!(byte, b'+' | b'#' | b'/' | b'%' | b'{' | b'}' | 0);
@@ -46,10 +46,10 @@ pub fn level_text(level: &str) -> Cow<'_, str> {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// A topic or filter that is none.
+/// Why a topic or filter is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    /// There is no character.
+    /// It is empty.
     #[error("the topic is empty\nhint: a topic has at least one character, for example 'home/42/temperature'")]
     Empty,
     /// It is longer than the protocol can express.
@@ -61,7 +61,7 @@ pub enum TopicError {
     /// It is not a text.
     #[error("the topic is not UTF-8 at byte {position}\nhint: topics are text; put binary data into the payload")]
     NotUtf8 {
-        /// The first byte that is none.
+        /// The first byte that is not UTF-8.
         position: usize,
     },
     /// It contains a NUL character.
@@ -69,7 +69,7 @@ pub enum TopicError {
     Nul {
         /// The topic.
         topic: String,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// A topic (not a filter) contains a wildcard.
@@ -81,7 +81,7 @@ pub enum TopicError {
         topic: String,
         /// `+` or `#`.
         wildcard: char,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// A `+` shares its level with other characters.
@@ -91,7 +91,7 @@ pub enum TopicError {
     PlusNotAlone {
         /// The filter.
         filter: String,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// A `#` is not the whole last level.
@@ -101,7 +101,7 @@ pub enum TopicError {
     HashNotLast {
         /// The filter.
         filter: String,
-        /// Where.
+        /// The byte position.
         position: usize,
     },
     /// A filter has too many levels.
@@ -112,21 +112,21 @@ pub enum TopicError {
     },
 }
 
-/// A part of a topic, as a column has it.
+/// A part of a topic that is the value of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TopicPart {
-    /// All of it.
+    /// The whole topic.
     Whole,
-    /// The level at this place.
+    /// The level with this index.
     Level(usize),
-    /// Everything from the level at this place on; nothing where the topic ends before it.
+    /// Everything from the level with this index on; empty if the topic ends before it.
     Rest(usize),
-    /// The level at this place, as [`push_level`] has written it; nothing where it is empty.
+    /// The level with this index, as [`push_level`] has written it; null if it is empty.
     Key(usize),
 }
 
 impl TopicPart {
-    /// What the wildcards of a filter stand for, in their order.
+    /// The parts that the wildcards of a filter match, in their order.
     pub fn of_wildcards(filter: &str) -> Vec<Self> {
         let wildcard = |(place, level)| match level {
             "+" => Some(Self::Level(place)),
@@ -136,7 +136,7 @@ impl TopicPart {
         filter.split('/').enumerate().filter_map(wildcard).collect()
     }
 
-    /// What it is of this topic.
+    /// Returns this part of a topic.
     pub fn of(self, topic: &str) -> &str {
         match self {
             Self::Whole => topic,
@@ -145,7 +145,7 @@ impl TopicPart {
         }
     }
 
-    /// The same of the topic of an event. What is no text has been refused where it was received.
+    /// Returns this part of the topic of an event. Topics that are not text were refused on receipt.
     pub(crate) fn of_bytes(self, topic: &[u8]) -> &str {
         self.of(std::str::from_utf8(topic).unwrap_or_default())
     }
@@ -154,7 +154,7 @@ impl TopicPart {
 /// Checks the bytes of a topic that is published to.
 #[inline]
 pub fn check_topic(topic: &[u8]) -> Result<&str, TopicError> {
-    // One pass that nearly every topic survives: plain ASCII without anything special.
+    // Nearly every topic passes this test: plain ASCII without special characters.
     let plain = topic.iter().all(|&byte| byte.is_ascii() && !matches!(byte, 0 | b'+' | b'#'));
     if plain && !topic.is_empty() && topic.len() <= TOPIC_BYTES_MAX {
         return str::from_utf8(topic).map_err(|error| TopicError::NotUtf8 { position: error.valid_up_to() });
@@ -175,7 +175,7 @@ fn check_topic_slowly(topic: &[u8]) -> Result<&str, TopicError> {
     }
 }
 
-/// What holds for topics and filters alike.
+/// Checks the rules that apply to topics and filters alike.
 fn check_text(topic: &[u8]) -> Result<&str, TopicError> {
     if topic.is_empty() {
         return Err(TopicError::Empty);
@@ -190,7 +190,7 @@ fn check_text(topic: &[u8]) -> Result<&str, TopicError> {
     }
 }
 
-/// Checks a filter that is subscribed to; a topic without wildcards is one too.
+/// Checks a filter that is subscribed to; a topic without wildcards is a filter too.
 pub fn check_filter(filter: &str) -> Result<(), TopicError> {
     check_text(filter.as_bytes())?;
     let mut position = 0;
@@ -216,7 +216,7 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// The same of the filter of a route, which may begin with [`SOURCE_MARK`].
+/// Checks the filter of a route, which may begin with [`SOURCE_MARK`].
 pub(super) fn check_route(filter: &str) -> Result<(), TopicError> {
     check_filter(filter.strip_prefix(SOURCE_MARK).unwrap_or(filter))
 }
@@ -236,7 +236,7 @@ pub fn matches(filter: &[u8], topic: &[u8]) -> bool {
     let mut levels = topic.split(|&byte| byte == b'/');
     for wanted in filter.split(|&byte| byte == b'/') {
         if wanted == b"#" {
-            // Matches the parent level too: 'a/#' matches 'a'.
+            // A '#' matches the parent level too: 'a/#' matches 'a'.
             return true;
         }
         match levels.next() {
@@ -247,8 +247,8 @@ pub fn matches(filter: &[u8], topic: &[u8]) -> bool {
     levels.next().is_none()
 }
 
-/// Whether a valid filter matches every topic that another one matches. (That `+/#` is covered by `#` is known, the
-/// reverse, which holds as well, is not.)
+/// Whether a valid filter matches every topic that another one matches. (It finds that `#` covers `+/#`, but not the
+/// reverse, which also holds.)
 pub fn covers(wide: &str, narrow: &str) -> bool {
     if narrow.starts_with('$') && wide.starts_with(['+', '#']) {
         return false;

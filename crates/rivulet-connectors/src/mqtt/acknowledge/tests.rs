@@ -1,5 +1,4 @@
-//! Deduplication windows without connections: what is acknowledged, known, forgotten and handed on from connection to
-//! connection.
+//! Deduplication windows without connections: what they acknowledge, know, forget and hand on to the next connection.
 
 use super::*;
 
@@ -9,12 +8,12 @@ fn acknowledge(dedup_window: &DedupWindow, position: LogPosition, packet_id: u16
     out
 }
 
-/// Where a message that is marked as a duplicate is known.
+/// The known position of a message that is marked as a duplicate.
 fn find(dedup_window: &DedupWindow, packet_id: u16) -> Option<LogPosition> {
     dedup_window.known_at(true, packet_id, b"t", &packet_id.to_be_bytes())
 }
 
-/// Where a message without that mark is known.
+/// The known position of a message without that mark.
 fn find_unmarked(dedup_window: &DedupWindow, packet_id: u16) -> Option<LogPosition> {
     dedup_window.known_at(false, packet_id, b"t", &packet_id.to_be_bytes())
 }
@@ -37,7 +36,7 @@ fn acknowledgements_wait_for_the_log_and_keep_their_order() {
     assert_eq!(acknowledge(&dedup_window, 0, 6).len(), 4);
 }
 
-/// A connection of `kim` that has sent 1 to 4 and was told of 1 and 2; then it is lost.
+/// A connection of `kim` that has sent 1 to 4 and has acknowledgements of 1 and 2; then it is lost.
 fn lost_after_two() -> DedupWindows {
     let dedup_windows = DedupWindows::default();
     let first = dedup_windows.begin(b"kim");
@@ -75,7 +74,7 @@ fn what_a_message_without_the_mark_is_depends_on_what_its_sender_can_know() {
         }
         let found = [1, 2, 3, 4].map(|packet_id| find_unmarked(&second, packet_id));
         assert_eq!(found, repeats, "session lost: {has_lost_session}");
-        // Once is enough: the next with that identifier is new.
+        // A repeat is recognised once: the next message with that identifier is new.
         let again = [1, 2, 3, 4].map(|packet_id| find_unmarked(&second, packet_id));
         assert_eq!(again, [None; 4]);
     }
@@ -112,7 +111,8 @@ fn an_identifier_that_is_used_again_is_that_of_the_newest_message() {
     assert_eq!(find(&second, 1), Some(11));
     acknowledge(&second, 11, 1);
     dedup_windows.end(b"kim", &second);
-    // The repeat of 1 was not told, 2 did not come again, and 3 and 4 were used for messages that are nowhere.
+    // The repeat of 1 was not acknowledged, 2 did not come again, and 3 and 4 were used for messages that are not in
+    // the log.
     let third = dedup_windows.begin(b"kim");
     assert_eq!([1, 2, 3, 4].map(|packet_id| find(&third, packet_id)), [Some(11), Some(12), None, None]);
     dedup_windows.end(b"kim", &third);
@@ -139,7 +139,7 @@ fn who_was_heard_long_after_an_acknowledgement_has_it() {
     assert_eq!([1, 2, 3].map(|packet_id| find(&second, packet_id)), [None, Some(2), Some(3)]);
 }
 
-/// As [`acknowledge`] would have it, in the log of an earlier process.
+/// Notes a message like those of [`acknowledge`], in the log of an earlier process.
 fn remember(dedup_windows: &DedupWindows, client: &[u8], packet_id: u16, position: LogPosition, arrival_s: i64) {
     let payload = packet_id.to_be_bytes();
     let arrival_us = arrival_s * 1_000_000;
@@ -233,7 +233,7 @@ async fn what_an_earlier_connection_had_read_is_known_to_the_next_before_it_begi
     });
     tokio::task::yield_now().await;
     assert!(!taking.is_finished(), "the one before has not ended");
-    // The first has read more, which waited for room.
+    // The first connection has read more messages, which waited for room.
     acknowledge(&first, 2, 2);
     dedup_windows.end(b"kim", &first);
     second.take_over().await;

@@ -1,25 +1,26 @@
-//! How long a client waits before it connects again, and what it makes of connections that do not last.
+//! How long a client waits before it connects again, and what it concludes from connections that do not last.
 
 use std::time::Duration;
 
 use super::connect::ConnectionError;
 use super::options::{ClientOptions, random};
 
-/// A connection that held this long was a good one: the next failure begins with the shortest wait again.
+/// A connection that lasted this long was a good one: after it the waits begin with the shortest again.
 pub(super) const GOOD_CONNECTION: Duration = Duration::from_secs(5);
 
-/// The longest wait behind a connection that the broker had accepted, in milliseconds: it is there, so waiting longer
-/// gains nothing. Behind another client with the same id it does: the two throw each other out less often.
+/// The longest wait after a connection that the broker had accepted, in milliseconds: the broker is reachable, so
+/// waiting longer gains nothing. It does if another client has the same id: the two then disconnect each other less
+/// often.
 const ACCEPTED_WAIT_MS_MAX: u64 = 5_000;
 
-/// So many connections in a row that the broker has accepted, and soon closed without a word, are no accident.
+/// If the broker accepts this many connections in a row, and soon closes each without a reason, that is no accident.
 const CLOSED_MAX: u32 = 3;
 
-/// The waits of one client. Each is up to twice as long as the one before, within bounds.
+/// The waits of one client. Each is up to twice as long as the previous one, within bounds.
 pub(super) struct Backoff<'a> {
     options: &'a ClientOptions,
     wait_ms: u64,
-    /// How many connections in a row were accepted, and soon closed without a word.
+    /// The number of connections in a row that were accepted, and soon closed without a reason.
     closed: u32,
 }
 
@@ -28,7 +29,7 @@ impl<'a> Backoff<'a> {
         Self { options, wait_ms: options.reconnect_wait_ms_min, closed: 0 }
     }
 
-    /// A connection that the broker had accepted has ended after this time. Returns what to tell of it.
+    /// Notes that a connection which the broker had accepted has ended after this time. Returns the error to report.
     pub(super) fn connection_ended(&mut self, lived: Duration, error: ConnectionError) -> ConnectionError {
         let was_good = lived >= GOOD_CONNECTION;
         if was_good {
@@ -46,7 +47,7 @@ impl<'a> Backoff<'a> {
         error
     }
 
-    /// How long to wait this time: between half of it and all, so that a thousand clients do not come back at once.
+    /// The next wait: a random part of it between half and all, so that a thousand clients do not come back at once.
     pub(super) fn next_wait(&mut self) -> Duration {
         let wait_ms = self.wait_ms;
         self.wait_ms = (wait_ms * 2).clamp(1, self.options.reconnect_wait_ms_max.max(1));
@@ -58,7 +59,8 @@ impl<'a> Backoff<'a> {
 mod tests {
     use super::*;
 
-    /// The longest of twelve waits, each behind a connection that ended so; without one, behind none.
+    /// The longest of twelve waits, each after a connection that ended with this error; with `None`, no connection was
+    /// made.
     fn longest(lived_ms: u64, error: Option<fn() -> ConnectionError>) -> Duration {
         let options = ClientOptions::new("mqtt://nowhere".parse().unwrap());
         let mut backoff = Backoff::new(&options);

@@ -1,4 +1,4 @@
-//! Getting a connection: TCP, TLS, CONNECT and its answer.
+//! Makes a connection: TCP, TLS, CONNECT and its answer.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::super::codec::{self, CodecError, Qos, Version};
 use super::options::ClientOptions;
 use crate::sockets::keep_alive;
 
-/// Why there is no connection (any more).
+/// Why there is no connection, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
     #[error("cannot connect: {0}\nhint: is the broker running, and are host and port right?")]
@@ -55,36 +55,36 @@ pub(super) enum ConnectionError {
     Defect(String),
 }
 
-/// What a connection is read from and written to.
+/// The bytes of a connection, in both directions.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A connection that the broker has accepted.
 pub(super) struct Connection {
     pub(super) stream: Box<dyn Stream>,
-    /// What came behind the broker's answer.
+    /// The bytes that came behind the broker's answer.
     pub(super) buffer: ReadBuffer,
-    /// How many bytes were read until now.
+    /// The number of bytes read so far.
     pub(super) read_bytes: usize,
     pub(super) terms: Terms,
 }
 
-/// What the broker agreed to.
+/// The terms that the broker agreed to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// Whether it remembers the session.
     pub(super) session_present: bool,
-    /// How many messages of QoS 1 it takes before it has acknowledged the first.
+    /// The number of unacknowledged messages of QoS 1 that it accepts.
     pub(super) receive_max: u16,
-    /// The highest quality of service it takes.
+    /// The highest quality of service that it accepts.
     pub(super) qos_max: Qos,
-    /// The largest packet it takes, in bytes.
+    /// The largest packet that it accepts, in bytes.
     pub(super) packet_bytes_max: usize,
     /// Whether it keeps messages for later subscribers.
     pub(super) retain_available: bool,
-    /// Whether subscriptions may have identifiers, which its messages carry then.
+    /// Whether subscriptions may have identifiers, which its messages then carry.
     pub(super) subscription_identifiers: bool,
-    /// The interval of signs of life, in seconds; 0 for none.
+    /// The interval of keep-alive packets, in seconds; 0 for none.
     pub(super) keep_alive_s: u16,
 }
 
@@ -119,7 +119,8 @@ async fn connect_without_limit(
     stream.flush().await?;
     let mut buffer = ReadBuffer::new(options.read_buffer_bytes);
     loop {
-        // It may be no MQTT at all: then what looks like the length of a packet may never come.
+        // The peer may not speak MQTT at all: then the bytes that look like a packet's length may announce a packet
+        // that never comes.
         if buffer.data().first().is_some_and(|&byte| byte != codec::CONNACK) {
             return Err(ConnectionError::Protocol("its first packet is no CONNACK; is it an MQTT broker?"));
         }
@@ -134,7 +135,7 @@ async fn connect_without_limit(
         }
         if buffer.fill(&mut stream).await? == 0 {
             return Err(match options.version {
-                // What brokers do that do not know the version.
+                // Brokers that do not know the version do this.
                 Version::V5 => ConnectionError::Refused {
                     reason: "it closed the connection without an answer".into(),
                     hint: "if it does not speak MQTT 5, configure version 3.1.1",
@@ -193,7 +194,7 @@ fn terms_v3(options: &ClientOptions, packet: v3::Packet) -> Result<Terms, Connec
     }
     Ok(Terms {
         session_present: answer.session_present,
-        // The protocol has no limit; this one keeps the broker from dropping what exceeds its own.
+        // The protocol has no limit; this limit keeps the broker from dropping messages beyond its own.
         receive_max: 1000,
         qos_max: Qos::AtLeastOnce,
         packet_bytes_max: usize::MAX,

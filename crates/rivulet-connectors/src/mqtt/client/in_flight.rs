@@ -1,23 +1,23 @@
-//! Messages of QoS 1 that the broker has not acknowledged.
+//! Messages of QoS 1 that the broker has not acknowledged yet.
 
 use std::collections::VecDeque;
 
-/// Packet identifiers of publishes go from 1 to this; those above belong to subscriptions.
+/// Packet identifiers of publishes go from 1 to this; higher ones belong to subscriptions.
 const PACKET_ID_MAX: u16 = 60_000;
 
 /// The DUP flag in the first byte of a PUBLISH.
 const DUPLICATE: u8 = 0b1000;
 
-/// What was sent and not acknowledged, oldest first, under consecutive packet identifiers.
+/// Messages that were sent and not acknowledged, oldest first, under consecutive packet identifiers.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    /// `None` where the acknowledgement came before an older one's.
+    /// `None` if the message was acknowledged before an older one.
     entries: VecDeque<Option<Entry>>,
     /// The packet identifier of the first entry.
     first_id: u16,
-    /// The entries up to here were sent on this connection.
+    /// The number of entries that were sent on this connection, from the front.
     sent: usize,
-    /// How many of those are not acknowledged.
+    /// The number of those that are not acknowledged.
     unacknowledged: usize,
 }
 
@@ -27,7 +27,7 @@ struct Entry {
     queued_bytes: usize,
     /// Its number among all messages.
     number: u64,
-    /// Whether it went out on an earlier connection.
+    /// Whether it was sent on an earlier connection.
     is_resent: bool,
 }
 
@@ -41,14 +41,14 @@ impl InFlight {
         self.entries.is_empty()
     }
 
-    /// Whether one more may be sent where the broker takes `receive_max` at a time.
+    /// Whether one more may be sent to a broker that accepts `receive_max` at a time.
     pub(super) fn has_room(&self, receive_max: u16) -> bool {
         self.unacknowledged < usize::from(receive_max) && self.entries.len() < usize::from(PACKET_ID_MAX)
     }
 
     /// The number of the oldest message that is not acknowledged.
     pub(super) fn first_number(&self) -> Option<u64> {
-        // The first entry is one: those that were acknowledged go when they come first.
+        // The first entry is unacknowledged: acknowledged entries are removed as soon as they are first.
         self.entries.front()?.as_ref().map(|entry| entry.number)
     }
 
@@ -60,7 +60,7 @@ impl InFlight {
     /// Keeps a message that was just sent under [`InFlight::next_id`].
     ///
     /// # Panics
-    /// If older ones are still to be sent again.
+    /// If older messages are still to be sent again.
     pub(super) fn push(&mut self, packet: Box<[u8]>, queued_bytes: usize, number: u64) {
         assert_eq!(self.sent, self.entries.len(), "messages go out in order");
         self.entries.push_back(Some(Entry { packet, queued_bytes, number, is_resent: false }));
@@ -68,7 +68,8 @@ impl InFlight {
         self.unacknowledged += 1;
     }
 
-    /// A message was acknowledged. Returns the bytes it was queued for; `None` if it is not one of ours.
+    /// Notes that a message was acknowledged. Returns the bytes it was queued for; `None` if the identifier is not one
+    /// of ours.
     pub(super) fn acknowledge(&mut self, packet_id: u16) -> Option<usize> {
         if packet_id == 0 || packet_id > PACKET_ID_MAX {
             return None;
@@ -84,14 +85,14 @@ impl InFlight {
         Some(entry.queued_bytes)
     }
 
-    /// A new connection: everything is to be sent again.
+    /// Notes a new connection: all messages are to be sent again.
     pub(super) fn connected(&mut self) {
         self.sent = 0;
         self.unacknowledged = 0;
         self.entries.iter_mut().flatten().for_each(|entry| entry.is_resent = true);
     }
 
-    /// Whether there is something to be sent again.
+    /// Whether any message is to be sent again.
     pub(super) fn has_unsent(&self) -> bool {
         self.sent < self.entries.len()
     }

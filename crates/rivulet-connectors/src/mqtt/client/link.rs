@@ -1,4 +1,4 @@
-//! A connection at work: one future reads and routes, one writes, one watches for silence, all in one task.
+//! Works an open connection: one future reads and routes, one writes, one watches for silence, all in one task.
 
 use std::io;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::connect::{Connection, ConnectionError, Terms};
 use super::turn::{BrokerTurn, READ_AHEAD_BYTES_MAX, note_acknowledged};
 use super::{Count, Shared};
 
-/// The most bytes gathered for one write, give or take a message.
+/// The bytes gathered for one write, exceeded by one message at most.
 const WRITE_BYTES_AT_ONCE: usize = 256 << 10;
 
 /// The most bytes of acknowledgements that wait for the writer before reading pauses.
 const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// What is left of a batch of results between connections.
+/// The rest of a batch of results, kept between connections.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     batch: PublishBatch,
@@ -41,9 +41,9 @@ impl Outgoing {
 
 /// Why a connection has ended.
 pub(super) enum End {
-    /// The client was asked to stop, and everything is sent.
+    /// The client was asked to stop, and everything has been sent.
     Stopped,
-    /// Something went wrong.
+    /// An error occurred.
     Failed(ConnectionError),
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     let life = Life::default();
     let dedup_window = shared.router.log().map(|_| shared.dedup_windows.begin_next(b""));
     if let Some(dedup_window) = dedup_window.as_ref().filter(|_| !terms.session_present) {
-        // The broker begins to count anew.
+        // The broker assigns packet identifiers anew.
         dedup_window.forget_earlier();
     }
     let mut reader = Reader::new(shared, buffer, &life, dedup_window.clone());
@@ -73,7 +73,7 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
     end
 }
 
-/// Acknowledges what the log has on disk, for as long as it is polled.
+/// Acknowledges the messages that the log has on disk, for as long as it is polled.
 async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>) -> End {
     if let (Some(dedup_window), Some(log)) = (dedup_window, shared.router.log()) {
         let send = |bytes: &mut Vec<u8>| {
@@ -85,12 +85,12 @@ async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>) -> End
     std::future::pending().await
 }
 
-/// Signs of life from the broker.
+/// Watches for silence of the broker.
 struct Life {
     start: Instant,
-    /// When something was last received, in milliseconds since `start`.
+    /// When bytes were last received, in milliseconds since `start`.
     received_ms: AtomicU64,
-    /// Whether reading pauses because an inbox is full; silence means nothing then.
+    /// Whether reading pauses because an inbox is full; then silence means nothing.
     is_paused: AtomicBool,
 }
 
@@ -170,8 +170,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Processes every whole packet that was read, waiting for full inboxes. From the socket, if there is one,
-    /// acknowledgements are read that the log waits for.
+    /// Processes every whole packet that was read, waiting for full inboxes. If the log waits for acknowledgements,
+    /// reads ahead from the socket, if there is one, to find them.
     async fn process_all(
         &mut self,
         mut socket: Option<&mut (dyn AsyncRead + Send + Unpin)>,
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
                 None => tokio::time::sleep(wait).await,
                 Some(ahead) => match tokio::time::timeout(wait, self.intake.read(ahead)).await {
                     Ok(Ok(bytes)) if bytes > 0 => self.shared.counters.add(Count::BytesIn, bytes as u64),
-                    // What has come is processed first; then it is seen that there is no more.
+                    // The bytes that have arrived are processed first; the end of the connection is noticed after that.
                     Ok(_) => socket = None,
                     Err(_) => {}
                 },
@@ -195,14 +195,14 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the log has no room before results have left of which the acknowledgements may come next.
+    /// Whether the log gets room only when results have left whose acknowledgements may come next.
     fn waits_for_acknowledgements(&self) -> bool {
         self.intake.waits_for_log()
             && self.intake.read_bytes() < READ_AHEAD_BYTES_MAX
             && !self.shared.in_flight.lock().is_empty()
     }
 
-    /// Takes acknowledgements that stand behind an event for which the log has no room.
+    /// Takes acknowledgements that came behind an event for which the log has no room.
     fn search(&mut self) {
         if !self.intake.waits_for_log() {
             return;
@@ -218,14 +218,14 @@ impl<'a> Reader<'a> {
         self.shared.acknowledgements.lock().len() > ACKNOWLEDGEMENT_BYTES_MAX
     }
 
-    /// The connection is gone: events that were read belong to the queries all the same.
+    /// Processes what was read after the connection has ended: the queries still get these events.
     async fn drain(&mut self) {
-        // What is wrong with the bytes was said already, or does not matter any more.
+        // An error in these bytes was reported already, or does not matter any more.
         let _ = tokio::time::timeout(DRAIN_MAX, self.process_all(None)).await;
         self.shared.counters.add(Count::UnreadMessages, self.intake.pass_over_rest());
     }
 
-    /// Processes whole packets until there is none left or one has to wait.
+    /// Processes whole packets until none is left or one has to wait.
     fn process(&mut self) -> Result<Step, ConnectionError> {
         let shared = self.shared;
         let mut turn = BrokerTurn {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
         step
     }
 
-    /// Gives the writer what has come together for it.
+    /// Hands the collected acknowledgements to the writer.
     fn hand_over(&mut self) {
         let acknowledgements = self.intake.acknowledgements();
         if !acknowledgements.is_empty() {
@@ -274,9 +274,9 @@ struct Writer<'a> {
     shared: &'a Shared,
     terms: Terms,
     outgoing: &'a mut Outgoing,
-    /// What is being written.
+    /// The bytes that are being written.
     bytes: Vec<u8>,
-    /// How many messages of QoS 0 are in it: lost if the write fails.
+    /// The number of messages of QoS 0 in them, which are lost if the write fails.
     messages_unsent: u64,
 }
 
@@ -327,7 +327,7 @@ impl Writer<'_> {
 
     async fn write(&mut self, socket: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         socket.write_all(&self.bytes).await?;
-        // Over TLS, bytes may still be held back.
+        // TLS may still hold bytes back.
         socket.flush().await?;
         self.shared.counters.add(Count::BytesOut, self.bytes.len() as u64);
         self.shared.counters.add(Count::MessagesOut, self.messages_unsent);
@@ -345,7 +345,7 @@ impl Writer<'_> {
         Ok(self.write(socket).await?)
     }
 
-    /// Gathers what there is to say: acknowledgements, subscriptions, results.
+    /// Collects what is to be written: acknowledgements, subscriptions, results.
     fn collect(&mut self) -> Result<(), ConnectionError> {
         let shared = self.shared;
         self.bytes.append(&mut shared.acknowledgements.lock());

@@ -1,8 +1,8 @@
-//! The connection to an external broker: one for everybody.
+//! The connection to an external broker; the whole engine shares one.
 //!
-//! A [`Client`] keeps one connection, whatever happens to the broker. What it receives goes to the
-//! [`Router`]; what the engine publishes waits in a bounded queue. It runs as one task on the tokio runtime
-//! it is started on, which may have a single thread.
+//! A [`Client`] keeps one connection, and makes it again after any failure. Messages that it receives go to the
+//! [`Router`]; messages that the engine publishes wait in a bounded queue. It runs as one task on the tokio runtime
+//! that starts it, which may have a single thread.
 
 mod backoff;
 mod connect;
@@ -40,29 +40,29 @@ use subscriptions::Subscriptions;
 pub(super) use options::random;
 pub use options::{AddressError, BrokerAddress, ClientOptions};
 
-/// How often the same failure is logged again while it lasts.
+/// The interval at which a lasting failure is logged again.
 const REPEAT_WARNING: Duration = Duration::from_secs(60);
 
-/// How many refused filters a status names.
+/// The most refused filters that a status names.
 const REFUSED_SHOWN_MAX: usize = 20;
 
-/// A client that cannot be started.
+/// Why a client cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The certificates cannot be read, or do not work.
+    /// The certificates cannot be read, or are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The client id is empty, which only some brokers take.
+    /// The client id is empty, which only some brokers accept.
     #[error("the client id is empty\nhint: leave it out to get a random one")]
     EmptyClientId,
 }
 
-/// The state of a client's connection, and what has happened since the client was started.
+/// The state of a client's connection, and its counts since the client was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientStatus {
     /// Whether there is a connection.
     pub connected: bool,
-    /// Since when it is so, microseconds since the Unix epoch.
+    /// Since when this has been so, microseconds since the Unix epoch.
     pub since_us: i64,
     /// Why the last connection ended or could not be made, with a hint.
     pub last_error: Option<String>,
@@ -70,11 +70,11 @@ pub struct ClientStatus {
     pub reconnects: u64,
     /// Reconnects after which events may be missing: the broker did not keep them.
     pub gaps: u64,
-    /// Filters that are subscribed to, or are going to be.
+    /// Filters that are or will be subscribed to.
     pub subscriptions: usize,
     /// Whether the broker has agreed to all of them.
     pub subscribed: bool,
-    /// Filters the broker has refused, with the reason; at most 20.
+    /// Filters that the broker has refused, with the reason; at most 20.
     pub refused_subscriptions: Vec<(String, String)>,
     /// Messages received.
     pub messages_in: u64,
@@ -90,22 +90,22 @@ pub struct ClientStatus {
     pub queued_bytes: usize,
     /// Messages of QoS 0 that were being written when the connection broke.
     pub lost_messages: u64,
-    /// Messages larger than the broker takes.
+    /// Messages larger than the broker accepts.
     pub too_large_messages: u64,
-    /// Messages the broker has acknowledged with an error.
+    /// Messages that the broker has acknowledged with an error.
     pub refused_messages: u64,
     /// Events dropped to break a deadlock of full queues.
     pub deadlock_events: u64,
-    /// Messages passed over because the broker sent them once for each of several overlapping filters, and one is
-    /// enough.
+    /// Messages that were skipped because the broker sent them once for each of several overlapping filters, and one
+    /// copy is enough.
     pub copied_messages: u64,
-    /// Messages of QoS 0 that came after the router was closed, or for which not all inboxes had room before their
+    /// Messages of QoS 0 that came after the router was closed, or for which some inbox had no room before their
     /// connection ended.
     pub unread_messages: u64,
-    /// How often the connection was cut short by a defect of this program.
+    /// How often the connection was cut short by a panic of this program.
     pub panics: u64,
-    /// Two filters that overlap in part while the broker takes no subscription identifiers: it may send twice what
-    /// matches both. MQTT 5 prevents it.
+    /// Two filters that overlap in part while the broker does not support subscription identifiers: it may send
+    /// messages twice that match both. MQTT 5 prevents it.
     pub partial_overlap: Option<(String, String)>,
 }
 
@@ -159,12 +159,12 @@ struct Shared {
     /// PUBACKs for the writer.
     acknowledgements: Mutex<Vec<u8>>,
     dedup_windows: DedupWindows,
-    /// Whether results wait for PUBACKs of the broker, which come behind the events that are not read yet.
+    /// Whether results wait for PUBACKs of the broker, which come behind events that are not read yet.
     waits_for_acknowledgements: AtomicBool,
     /// Whether the broker may send a message once for each of several filters.
     has_overlaps: AtomicBool,
     supervisor: Supervisor,
-    /// Until when to send what is left and stop; `None` while running.
+    /// The moment until which to send the rest and then stop; `None` while running.
     stop: watch::Sender<Option<Instant>>,
     state: Mutex<State>,
     counters: Counters,
@@ -178,7 +178,7 @@ struct State {
 }
 
 impl Shared {
-    /// Takes the broker's answer to a SUBSCRIBE.
+    /// Handles the broker's answer to a SUBSCRIBE.
     fn subscribed(&self, packet_id: u16, answers: &[Option<String>]) -> Result<(), ConnectionError> {
         let answer = self.subscriptions.lock().answered(packet_id, answers);
         let answer = answer.ok_or(ConnectionError::Protocol("its SUBACK answers no SUBSCRIBE"))?;
@@ -188,22 +188,22 @@ impl Shared {
                 "the broker refuses subscriptions; queries that read from them get no events"
             );
         }
-        // There may be more filters that waited for this answer.
+        // More filters may have waited for this answer.
         self.outbound.wake.notify_one();
         Ok(())
     }
 
-    /// Takes the broker's answer to an UNSUBSCRIBE.
+    /// Handles the broker's answer to an UNSUBSCRIBE.
     fn unsubscribed(&self, packet_id: u16) -> Result<(), ConnectionError> {
         if !self.subscriptions.lock().unsubscribed(packet_id) {
             return Err(ConnectionError::Protocol("its UNSUBACK answers no UNSUBSCRIBE"));
         }
-        // There may be more filters that waited for this answer.
+        // More filters may have waited for this answer.
         self.outbound.wake.notify_one();
         Ok(())
     }
 
-    /// The connection was cut short by a panic; it is made again like any other that failed.
+    /// Notes that a panic cut the connection short; it is made again like any other that failed.
     fn defect(&self, panic: String) -> ConnectionError {
         self.supervisor.note("the connection to the broker", &panic);
         ConnectionError::Defect(panic)
@@ -231,14 +231,15 @@ impl Shared {
     }
 }
 
-/// A connection to a broker that is kept up. Dropped without [`Client::shutdown`], it ends at once.
+/// A connection to a broker that is made again whenever it fails. Dropped without [`Client::shutdown`], it ends at
+/// once.
 pub struct Client {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Client {
-    /// Starts to connect. The broker need not be there: it is tried again and again.
+    /// Starts to connect. The broker may be absent: the client tries again and again.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -271,7 +272,7 @@ impl Client {
         Ok(Self { shared, task: Mutex::new(Some(task)) })
     }
 
-    /// Subscribes to filters, each counted as often as it is asked for. Takes effect when there is a connection.
+    /// Subscribes to filters and counts the users of each. Takes effect when there is a connection.
     ///
     /// Fails, and changes nothing, if one of them is no filter.
     pub fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) -> Result<(), TopicError> {
@@ -280,7 +281,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes back what [`Client::subscribe`] did; the broker is told when the last user of a filter is gone.
+    /// Takes back [`Client::subscribe`]; the broker is told when the last user of a filter is gone.
     pub fn unsubscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str>) {
         self.change(filters, Subscriptions::remove);
     }
@@ -289,7 +290,7 @@ impl Client {
         let mut subscriptions = self.shared.subscriptions.lock();
         let had_partial_overlap = subscriptions.partial_overlap().is_some();
         let changes = filters.into_iter().filter(|filter| change(&mut subscriptions, filter)).count();
-        // While the lock is held, so that what is stored last is what is so.
+        // Stored while the lock is held, so that the last value stored is the current one.
         self.shared.has_overlaps.store(subscriptions.has_overlaps(), Ordering::Relaxed);
         if !had_partial_overlap {
             self.shared.warn_of_overlap(&subscriptions);
@@ -300,18 +301,18 @@ impl Client {
         }
     }
 
-    /// Tells of a message that an earlier process had in its log, and may not have acknowledged: should it come again,
-    /// it is acknowledged and nothing else.
+    /// Notes a message that an earlier process had in its log and may not have acknowledged. If it comes again, it is
+    /// only acknowledged.
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
         self.shared.dedup_windows.remember(message, position);
     }
 
-    /// Where results are handed over.
+    /// The publisher of results.
     pub fn publisher(&self) -> Arc<dyn Publisher> {
         self.shared.outbound.clone()
     }
 
-    /// The state of things.
+    /// The state and the counts of the client.
     pub fn status(&self) -> ClientStatus {
         let shared = &self.shared;
         let count = |what| shared.counters.get(what);
@@ -347,12 +348,12 @@ impl Client {
         status
     }
 
-    /// Stops: sends what is queued for at most `limit`, then says goodbye. Returns how many messages were left. A
-    /// second call returns at once.
+    /// Stops: sends queued messages for at most `limit`, then disconnects. Returns the number of messages that were
+    /// left. A second call returns at once.
     pub async fn shutdown(&self, limit: Duration) -> usize {
         let Some(mut task) = self.task.lock().take() else { return self.shared.outbound.queued_messages() };
         self.shared.stop.send_replace(Some(Instant::now() + limit));
-        // The task keeps to the limit unless the socket does not take a byte; then it is ended here.
+        // The task keeps to the limit unless the socket accepts no byte; then it is ended here.
         let grace = limit + Duration::from_millis(500);
         if tokio::time::timeout(grace, &mut task).await.is_err() {
             task.abort();
@@ -371,7 +372,7 @@ impl Drop for Client {
     }
 }
 
-/// Connects, works the connection, and connects again, until told to stop.
+/// Connects, works the connection, and connects again, until it is told to stop.
 async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>)>) {
     let broker = &shared.options.address;
     let mut stop = shared.stop.subscribe();
@@ -391,7 +392,7 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
                 let started = Instant::now();
                 let session_present = connection.terms.session_present;
                 let is_first = shared.counters.get(Count::Connections) == 0;
-                // Without a session the broker has kept nothing; with one it keeps events of QoS 1 only.
+                // Without a session the broker has kept nothing; with a session it keeps only events of QoS 1.
                 let has_kept = session_present && shared.options.qos > Qos::AtMostOnce;
                 let is_gap = !is_first && !has_kept;
                 shared.counters.add(Count::Connections, 1);
@@ -428,7 +429,7 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
     shared.set_state(false, None);
 }
 
-/// Says each thing once, and again from time to time while it lasts.
+/// Logs each failure once, and again from time to time while it lasts.
 #[derive(Default)]
 struct Warnings {
     last: Option<(String, Instant)>,

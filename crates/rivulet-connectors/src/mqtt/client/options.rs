@@ -1,4 +1,4 @@
-//! Where the broker is, and how to talk to it.
+//! The address of the broker, and the options of the connection.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,8 +9,8 @@ use super::super::tls::ClientTls;
 
 /// The address of a broker: `mqtt://user:password@host:port`, or `mqtts://` for TLS.
 ///
-/// User and password may contain any character, written as `%40` where it would end them. The port may be left out:
-/// 1883, or 8883 for TLS. Shown without the password.
+/// User and password may contain any character, percent-encoded (for example `%40`) where it would end them. The
+/// default port is 1883, or 8883 for TLS. The address is shown without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
     /// Whether the connection is encrypted.
@@ -25,7 +25,7 @@ pub struct BrokerAddress {
     pub password: Option<String>,
 }
 
-/// A text that is no address of a broker.
+/// Why a text is not the address of a broker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' is no address of an MQTT broker: {problem}\nhint: write 'mqtt://host:1883', 'mqtts://host:8883' for TLS, 'mqtt://user:password@host' to log in ('%40' for an '@' in them)"
@@ -33,7 +33,7 @@ pub struct BrokerAddress {
 pub struct AddressError {
     /// The text, without anything that might be a password.
     pub text: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: &'static str,
 }
 
@@ -126,46 +126,48 @@ impl fmt::Debug for BrokerAddress {
     }
 }
 
-/// How a [`Client`](super::Client) behaves.
+/// The configuration of a [`Client`](super::Client).
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// The broker.
     pub address: BrokerAddress,
     /// The version of the protocol. Default: 5.
     ///
-    /// With 5, messages say which subscriptions they were sent for, so that an event comes once however many filters
-    /// match it. With 3.1.1 that is up to the broker: Mosquitto sends one copy unless `allow_duplicate_messages` is
-    /// set, others may send one for each filter. A filter that another one covers is then not subscribed to; of filters
-    /// that overlap in part (`a/+` and `+/b`) the status and the log tell.
+    /// With 5, messages say which subscriptions they were sent for, so an event arrives once however many filters match
+    /// it. With 3.1.1 that depends on the broker: Mosquitto sends one copy unless `allow_duplicate_messages` is set;
+    /// others may send one for each filter. Therefore a filter that another one covers is not subscribed to, and the
+    /// status and the log name filters that overlap in part (`a/+` and `+/b`).
     pub version: Version,
-    /// The name the broker knows the session by. Two clients with one name throw each other out. Default: random.
+    /// The name by which the broker knows the session. Two clients with one name disconnect each other. Default:
+    /// random.
     pub client_id: String,
     /// Quality of service of the subscriptions. Default: 0. With 1, the broker keeps events while the connection is
     /// down (if [`ClientOptions::clean_session`] is off), and an event may come twice.
     pub qos: Qos,
-    /// Whether every connection starts without memory of the last. Default: yes.
+    /// Whether every connection starts without the state of the last one. Default: yes.
     pub clean_session: bool,
     /// How long a broker of version 5 keeps a session that is not clean, in seconds. Default: one hour.
     pub session_expiry_s: u32,
-    /// After how many seconds of silence a sign of life is exchanged. 0: never. Default: 30.
+    /// After how many seconds of silence a keep-alive packet is exchanged. 0: never. Default: 30.
     pub keep_alive_s: u16,
-    /// Whom to trust, with `mqtts://`.
+    /// The certificates to trust, with `mqtts://`.
     pub tls: ClientTls,
     /// How long connecting may take, up to the broker's answer, in milliseconds. Default: 10,000.
     pub connect_timeout_ms: u64,
-    /// The wait before the first try to connect again, in milliseconds; it doubles with every failure. Default: 100.
+    /// The wait before the first attempt to connect again, in milliseconds; it doubles with every failure. Default:
+    /// 100.
     pub reconnect_wait_ms_min: u64,
-    /// The longest wait between tries, in milliseconds. Default: 30,000. Behind a connection that the broker had
+    /// The longest wait between attempts, in milliseconds. Default: 30,000. After a connection that the broker had
     /// accepted it is 5 s at most, unless another client has the same id.
     pub reconnect_wait_ms_max: u64,
     /// The largest packet accepted, in bytes. Default: 16 MiB.
     pub packet_bytes_max: usize,
-    /// How much is read from the socket at a time, in bytes. Default: 256 KiB.
+    /// The most bytes read from the socket at a time. Default: 256 KiB.
     pub read_buffer_bytes: usize,
     /// The high mark of the queue of results, in bytes. Default: 8 MiB.
     pub outbound_bytes_max: usize,
-    /// How long a circle of full queues may stand still before an event is dropped to break it, in milliseconds.
-    /// Default: 5000.
+    /// How long a circle of full queues may be stuck before an event is dropped to break it, in milliseconds. Default:
+    /// 5000.
     pub deadlock_ms: u64,
 }
 
@@ -192,7 +194,7 @@ impl ClientOptions {
     }
 }
 
-/// A random number: the standard library seeds its hash maps with one.
+/// Returns a random number: the standard library seeds its hash maps with one.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

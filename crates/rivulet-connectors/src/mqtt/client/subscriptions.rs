@@ -1,9 +1,10 @@
-//! What the client is subscribed to, and what the broker has been told of it.
+//! The client's subscriptions, and which of them the broker knows.
 //!
-//! **Invariant:** a message is routed once, however many of the filters match it. A broker may send what matches
-//! several subscriptions once for each of them. With identifiers of subscriptions (MQTT 5) every copy says which ones
-//! it was sent for, and the oldest one that matches decides: see [`Subscriptions::is_copy`]. Without them, a filter
-//! that another one covers is not subscribed to; filters that overlap in part are told to the user.
+//! **Invariant:** a message is routed once, however many of the filters match it. A broker may send a message that
+//! matches several subscriptions once for each of them. With subscription identifiers (MQTT 5) every copy says which
+//! subscriptions it was sent for, and only a copy for the oldest matching subscription counts: see
+//! [`Subscriptions::is_copy`]. Without them, a filter that another one covers is not subscribed to, and filters that
+//! overlap in part are reported to the user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -18,8 +19,8 @@ use super::super::properties;
 use super::super::topic;
 use super::random;
 
-/// Packet identifiers of SUBSCRIBE and UNSUBSCRIBE; those below belong to publishes, so that both can be given without
-/// looking at the other.
+/// Packet identifiers of SUBSCRIBE and UNSUBSCRIBE start here. Lower ones belong to publishes, so that each side
+/// assigns its own independently.
 const FIRST_PACKET_ID: u16 = 60_001;
 
 /// The most filters in one packet.
@@ -28,42 +29,42 @@ const FILTERS_AT_ONCE: usize = 500;
 /// The size at which a packet takes no more filters, in bytes.
 const FILTER_BYTES_AT_ONCE: usize = 32 << 10;
 
-/// How many SUBSCRIBE packets may wait for their answer, and how many UNSUBSCRIBE packets.
+/// The number of SUBSCRIBE packets that may wait for their answer, and the same number of UNSUBSCRIBE packets.
 const UNANSWERED_MAX: usize = 64;
 
-/// How many filters are compared with each other, in all, to find out whether some overlap: half a second's work. After
-/// that they are taken to overlap, which costs a look-up for each message.
+/// The most comparisons of filters, in all, to find out whether some overlap: half a second's work. Beyond that they
+/// are assumed to overlap, which costs a look-up for each message.
 const COMPARISONS_MAX: usize = 10_000_000;
 
 /// The largest subscription identifier of the protocol.
 const IDENTIFIER_MAX: u32 = 268_435_455;
 
-/// What the broker thinks of a filter.
+/// The state of a filter at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// It does not know of it.
+    /// The broker does not know the filter.
     Waiting,
-    /// It does not know of it, and need not: another filter matches all of it.
+    /// The broker does not know the filter and need not: another filter covers it.
     Covered,
-    /// It was asked.
+    /// The broker was asked.
     Asked,
-    /// It has agreed.
+    /// The broker has agreed.
     Granted,
-    /// It has refused, with this reason.
+    /// The broker has refused, with this reason.
     Refused(String),
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// How many users the filter has.
+    /// The number of users of the filter.
     users: usize,
     state: State,
-    /// The identifier the broker was told with it; 0 for none.
+    /// The identifier that the broker got with it; 0 for none.
     identifier: u32,
 }
 
 impl Entry {
-    /// Whether the broker may send what matches the filter.
+    /// Whether the broker may send messages that match the filter.
     fn is_told(&self) -> bool {
         matches!(self.state, State::Asked | State::Granted)
     }
@@ -73,39 +74,39 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Subscriptions {
     filters: BTreeMap<Box<str>, Entry>,
-    /// Those of them that are [`State::Waiting`], in order: never more than there are.
+    /// The filters that are [`State::Waiting`], in order.
     to_subscribe: BTreeSet<Box<str>>,
-    /// Filters that the broker knows and need not know any more.
+    /// Filters that the broker knows and need no longer know.
     to_unsubscribe: BTreeSet<Box<str>>,
-    /// The filters of SUBSCRIBE packets without answer, by packet identifier.
+    /// The filters of unanswered SUBSCRIBE packets, by packet identifier.
     unanswered: HashMap<u16, Vec<Box<str>>>,
-    /// The same of UNSUBSCRIBE packets: until the answer nobody knows whether the broker has read them.
+    /// The filters of unanswered UNSUBSCRIBE packets: until the answer it is unknown whether the broker has read them.
     unsubscribing: HashMap<u16, Vec<Box<str>>>,
     last_packet_id: u16,
-    /// The filters with wildcards: what may overlap others.
+    /// The filters with wildcards, which may overlap others.
     wildcards: BTreeSet<Box<str>>,
     /// The filters that are [`State::Covered`].
     covered: BTreeSet<Box<str>>,
-    /// Whether filters overlap, or may, or have done so since there were none.
+    /// Whether filters overlap, may overlap, or have overlapped since the set was last empty.
     has_overlaps: bool,
-    /// How many filters were compared since there were none, or since the last connection.
+    /// The number of comparisons since the set was last empty, or since the last connection.
     comparisons: usize,
-    /// Two filters that overlap in part, where the broker takes no identifiers.
+    /// Two filters that overlap in part, if the broker does not support identifiers.
     partial_overlap: Option<(Box<str>, Box<str>)>,
-    /// Whether the broker takes identifiers of subscriptions.
+    /// Whether the broker supports subscription identifiers.
     has_identifiers: bool,
-    /// The identifiers given so far, in order. They begin anywhere, so that those of an earlier process, in messages
-    /// that the broker has kept, are known for strangers.
+    /// The identifiers given so far are a range. It begins at a random number, so that identifiers of an earlier
+    /// process, in messages that the broker has kept, are recognised as foreign.
     first_identifier: u32,
     last_identifier: u32,
     /// The identifiers of the granted filters.
     granted: TopicIndex<u32>,
 }
 
-/// What became of the filters of one SUBSCRIBE.
+/// The result for the filters of one SUBSCRIBE.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Filter and reason of the refused ones.
+    /// The refused filters with their reasons.
     pub(super) refused: Vec<(String, String)>,
 }
 
@@ -133,7 +134,7 @@ impl Default for Subscriptions {
 }
 
 impl Subscriptions {
-    /// One more user of a filter. Returns whether the broker has to be told.
+    /// Adds a user of a filter. Returns whether the broker has to be told.
     pub(super) fn add(&mut self, filter: &str) -> bool {
         if let Some(entry) = self.filters.get_mut(filter) {
             entry.users += 1;
@@ -147,13 +148,13 @@ impl Subscriptions {
         }
         self.filters.insert(filter.into(), Entry { users: 1, state: State::Waiting, identifier: 0 });
         self.to_subscribe.insert(filter.into());
-        // It has come back before the broker heard that it was gone.
+        // The filter has come back before the broker was told that it was gone.
         self.to_unsubscribe.remove(filter);
         self.note_partial_overlap(filter);
         true
     }
 
-    /// One user less. Returns whether the broker has to be told.
+    /// Removes a user of a filter. Returns whether the broker has to be told.
     pub(super) fn remove(&mut self, filter: &str) -> bool {
         let Some(entry) = self.filters.get_mut(filter) else { return false };
         entry.users -= 1;
@@ -187,9 +188,9 @@ impl Subscriptions {
         true
     }
 
-    /// An `is_wanted` one of the other filters that overlap this one, if that can be found out.
+    /// Finds another filter that overlaps this one and for which `is_wanted` is true, as long as comparisons are left.
     fn find_overlapping(&mut self, filter: &str, is_wanted: impl Fn(&str) -> bool) -> Option<Box<str>> {
-        // Two filters without wildcards are the same or have nothing in common.
+        // Two filters without wildcards are equal or have no topic in common.
         let is_wildcard = topic::is_wildcard(filter);
         if !is_wildcard && self.wildcards.is_empty() {
             return None;
@@ -207,14 +208,14 @@ impl Subscriptions {
         found
     }
 
-    /// Whether the broker sends everything that matches a filter for the sake of another one.
+    /// Whether another filter, which the broker knows, covers this one.
     fn is_covered(&self, filter: &str) -> bool {
         wider_candidates(&self.wildcards, filter).any(|wide| {
             **wide != *filter && topic::covers(wide, filter) && self.filters.get(wide).is_some_and(Entry::is_told)
         })
     }
 
-    /// A filter was granted that may cover others: the broker need not know those any more.
+    /// Handles a granted filter that may cover others: the broker need not know those any more.
     fn cover(&mut self, wide: &str) {
         if self.has_identifiers || !self.has_overlaps || !topic::is_wildcard(wide) {
             return;
@@ -236,7 +237,7 @@ impl Subscriptions {
         }
     }
 
-    /// A filter is gone or was refused: those that it covered need the broker's attention again.
+    /// Handles a filter that is gone or was refused: filters that only it covered must be subscribed to.
     fn uncover(&mut self, wide: &str) {
         if !topic::is_wildcard(wide) {
             return;
@@ -262,13 +263,13 @@ impl Subscriptions {
         self.partial_overlap = other.map(|other| (other, filter.into()));
     }
 
-    /// Forgets the noted pair and notes another one, if there is any.
+    /// Replaces the noted pair by another one, if there is any.
     fn look_for_partial_overlap(&mut self) {
         self.partial_overlap = None;
         if self.has_identifiers || !self.has_overlaps {
             return;
         }
-        // A pair has a wildcard in it.
+        // One filter of such a pair has a wildcard.
         for wildcard in self.wildcards.clone() {
             self.note_partial_overlap(&wildcard);
         }
@@ -279,16 +280,16 @@ impl Subscriptions {
         self.has_overlaps
     }
 
-    /// Two filters that overlap in part, if that may bring messages twice.
+    /// Two filters that overlap in part, if that may duplicate messages.
     pub(super) fn partial_overlap(&self) -> Option<(&str, &str)> {
         self.partial_overlap.as_ref().map(|(a, b)| (&**a, &**b))
     }
 
-    /// Whether the message was sent for the sake of filters all of which are younger than another one that matches:
-    /// then it has come, or will come, for the sake of that one too. (Retained messages as well: whoever subscribes to
-    /// part of what is subscribed to already is not told again what was said before.)
+    /// Whether the message was sent only for filters that are younger than another one that matches: then a copy has
+    /// come, or will come, for that older filter too. (This holds for retained messages as well: a new filter within an
+    /// existing subscription does not get its retained messages again.)
     ///
-    /// Identifiers that are not of this process belong to messages the broker has kept; those are never copies.
+    /// Identifiers that this process did not give belong to messages that the broker has kept; those are never copies.
     pub(super) fn is_copy(&self, topic: &[u8], properties: &[u8]) -> bool {
         let mut oldest = None;
         self.granted.for_each(topic, |&identifier| {
@@ -322,14 +323,15 @@ impl Subscriptions {
         refused.take(limit).collect()
     }
 
-    /// A new connection. If the broker remembers the session, it also remembers what it granted there.
-    /// `has_identifiers` says whether it takes identifiers of subscriptions.
+    /// Notes a new connection. If the broker remembers the session, it also remembers which filters it granted.
+    /// `has_identifiers` says whether it supports subscription identifiers.
     pub(super) fn connected(&mut self, session_present: bool, has_identifiers: bool) {
         let is_remembered = session_present && has_identifiers == self.has_identifiers;
         self.has_identifiers = has_identifiers;
         self.unanswered.clear();
         self.to_subscribe.clear();
-        // Whether the broker has read these is not known. What was added again is subscribed to again if need be.
+        // It is unknown whether the broker has read these. Filters that were added again are subscribed to again if
+        // necessary.
         let unsubscribing = self.unsubscribing.drain().flat_map(|(_, filters)| filters);
         self.to_unsubscribe.extend(
             unsubscribing.filter(|filter| self.filters.get(filter).is_none_or(|one| one.state == State::Covered)),
@@ -344,7 +346,7 @@ impl Subscriptions {
         for (filter, entry) in &mut self.filters {
             match entry.state {
                 State::Granted if is_remembered => continue,
-                // It may have been heard; messages for its sake are known by the same identifier then.
+                // The broker may have read the request; then messages for the filter carry the same identifier.
                 State::Asked if is_remembered => {}
                 _ => entry.identifier = 0,
             }
@@ -355,8 +357,8 @@ impl Subscriptions {
         self.look_for_partial_overlap();
     }
 
-    /// Appends the packets that tell the broker what has changed: what is new first, so that nothing is missed where
-    /// one filter takes the place of another.
+    /// Appends the packets that tell the broker the changes: new filters first, so that no message is missed when one
+    /// filter replaces another.
     pub(super) fn encode(&mut self, version: Version, qos: Qos, out: &mut Vec<u8>) -> Result<(), CodecError> {
         while self.unanswered.len() < UNANSWERED_MAX {
             let filters = self.take_to_subscribe();
@@ -375,7 +377,7 @@ impl Subscriptions {
                         qos,
                         no_local: false,
                         retain_as_published: false,
-                        // Not again what was kept for a subscription the broker still remembers.
+                        // No retained messages again for a subscription that the broker still has.
                         retain_handling: v5::RetainHandling::AtSubscribeNew,
                     };
                     let topic_filters = filters.iter().map(|filter| ((**filter).into(), options)).collect();
@@ -402,11 +404,11 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Filters to ask for in one packet, marked as asked for. Those that are covered fall out.
+    /// Takes the filters for one SUBSCRIBE packet and marks them as asked for. Covered filters are left out.
     fn take_to_subscribe(&mut self) -> Vec<Box<str>> {
         let mut asked = Vec::new();
         while asked.is_empty() && !self.to_subscribe.is_empty() {
-            // A packet has one identifier. Filters without wildcards have no topic in common and may share it.
+            // A packet has one identifier. Filters without wildcards have no topic in common, so they may share it.
             let (has_identifiers, known) = (self.has_identifiers, &self.filters);
             let goes_alone = |filter: &str| {
                 has_identifiers && (topic::is_wildcard(filter) || known.get(filter).is_some_and(|e| e.identifier != 0))
@@ -419,7 +421,7 @@ impl Subscriptions {
                     self.covered.insert(filter);
                 } else {
                     entry.state = State::Asked;
-                    // It was covered on the last connection, and is not on this one.
+                    // The filter was covered on the last connection, and is not on this one.
                     self.to_unsubscribe.remove(&filter);
                     asked.push(filter);
                 }
@@ -428,7 +430,7 @@ impl Subscriptions {
         asked
     }
 
-    /// The identifier for the filters of one packet: the one they had, or the next.
+    /// The identifier for the filters of one packet: their earlier one, or the next.
     fn identify(&mut self, filters: &[Box<str>]) -> Option<NonZeroU32> {
         if !self.has_identifiers {
             return None;
@@ -436,7 +438,7 @@ impl Subscriptions {
         let known = filters.first().and_then(|filter| self.filters.get(filter)).map_or(0, |entry| entry.identifier);
         let identifier = NonZeroU32::new(known).unwrap_or_else(|| {
             if self.last_identifier == IDENTIFIER_MAX {
-                // After a hundred million subscriptions: those given before count as strangers' from now on.
+                // After a hundred million subscriptions: all earlier identifiers count as foreign from now on.
                 (self.first_identifier, self.last_identifier) = (1, 0);
             }
             self.last_identifier += 1;
@@ -450,8 +452,8 @@ impl Subscriptions {
         Some(identifier)
     }
 
-    /// Takes the answer to a SUBSCRIBE: for each filter, in order, nothing or the reason of the refusal. `None` if no
-    /// such question was asked.
+    /// Handles the answer to a SUBSCRIBE: for each filter, in order, `None` or the reason of the refusal. Returns
+    /// `None` if there was no such request.
     pub(super) fn answered(&mut self, packet_id: u16, answers: &[Option<String>]) -> Option<Answer> {
         let filters = self.unanswered.remove(&packet_id)?;
         if filters.len() != answers.len() {
@@ -459,7 +461,7 @@ impl Subscriptions {
         }
         let mut answer = Answer::default();
         for (filter, reason) in filters.iter().zip(answers) {
-            // It may have been removed (and even added again) meanwhile.
+            // The filter may have been removed (and even added again) meanwhile.
             let Some(entry) = self.filters.get_mut(filter).filter(|entry| entry.state == State::Asked) else {
                 continue;
             };
@@ -479,13 +481,13 @@ impl Subscriptions {
         Some(answer)
     }
 
-    /// Takes the answer to an UNSUBSCRIBE. Returns whether such a question was asked.
+    /// Handles the answer to an UNSUBSCRIBE. Returns whether there was such a request.
     pub(super) fn unsubscribed(&mut self, packet_id: u16) -> bool {
         self.unsubscribing.remove(&packet_id).is_some()
     }
 
     fn next_packet_id(&mut self) -> NonZeroU16 {
-        // The identifiers in use are far fewer than there are, so a used one comes up after all others.
+        // Far fewer identifiers are in use than exist, so a used one comes up again only after all others.
         loop {
             self.last_packet_id = self.last_packet_id.checked_add(1).unwrap_or(FIRST_PACKET_ID).max(FIRST_PACKET_ID);
             let in_use = [&self.unanswered, &self.unsubscribing];
@@ -496,13 +498,13 @@ impl Subscriptions {
     }
 }
 
-/// What stands before the first wildcard of a filter: whole levels, each with its `/`.
+/// The part of a filter before its first wildcard: whole levels, each with its `/`.
 fn spelled_out(filter: &str) -> &str {
     filter.find(['+', '#']).map_or(filter, |position| &filter[..position])
 }
 
-/// Those wildcards that may cover a filter, or overlap it and have their first wildcard no later: up to that, they are
-/// spelled like it.
+/// The wildcards that may cover a filter, or overlap it and have their first wildcard at the same level or earlier: up
+/// to that level they have the same text.
 fn wider_candidates<'a>(wildcards: &'a BTreeSet<Box<str>>, filter: &str) -> impl Iterator<Item = &'a Box<str>> {
     // 'a/#' matches 'a' too.
     let spelled = if topic::is_wildcard(filter) { spelled_out(filter).to_owned() } else { format!("{filter}/") };
@@ -520,8 +522,8 @@ fn wider_candidates<'a>(wildcards: &'a BTreeSet<Box<str>>, filter: &str) -> impl
     })
 }
 
-/// Those filters that a wildcard may cover, or overlap while it has its own wildcard no later than they have: they
-/// begin like it.
+/// The filters that a wildcard may cover, or overlap if its first wildcard is at the same level or earlier: they begin
+/// with the same text.
 fn narrower_candidates<'a>(
     filters: &'a BTreeMap<Box<str>, Entry>,
     wildcard: &str,
@@ -532,7 +534,7 @@ fn narrower_candidates<'a>(
     filters.range::<str, _>(from).take_while(move |(filter, _)| filter.starts_with(&start))
 }
 
-/// Takes as many filters as go into one packet, in order. One that `goes_alone` has a packet of its own.
+/// Takes as many filters as fit into one packet, in order. A filter that `goes_alone` gets a packet of its own.
 fn take_some(filters: &mut BTreeSet<Box<str>>, goes_alone: impl Fn(&str) -> bool) -> Vec<Box<str>> {
     let mut taken = Vec::new();
     let mut bytes = 0;
@@ -541,7 +543,7 @@ fn take_some(filters: &mut BTreeSet<Box<str>>, goes_alone: impl Fn(&str) -> bool
     {
         let is_alone = goes_alone(first);
         bytes += first.len();
-        // A filter that is too long for one packet with others goes alone as well.
+        // A filter that is too long to share a packet gets its own as well.
         if !taken.is_empty() && (is_alone || bytes > FILTER_BYTES_AT_ONCE) {
             break;
         }

@@ -1,4 +1,4 @@
-//! What a broker may send to its client, and what its packets bring about.
+//! What a broker may send to its client, and the effects of its packets.
 
 use std::sync::atomic::Ordering;
 
@@ -11,11 +11,11 @@ use super::super::router::Pending;
 use super::connect::ConnectionError;
 use super::{Count, Shared};
 
-/// So much is read behind an event for which the log has no room, to find acknowledgements of results: only when those
-/// have left is a checkpoint made, and only that makes room.
+/// The most bytes that are read behind an event for which the log has no room, to find acknowledgements of results:
+/// only when the results have left can a checkpoint be made, and only a checkpoint makes room.
 pub(super) const READ_AHEAD_BYTES_MAX: usize = 16 << 20;
 
-/// Notes which message of ours the broker has acknowledged.
+/// Notes which of our messages the broker has acknowledged.
 pub(super) fn note_acknowledged(
     shared: &Shared,
     frame: &Frame<'_>,
@@ -27,7 +27,7 @@ pub(super) fn note_acknowledged(
     Ok(())
 }
 
-/// What the broker sends in one read.
+/// Processes the packets of the broker in one read.
 pub(super) struct BrokerTurn<'a> {
     pub(super) shared: &'a Shared,
     pub(super) acknowledged: &'a mut Vec<u16>,
@@ -54,8 +54,8 @@ impl Turn for BrokerTurn<'_> {
         Ok(if is_copy { Verdict::Copy } else { Verdict::Take })
     }
 
-    /// Behind a message come the acknowledgements of results, without which a full log is not shortened. They are read
-    /// ahead of it, as far as that goes.
+    /// Acknowledgements of results may come behind a message. A full log gets shorter only after them, so they are read
+    /// ahead, up to a bound.
     fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
         let shared = self.shared;
         let is_circle = match pending.waits_for_log() {
@@ -65,7 +65,7 @@ impl Turn for BrokerTurn<'_> {
         if is_circle { Stuck::InCircle } else { Stuck::Waits }
     }
 
-    /// What comes behind it may be the acknowledgements that the last results wait for.
+    /// The packets behind it may be the acknowledgements that the last results wait for.
     fn passes_over(&mut self, publish: &Publish<'_>) -> bool {
         self.unread += u64::from(publish.qos == Qos::AtMostOnce);
         true

@@ -1,13 +1,13 @@
-//! JSON that is looked through without being decoded: the objects of an array, and the field that is the key of one.
+//! Searches JSON without decoding it: for the objects of an array, and for the field that is the key of an object.
 
 use std::borrow::Cow;
 
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Calls `each` with the objects of an array; with the payload itself if it is none, or is no JSON.
+/// Calls `each` with the objects of an array; with the payload itself if it is not an array or not JSON.
 pub(super) fn for_each_object<'p>(payload: &'p str, mut each: impl FnMut(&'p str)) {
     let Some(mut rest) = payload.trim_start().strip_prefix('[') else { return each(payload) };
-    // What is no array is refused by the queries, if it has a key.
+    // A payload that is not an array is refused by the queries, if it has a key.
     if serde_json::from_str::<Vec<IgnoredAny>>(payload).is_err() {
         return each(payload);
     }
@@ -22,21 +22,21 @@ pub(super) fn for_each_object<'p>(payload: &'p str, mut each: impl FnMut(&'p str
     }
 }
 
-/// The text of a field of an object; `None` where there is none, or no text, number or truth value. Of a name that
-/// stands twice the last value counts.
+/// The text of a field of an object; `None` if there is no such field, or its value is not text, a number or a truth
+/// value. If the name occurs twice, the last value counts.
 pub(super) fn key_in<'p>(payload: &'p str, field: &str) -> Option<Cow<'p, str>> {
     let mut deserializer = serde_json::Deserializer::from_str(payload);
     Walk::FieldOf(field).deserialize(&mut deserializer).ok().and_then(Walked::text)
 }
 
-/// Looks through JSON without keeping what is not asked for.
+/// A visitor that skips everything in JSON but what it looks for.
 #[derive(Clone, Copy)]
 enum Walk<'f> {
-    /// For the field of an object with this name.
+    /// Looks for the field of an object with this name.
     FieldOf(&'f str),
-    /// Whether a name is this one.
+    /// Checks whether a name is this one.
     Is(&'f str),
-    /// For the text of a value.
+    /// Looks for the text of a value.
     Text,
 }
 

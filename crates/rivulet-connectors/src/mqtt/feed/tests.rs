@@ -29,7 +29,7 @@ fn a_key_is_one_level_whatever_it_says() {
         assert_eq!(level_text(level), text);
         assert!(!super::super::topic::is_wildcard(&route), "{route}");
     }
-    // Nobody publishes there, and no query names it.
+    // Clients cannot publish there, and no query can name it.
     assert!(super::super::topic::check_topic(of_message.prefix.as_bytes()).is_err());
     assert!(super::super::topic::check_filter(&of_message.prefix).is_err());
     assert!(!super::super::topic::matches(b"#", of_message.prefix.as_bytes()));
@@ -96,7 +96,7 @@ fn what_went_into_the_router_is_noted_by_partition() {
     }
 }
 
-/// Gives what it is told to.
+/// A source that gives the messages it is told to.
 struct Told {
     batches: VecDeque<RecordBatch>,
     confirmed: Arc<Mutex<usize>>,
@@ -115,7 +115,7 @@ impl Source for Told {
     }
 }
 
-/// Takes so many events, and no more.
+/// An inbox that takes a number of events, and no more.
 struct Small {
     room: usize,
     taken: Mutex<Vec<(Slot, String)>>,

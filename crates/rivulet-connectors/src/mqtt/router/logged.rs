@@ -1,10 +1,10 @@
-//! Around the routes: the log of what durable inputs get, and its replay.
+//! The log of messages for durable inputs, around the routes, and its replay.
 //!
-//! A message for a durable input goes to the log at the same moment as into the inboxes, and gets its position: in each
-//! inbox, messages of the log stand in the order of their positions. So such a message goes to all its inboxes or to
-//! none. While the log is being replayed, messages only go to its end, from where they are replayed in their turn. A
-//! result of the engine that is in the log from before a crash and is given once more goes to no durable input: these
-//! get it from the log.
+//! A message for a durable input goes to the log and into the inboxes at the same moment, and gets its position: each
+//! inbox has the messages of the log in the order of their positions. So such a message goes to all its inboxes or to
+//! none. During the replay, messages only go to the end of the log, and are replayed from there in their turn. After a
+//! crash the engine gives some results again that are in the log already. Such a result goes to no durable input: these
+//! inputs get it from the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,16 +18,17 @@ use super::super::repeats::{Repeats, write_origin};
 use super::routes::{Delivery, Routes, Target};
 use super::{Pending, Received, Router, Routing};
 
-/// The log, and what is known of it.
+/// The log, and the router's knowledge of it.
 pub(super) struct Logging {
     log: OnceLock<Arc<dyn MessageLog>>,
     /// Whether the log is still being replayed.
     is_replaying: AtomicBool,
-    /// Results that it has and that may be given once more.
+    /// Results that are in the log and may be given once more.
     repeats: Mutex<Repeats>,
-    /// Whether there are any.
+    /// Whether there are such results.
     expects_repeats: AtomicBool,
-    /// Topics whose results are logged though nobody reads them at present, each with a number of whoever said so.
+    /// Topics whose results are logged even while no query reads them, each with the number of the caller that asked
+    /// for it.
     kept: RwLock<TopicIndex<u64>>,
     /// Topics that durable inputs are about to read before the log is replayed, each with a number of whoever said so.
     awaited: RwLock<TopicIndex<u64>>,
@@ -47,7 +48,7 @@ impl Default for Logging {
 }
 
 impl Logging {
-    /// Changes what results are expected once more.
+    /// Changes the set of results that are expected once more.
     fn change_repeats<R>(&self, change: impl FnOnce(&mut Repeats) -> R) -> R {
         let mut repeats = self.repeats.lock();
         let result = change(&mut repeats);
@@ -55,7 +56,7 @@ impl Logging {
         result
     }
 
-    /// Whether the log has this result, which is given once more; asked once for each.
+    /// Whether the log has this result, which is given once more. To be asked once for each result.
     pub(super) fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
         !origin.is_empty()
             && self.expects_repeats.load(Ordering::Acquire)
@@ -76,10 +77,10 @@ impl Logging {
 }
 
 impl Router {
-    /// From now on messages for durable inputs go to `log`, and to it only until [`Router::end_replay`]. A router has
-    /// one log; a second is passed over.
+    /// From now on messages for durable inputs go to `log`, and until [`Router::end_replay`] only there. A router has
+    /// one log; a second one is ignored.
     pub fn log_to(&self, log: Arc<dyn MessageLog>) {
-        // Not while anything is routed.
+        // The lock waits until nothing is being routed.
         let _routes = self.routes.write();
         let _ = self.logging.log.set(log);
     }
@@ -89,20 +90,20 @@ impl Router {
         self.logging.log.get()
     }
 
-    /// The log has a message from before the start, behind where queries go on: if it is a result, the query whose it
-    /// is gives it once more, and it is not logged then. To be called before anything is routed.
+    /// Notes a message that is in the log from before the start, behind the position where queries go on. If it is a
+    /// result, its query gives it once more, and then it is not logged again. To be called before anything is routed.
     pub fn expect_repeat(&self, message: &Received<'_>) {
         self.logging.change_repeats(|repeats| repeats.expect(message.client, message.topic));
     }
 
-    /// No result is given once more any more.
+    /// From now on no result is given once more.
     pub fn forget_repeats(&self) {
         self.logging.change_repeats(|repeats| *repeats = Repeats::default());
     }
 
-    /// From now on results of the engine on these topics are logged, also while no durable input reads them: when they
-    /// are given once more after a crash, it is known that they came before whoever reads them then. `number` tells who
-    /// says so from others.
+    /// From now on results of the engine on these topics are logged, even while no durable input reads them. When they
+    /// are given once more after a crash, it is then known that they are older than the queries that read them by then.
+    /// `number` identifies the caller that asks for this.
     pub fn keep_results(&self, filter: &str, number: u64) {
         self.logging.kept.write().insert(filter, number);
     }
@@ -123,9 +124,10 @@ impl Router {
         self.logging.awaited.write().remove(filter, number);
     }
 
-    /// Stops routing for a moment, in which `rest` hands over what the log has and was not replayed: few messages, for
-    /// inboxes take them even beyond their bounds. If it says that this was all, messages go to their inboxes from now
-    /// on, and true is returned. Of each message it says whether it is new: see [`Routing::replay`].
+    /// Stops routing for a moment, in which `rest` hands over the messages of the log that were not replayed. They must
+    /// be few, for inboxes take them even beyond their bounds. `rest` says of each message whether it is new: see
+    /// [`Routing::replay`]. If it returns true, these were all: messages go to their inboxes from now on. Returns the
+    /// same.
     pub fn end_replay(&self, rest: impl FnOnce(&mut dyn FnMut(&Received<'_>, LogPosition, bool)) -> bool) -> bool {
         if self.log().is_none() {
             return true;
@@ -147,8 +149,8 @@ impl Router {
 }
 
 impl Routing<'_> {
-    /// The messages from here on are the engine's result with this identity, the same when it is given once more;
-    /// without one if it is empty.
+    /// The messages from here on are the result of the engine with this identity, which stays the same when the result
+    /// is given once more. An empty `id` stands for a result without identity.
     pub fn of_result(&mut self, id: &str) {
         self.origin.clear();
         if !id.is_empty() && self.log.is_some() {
@@ -156,8 +158,8 @@ impl Routing<'_> {
         }
     }
 
-    /// Puts a message for which any durable input asks into the log and into all inboxes that want it, or nowhere;
-    /// `None` if no durable input does. With `must_fit` no inbox refuses it.
+    /// Puts a message that a durable input reads into the log and into all inboxes that want it, or nowhere. `None` if
+    /// no durable input reads it. With `must_fit` no inbox refuses it.
     pub(super) fn route_logged(
         &mut self,
         message: &Received<'_>,
@@ -174,8 +176,8 @@ impl Routing<'_> {
         }
         let client = if self.origin.is_empty() { message.client } else { &self.origin };
         let of_log = Received { client, ..*message };
-        // A log is shortened when what comes of its events has left, and where that is an event itself it leaves into
-        // the log.
+        // The log is shortened when the results of its events have left. A result that is itself an event leaves by
+        // going into the log, so it may exceed the bound.
         let may_exceed = must_fit || !self.is_input;
         let logged = log.append(&of_log, may_exceed, &mut |position| {
             is_replaying || deliver(routes, found, message, position, must_fit)
@@ -198,9 +200,10 @@ impl Routing<'_> {
         Some(Push::Taken)
     }
 
-    /// Breaks a circle in which a message waits for room that only comes when it is out of the way. One for a durable
-    /// input exceeds the bounds of its inbox and of the log, for it must not get lost; of others those events are given
-    /// up that were not taken, and counted in the answer. `None` if nothing can be done, for it waits for the disk.
+    /// Breaks a deadlock in which a message waits for room that only comes when the message is out of the way. A
+    /// message for a durable input exceeds the bounds of its inbox and of the log, for it must not get lost. Of any
+    /// other message, the events that were not taken are abandoned. Returns their number. `None` if nothing can be
+    /// done, because the message waits for the disk.
     pub fn break_circle(&mut self, message: &Received<'_>, pending: &mut Pending) -> Option<usize> {
         if pending.held_by.is_none() {
             return Some(pending.abandon());
@@ -208,7 +211,7 @@ impl Routing<'_> {
         match self.route_logged(message, pending, true) {
             Some(Push::Taken) => Some(0),
             Some(Push::Full) => None,
-            // Nobody wants it durable any more.
+            // No durable input reads it any more.
             None => {
                 pending.held_by = None;
                 None
@@ -216,8 +219,8 @@ impl Routing<'_> {
         }
     }
 
-    /// Puts a message that the log has into the inboxes of the durable inputs that want it; if it `is_new`, in the log
-    /// only since the replay began, into all that want it.
+    /// Puts a message of the log into the inboxes of the durable inputs that want it. If it `is_new`, that is, in the
+    /// log only since the replay began, it goes into all inboxes that want it.
     pub fn replay(&mut self, message: &Received<'_>, position: LogPosition, is_new: bool) -> Push {
         find(&self.routes, message.topic, is_new, &mut self.found);
         if !deliver(&self.routes, &self.found, message, position, false) {
@@ -228,14 +231,14 @@ impl Routing<'_> {
     }
 }
 
-/// What a message for the log waits for.
+/// What a message for the log is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeldBy {
     Inbox,
     Log,
 }
 
-/// Finds who wants a message of a topic: durable inputs, or all. Returns whether a durable input is among them.
+/// Finds the targets of a message of a topic: of durable inputs, or all. Returns whether a durable input is among them.
 fn find(routes: &Routes, topic: &[u8], by_all: bool, found: &mut Vec<Target>) -> bool {
     found.clear();
     let mut is_logged = false;
@@ -249,11 +252,11 @@ fn find(routes: &Routes, topic: &[u8], by_all: bool, found: &mut Vec<Target>) ->
     is_logged
 }
 
-/// Puts a message of the log into all of these inboxes or, if one has no room and it need not fit, into none.
+/// Puts a message of the log into all of these inboxes, or into none if one has no room and `must_fit` is false.
 fn deliver(routes: &Routes, targets: &[Target], message: &Received<'_>, position: LogPosition, must_fit: bool) -> bool {
     let Received { arrival_us, topic, payload, .. } = *message;
     let has_room = |Delivery { target, inbox, .. }: Delivery<'_>| inbox.has_room(target.slot, payload.len());
-    // With a single one there is nothing to ask: it takes the message or does not.
+    // A single inbox need not be asked for room first: it takes the message or refuses it.
     let is_single = targets.len() == 1;
     if !is_single && !must_fit && !targets.iter().all(|&target| routes.delivery(target).is_none_or(has_room)) {
         return false;

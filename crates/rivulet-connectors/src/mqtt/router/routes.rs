@@ -1,6 +1,6 @@
-//! The routes: the topic of a message in, its deliveries out.
+//! The routes: from the topic of a message to its deliveries.
 //!
-//! Nothing here locks, logs, counts or pushes, and there is no clock. What is done with a delivery is up to the caller.
+//! Nothing here locks, logs, counts, pushes or reads a clock. The caller carries out the deliveries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use rivulet_dataflow::{Inbox, Slot};
 use super::super::index::TopicIndex;
 use super::super::topic::TopicError;
 
-/// A registered inbox. Numbers are used again, but not while a route names them.
+/// A registered inbox. Numbers are reused, but not while a route names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InboxId(pub(super) u32);
 
-/// That messages of a topic, or of all topics that match a filter, go to a slot of an inbox.
+/// Sends messages of a topic, or of all topics that match a filter, to a slot of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
     /// A topic or a filter.
     pub filter: &'a str,
-    /// Whose inbox.
+    /// The inbox of the query.
     pub inbox: InboxId,
-    /// The query's slot there.
+    /// The query's slot in that inbox.
     pub slot: Slot,
 }
 
@@ -32,13 +32,13 @@ impl Route<'_> {
     }
 }
 
-/// Routes that cannot be added. None of the routes given with it was.
+/// Why a route cannot be added. None of the routes given with it was added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The filter is none.
+    /// The filter is invalid.
     #[error(transparent)]
     Filter(#[from] TopicError),
-    /// The inbox is not registered (any more).
+    /// The inbox is not registered, or not any more.
     #[error(
         "the inbox of the route for '{filter}' is not registered\n\
          hint: register it before its routes, and remove the routes first"
@@ -55,8 +55,8 @@ impl RouteError {
     }
 }
 
-/// Where a message goes: eight bytes, a million times. Inboxes of one application are registered in the order of its
-/// inputs, so that is the order of its targets.
+/// The target of a route, in eight bytes because there may be millions. Inboxes of one application are registered in
+/// the order of its inputs, so its targets have that order too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Target {
     inbox: u32,
@@ -75,9 +75,9 @@ pub(super) struct Delivery<'r> {
 struct Registered {
     /// `None` once unregistered.
     inbox: Option<Arc<dyn Inbox>>,
-    /// How many routes name it.
+    /// The number of routes that name it.
     routes: usize,
-    /// Whether what it gets has to be in the log.
+    /// Whether its messages have to be in the log.
     is_logged: bool,
 }
 
@@ -85,15 +85,14 @@ struct Registered {
 pub(super) struct Routes {
     index: TopicIndex<Target>,
     inboxes: Vec<Registered>,
-    /// How many of them are logged.
+    /// The number of logged inboxes.
     logged_inboxes: usize,
-    /// Numbers to be used again, the lowest first: inboxes that are registered one behind the other have ascending
+    /// Numbers that can be reused, the lowest first: inboxes that are registered one after the other have ascending
     /// numbers.
     free: BTreeSet<u32>,
     /// Changes with every change of the routes.
     version: u64,
-    /// Targets whose route leads through another inbox now. A message that was under way when that happened still goes
-    /// to them.
+    /// Targets whose route was replaced by another. A message that was under way at that moment still goes to them.
     rerouted: HashSet<Target, foldhash::fast::RandomState>,
 }
 
@@ -114,14 +113,14 @@ impl Routes {
         })
     }
 
-    /// Puts another inbox in the place of one.
+    /// Replaces an inbox by another.
     pub(super) fn replace(&mut self, id: InboxId, inbox: Arc<dyn Inbox>) {
         if let Some(registered) = self.registered(id) {
             registered.inbox = Some(inbox);
         }
     }
 
-    /// Forgets an inbox. Its number is used again when the last route that names it is removed.
+    /// Unregisters an inbox. Its number is reused when the last route that names it is removed.
     pub(super) fn unregister(&mut self, id: InboxId) {
         self.version += 1;
         let Some(registered) = self.registered(id) else { return };
@@ -137,7 +136,7 @@ impl Routes {
         self.inboxes.get_mut(id.0 as usize).filter(|one| one.inbox.is_some())
     }
 
-    /// Adds routes, all or none. Their filters are valid.
+    /// Adds all of these routes, or none. Their filters are valid.
     pub(super) fn add(&mut self, routes: &[Route<'_>]) -> Result<(), RouteError> {
         if let Some(unknown) = routes.iter().find(|route| self.registered(route.inbox).is_none()) {
             return Err(RouteError::no_inbox(unknown.filter));
@@ -151,7 +150,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Removes routes. One that is not there is passed over.
+    /// Removes routes. Ignores those that do not exist.
     pub(super) fn remove(&mut self, routes: &[Route<'_>]) {
         self.version += 1;
         for route in routes {
@@ -165,7 +164,7 @@ impl Routes {
         }
     }
 
-    /// Puts one route in the place of those of `others` at the same topic or filter.
+    /// Replaces the routes of `others` at the same topic or filter by one.
     pub(super) fn reroute(&mut self, others: &[(InboxId, Slot)], through: Route<'_>) -> Result<(), RouteError> {
         self.add(&[through])?;
         for &(inbox, slot) in others {
@@ -189,7 +188,7 @@ impl Routes {
         self.index.reserve(additional);
     }
 
-    /// What stands at each topic and filter.
+    /// The targets of each topic and filter.
     #[inline]
     pub(super) fn index(&self) -> &TopicIndex<Target> {
         &self.index
@@ -226,8 +225,8 @@ impl Routes {
         inbox.as_deref().map(|inbox| Delivery { target, inbox, is_logged: *is_logged })
     }
 
-    /// Of the targets that a message of this topic had at an earlier version, leaves those that are still to get it: a
-    /// slot may have gone, and its number may belong to another query by now.
+    /// Keeps those targets of a message, found at an earlier version, that are still to get it. A slot may have gone,
+    /// and its number may belong to another query by now.
     pub(super) fn retain_present(&self, topic: &[u8], targets: &mut Vec<Target>) {
         targets.sort_unstable();
         let mut present = Vec::new();

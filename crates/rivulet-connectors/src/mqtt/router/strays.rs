@@ -1,27 +1,27 @@
-//! The topics of messages that no query asked for: the last few, for people who look for their events.
+//! The topics of the last few messages that no query reads, for users who look for their events.
 //!
-//! What must hold: a flood of such messages costs a look at one number each. Of each second a few messages are looked
-//! at, so a topic may be missed among very many others.
+//! What must hold: a flood of such messages costs only a comparison of one number each. In each second only a few
+//! messages are looked at, so a topic may be missed among very many others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 
-/// How many topics are kept.
+/// The number of topics that are kept.
 const TOPICS_MAX: usize = 16;
 
-/// A longer topic is not kept.
+/// Longer topics are not kept.
 const TOPIC_BYTES_MAX: usize = 256;
 
-/// How many messages are looked at, and then none for a second.
+/// The number of messages that are looked at before a pause of a second.
 const LOOKS: u32 = 16;
 
 const PAUSE_US: i64 = 1_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    /// Until then, in time of arrival, no message is looked at.
+    /// No message is looked at before this arrival time.
     rests_until_us: AtomicI64,
     kept: Mutex<Kept>,
 }
@@ -33,7 +33,7 @@ struct Kept {
 }
 
 impl Strays {
-    /// A message came on a topic that no query reads.
+    /// Notes a message on a topic that no query reads.
     #[inline]
     pub(super) fn note(&self, topic: &[u8], arrival_us: i64) {
         if arrival_us >= self.rests_until_us.load(Ordering::Relaxed) {
@@ -57,7 +57,7 @@ impl Strays {
         kept.topics.push_back(topic.into());
     }
 
-    /// The topics, the one that was first seen last in front.
+    /// The topics, newest first by when they were first seen.
     pub(super) fn topics(&self) -> Vec<String> {
         self.kept.lock().topics.iter().rev().map(|topic| String::from_utf8_lossy(topic).into_owned()).collect()
     }

@@ -1,4 +1,4 @@
-//! The router: what it delivers, logs, gives once more and counts.
+//! The router: its deliveries, log, repeats and counts.
 
 use parking_lot::Mutex;
 use rivulet_dataflow::LoggedEvent;
@@ -7,7 +7,7 @@ use super::super::log::Logged;
 use super::super::topic::TopicError;
 use super::*;
 
-/// Takes `room` events and is full then.
+/// Takes `room` events, and is full then.
 #[derive(Default)]
 struct Limited {
     room: Mutex<usize>,
@@ -53,7 +53,7 @@ fn routes<'a>(inbox: InboxId, routes: &[(&'a str, Slot)]) -> Vec<Route<'a>> {
     routes.iter().map(|&(filter, slot)| Route { filter, inbox, slot }).collect()
 }
 
-/// An inbox with room for so many events, to which these filters lead.
+/// An inbox with room for `room` events, and routes from these filters to it.
 fn inbox(router: &Router, room: usize, of: &[(&str, Slot)]) -> (Arc<Limited>, InboxId) {
     let inbox = Limited::new(room);
     let id = router.register_inbox(inbox.clone());
@@ -216,10 +216,10 @@ fn either_all_routes_are_added_or_none() {
 /// Client, packet and payload of a message.
 type Kept = (Vec<u8>, u16, Vec<u8>);
 
-/// So many more messages a log takes of those that may exceed its limit.
+/// The number of messages beyond its limit that a log takes, if they may exceed it.
 const EXCESS: usize = 2;
 
-/// A log in memory with room for so many messages.
+/// A log in memory with room for a number of messages.
 struct Memory {
     room: Mutex<usize>,
     messages: Mutex<Vec<Kept>>,

@@ -7,7 +7,8 @@ use super::*;
 
 type Questions = Vec<(u16, Vec<String>)>;
 
-/// What is sent: filters subscribed to (with their packet identifiers) and filters given up, which the broker confirms.
+/// Returns the filters of SUBSCRIBEs (with their packet identifiers) and of UNSUBSCRIBEs, all of which the broker
+/// confirms.
 fn sent(subscriptions: &mut Subscriptions) -> (Questions, Vec<String>) {
     let (on, off) = questions(subscriptions);
     // The broker answers.
@@ -108,7 +109,7 @@ fn message_for(identifiers: &[u32]) -> Vec<u8> {
     properties
 }
 
-/// Subscribes to what waits, and has it granted. Returns the identifier of each packet with its filters.
+/// Subscribes to the waiting filters, which the broker grants. Returns the identifier of each packet with its filters.
 fn grant(subscriptions: &mut Subscriptions) -> Vec<(u32, Vec<String>)> {
     let (on, _) = sent(subscriptions);
     let mut granted = Vec::new();
@@ -140,7 +141,7 @@ fn of_overlapping_filters_the_oldest_that_is_granted_decides() {
     assert!(!is_copy(&subscriptions, "home/3/t", &[wide]));
     assert!(!is_copy(&subscriptions, "home/1/t", &[]), "a broker that does not say");
     assert!(!is_copy(&subscriptions, "home/1/t", &[exact - 2]), "kept for another process");
-    // Both copies are under way while the older one goes.
+    // Both copies are in flight while the older filter is removed.
     subscriptions.remove("home/1/t");
     assert!(is_copy(&subscriptions, "home/1/t", &[exact]) && !is_copy(&subscriptions, "home/1/t", &[wide]));
 }
@@ -153,12 +154,12 @@ fn without_identifiers_what_is_covered_is_not_subscribed_to() {
     let (on, _) = sent(&mut subscriptions);
     assert_eq!(on.iter().map(|(_, filters)| filters.clone()).collect::<Vec<_>>(), [["garden", "home/+/+"]]);
     subscriptions.answered(on[0].0, &[None, Some("not authorized".into())]).unwrap();
-    // The next widest takes its place.
+    // The next widest filter takes its place.
     let (on, _) = sent(&mut subscriptions);
     assert_eq!(on[0].1, ["home/+/t"]);
     subscriptions.answered(on[0].0, &[None]).unwrap();
     assert!(sent(&mut subscriptions).0.is_empty() && subscriptions.partial_overlap().is_none());
-    // A wider one takes it over as soon as it is granted, and gives it back when it goes.
+    // A wider filter covers it as soon as it is granted, and uncovers it when it goes.
     subscriptions.add("home/#");
     let (on, off) = sent(&mut subscriptions);
     assert_eq!((on[0].1.as_slice(), off.len()), (&["home/#".to_owned()][..], 0));
@@ -197,7 +198,7 @@ fn what_is_given_up_is_said_until_the_broker_confirms_it() {
     grant(&mut subscriptions);
     ["a", "b"].into_iter().for_each(|filter| _ = subscriptions.remove(filter));
     assert_eq!(questions(&mut subscriptions).1[0].1, ["a", "b"]);
-    // It comes back, and the connection breaks before the broker answers.
+    // The filter comes back, and the connection breaks before the broker answers.
     subscriptions.add("b");
     subscriptions.connected(true, true);
     let (on, off) = questions(&mut subscriptions);
@@ -221,7 +222,7 @@ fn what_was_covered_is_not_given_up_while_it_is_asked_for() {
     subscriptions.add("a/+");
     let (on, _) = questions(&mut subscriptions);
     subscriptions.answered(on[0].0, &[None]).unwrap();
-    // The broker is about to hear that 'a/b' is covered; on the next connection it takes identifiers.
+    // The broker is about to be told that 'a/b' is covered; on the next connection it supports identifiers.
     subscriptions.connected(true, true);
     let (on, off) = questions(&mut subscriptions);
     assert_eq!((on.len(), off.len()), (2, 0));
@@ -248,7 +249,7 @@ fn many_wildcards_are_compared_with_few_others() {
     assert!(!subscriptions.has_overlaps() && subscriptions.comparisons < 100_000, "{}", subscriptions.comparisons);
     subscriptions.add("home/77/t");
     assert!(subscriptions.has_overlaps());
-    // Where they cannot be told apart by how they begin, it is not found out at any price.
+    // If the beginnings of filters do not tell them apart, the search for overlaps is bounded.
     let mut subscriptions = Subscriptions::default();
     for number in 0..10_000 {
         subscriptions.add(&format!("home/+/{number}"));
