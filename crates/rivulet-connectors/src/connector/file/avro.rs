@@ -1,5 +1,5 @@
-//! Rows from Avro's object container files, one file after another. The files bring their schema; columns are found by
-//! name.
+//! Rows from Avro's object container files, one file after another. The files contain their schema; columns are found
+//! by name.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -16,7 +16,7 @@ use crate::connector::intake::refuse;
 use crate::files::Files;
 use crate::formats::{BlockDecoder, ContainerReader};
 
-/// What all partitions have in common.
+/// What all partitions share.
 #[derive(Debug)]
 pub(super) struct Wanted {
     declared: SchemaRef,
@@ -35,7 +35,7 @@ impl Wanted {
         }
     }
 
-    /// Opens a file. Fails with what is wrong with it.
+    /// Opens a file. The error says what is wrong with it.
     fn open(&self, Place { path, block }: Place) -> Result<Open, String> {
         let failed = |problem: String| format!("{}: {problem}", path.display());
         let file = self.files.open(&path).map_err(|error| failed(error.to_string()))?;
@@ -51,7 +51,7 @@ impl Wanted {
         Ok(Open { path, reader, decoder, block, records, at })
     }
 
-    /// Whether a file can be read as it is declared.
+    /// Checks that a file can be read as it is declared.
     pub(super) fn check(&self, path: &Path) -> Result<(), String> {
         self.open(Place { path: path.to_owned(), block: None }).map(|_| ())
     }
@@ -61,20 +61,20 @@ impl Wanted {
 pub(super) struct AvroSource {
     wanted: Arc<Wanted>,
     holding: Holding,
-    /// Last to first.
+    /// The remaining files, last to first.
     waiting: Vec<Place>,
     open: Option<Open>,
     files: u64,
 }
 
-/// Where reading begins, as a checkpoint has it.
+/// Where reading begins, as a checkpoint stores it.
 pub(super) type PlaceText = (PathBuf, Option<(u64, u64, usize)>);
 
 /// Where reading begins.
 struct Place {
     path: PathBuf,
-    /// The byte at which the block begins, how many of its records are left, and the byte of the first of these; `None`
-    /// at the beginning.
+    /// The byte at which the block begins, the number of its records that are left, and the byte of the first of these;
+    /// `None` at the beginning.
     block: Option<(u64, u64, usize)>,
 }
 
@@ -95,14 +95,14 @@ impl AvroSource {
         Self::resume(wanted, holding, files.into_iter().map(|path| (path, None)).collect())
     }
 
-    /// One that goes on where another was.
+    /// A source that goes on at saved positions.
     pub(super) fn resume(wanted: Arc<Wanted>, holding: Holding, places: Vec<PlaceText>) -> Self {
         let files = places.len() as u64;
         let waiting = places.into_iter().rev().map(|(path, block)| Place { path, block }).collect();
         Self { wanted, holding, waiting, open: None, files }
     }
 
-    /// Closes the file; what is left of it waits.
+    /// Closes the file; the rest of it waits.
     fn close(&mut self) -> Result<(), String> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
         if open.records == 0 {

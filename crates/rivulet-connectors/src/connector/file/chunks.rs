@@ -1,11 +1,11 @@
-//! Cuts files into pieces, so that partitions read at the same time and stay near each other in time.
+//! Cuts files into pieces, so that partitions read in parallel and stay near each other in time.
 //!
-//! Reader `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. Rows that follow each other are so read at
-//! about the same time, and no reader runs far ahead in event time: windows stay open no longer than a piece takes.
+//! Reader `i` of `n` takes the pieces `i`, `i + n`, `i + 2n` and so on. So adjacent rows are read at about the same
+//! time, and no reader runs far ahead in event time: windows stay open no longer than a piece takes.
 //!
-//! Rows without a time are read file by file, in the order of their names, as if all were one ([`deal`]). Where they
-//! have one, each file is a partition of its own ([`deal_by_file`]): the files of several sensors have the same hours,
-//! and what is new in one is not late in another.
+//! Rows without a time are read file by file, in the order of their names, as if all were one ([`deal`]). If rows have
+//! a time, each file is a partition of its own ([`deal_by_file`]): the files of several sensors cover the same hours,
+//! and progress in one file must not make rows of another late.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ pub(super) struct Chunk {
     pub(super) path: Arc<PathBuf>,
     /// The byte at which it begins.
     pub(super) start: u64,
-    /// Where it ends. Lines that begin before it belong to it; `u64::MAX` in the last piece of a file, whatever is
-    /// added meanwhile.
+    /// The byte at which it ends. Lines that begin before it belong to the piece. It is `u64::MAX` in the last piece of
+    /// a file, to include what is added meanwhile.
     pub(super) end: u64,
-    /// How many bytes there are in it, for progress.
+    /// The number of its bytes, for progress.
     pub(super) bytes: u64,
 }
 
-/// A piece as a checkpoint has it: path, beginning, end if it has one, and bytes.
+/// A piece as a checkpoint stores it: path, beginning, end if it has one, and bytes.
 pub(super) type ChunkText = (PathBuf, u64, Option<u64>, u64);
 
 impl Chunk {
-    /// What is left of it where all before this byte has been read.
+    /// The rest of it when everything before this byte has been read.
     pub(super) fn from(&self, offset: u64) -> Self {
         let start = offset.max(self.start);
         let bytes = self.bytes.saturating_sub(start - self.start);
@@ -45,11 +45,11 @@ impl Chunk {
     }
 }
 
-/// The size of the pieces of files of lines. A partition is at most that far ahead of another; and several pieces for
-/// each partition even out their work.
+/// The size of the pieces of files of lines. It bounds how far a partition is ahead of another, and several pieces for
+/// each partition balance their work.
 pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Cuts files of lines, which are whole where one byte after another has to be looked at to tell where lines end.
+/// Cuts files of lines. With `None` they stay whole, because the ends of lines can only be found from the beginning.
 pub(super) fn cut_lines(paths: Vec<PathBuf>, chunk_bytes: Option<u64>) -> io::Result<Vec<Chunk>> {
     let mut chunks = Vec::new();
     for path in paths {
@@ -76,7 +76,7 @@ pub(super) trait Piece {
     /// The file.
     fn path(&self) -> &Path;
 
-    /// How much of it there is.
+    /// The number of its bytes.
     fn bytes(&self) -> u64;
 }
 
@@ -90,7 +90,7 @@ impl Piece for Chunk {
     }
 }
 
-/// A file that is not cut. Nobody has looked how large it is.
+/// A file that is not cut. Its size is not looked up.
 impl Piece for PathBuf {
     fn path(&self) -> &Path {
         self
@@ -101,8 +101,8 @@ impl Piece for PathBuf {
     }
 }
 
-/// Deals the pieces of each file, of which no partition has two. Files that are a large part of all are dealt to
-/// `readers` partitions, which follow each other; the others have one each.
+/// Deals the pieces so that no partition has pieces of two files. Files that are a large part of all bytes are dealt to
+/// `readers` adjacent partitions; the others have one each.
 pub(super) fn deal_by_file<C: Piece>(pieces: Vec<C>, readers: usize) -> Vec<Vec<C>> {
     let all: u64 = pieces.iter().map(C::bytes).sum();
     let is_large = |bytes: u64| bytes > all / (2 * readers.max(1) as u64);

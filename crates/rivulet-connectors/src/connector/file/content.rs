@@ -13,11 +13,11 @@ use crate::formats::{Format, FormatError, RowFormat, append_block, append_header
 
 /// Begins files and writes rows to them.
 pub(crate) enum Content {
-    /// Lines below a header if there is one, or blocks of Avro below theirs.
+    /// Lines, below a header if there is one; or blocks of Avro, below the header of a container.
     Lines {
         outgoing: Outgoing,
         header: Vec<u8>,
-        /// What stands behind each block of Avro.
+        /// The sync marker behind each block of Avro.
         mark: Option<[u8; 16]>,
         /// The lines of one batch; empty between batches.
         lines: Vec<u8>,
@@ -27,7 +27,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Content of rows of `schema`, which take others back if `changes`; Parquet cannot say that.
+    /// The content for rows of `schema`, which may be retractions if `changes`; Parquet does not support those.
     pub(super) fn new(
         format: &RowFormat,
         schema: &SchemaRef,
@@ -47,14 +47,14 @@ impl Content {
         }
         let outgoing = Outgoing::new(format, schema, changes)?;
         let text = avro.schema_text(outgoing.schema(schema))?;
-        // Any bytes that are not likely to stand in records.
+        // Any bytes that are unlikely in records.
         let mark = xxh3_128(text.as_bytes()).to_le_bytes();
         let mut header = Vec::new();
         append_header(&text, mark, &mut header);
         Ok(Self::Lines { outgoing, header, mark: Some(mark), lines: Vec::new() })
     }
 
-    /// Lines of rows of `schema`, which take others back if `changes`.
+    /// Lines of rows of `schema`, which may be retractions if `changes`.
     pub(crate) fn lines_of(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
         let outgoing = Outgoing::new(format, schema, changes)?;
         let header = match format {
@@ -90,7 +90,7 @@ impl Content {
     /// The batch as lines, or as a block.
     pub(crate) fn lines(&mut self, batch: &Batch) -> Result<&[u8], SinkError> {
         let Self::Lines { outgoing, lines, mark, .. } = self else { unreachable!("Parquet files have no lines") };
-        /// How much memory for lines is kept from one batch to the next.
+        /// The memory for lines that is kept from one batch to the next.
         const KEPT_BYTES: usize = 4 << 20;
         lines.clear();
         lines.shrink_to(KEPT_BYTES);
@@ -101,7 +101,7 @@ impl Content {
         Ok(lines)
     }
 
-    /// Makes the rows ready to be written, without the file, so that several may do so at a time.
+    /// Prepares rows for writing, without the file, so that several instances may do so at a time.
     pub(super) fn prepare<'c>(&'c mut self, batch: &'c Batch) -> Result<Prepared<'c>, SinkError> {
         match self {
             Self::Lines { .. } => self.lines(batch).map(|lines| Prepared::Lines(lines, batch.rows())),

@@ -1,8 +1,8 @@
-//! Columns of other types as they were declared.
+//! Converts columns of other types to the declared types.
 //!
-//! What must hold: a value that is not in the declared type what it was in its own is refused, with its row, and never
-//! cut or made null: a text that is no number, a number with a fraction as a whole one, one that is too large. What a
-//! conversion keeps but for its precision passes: a large whole number or a decimal as a float, nanoseconds as
+//! What must hold: a value that would not be the same in the declared type is refused, with its row, and never cut or
+//! made null: a text that is no number, a number with a fraction as a whole number, a number that is too large. A
+//! conversion that only loses precision is allowed: a large whole number or a decimal as a float, nanoseconds as
 //! microseconds.
 
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_
 use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
 use rivulet_dataflow::carried;
 
-/// A value that does not fit is null at first.
+/// A value that does not fit becomes null at first.
 const CAST: CastOptions<'static> =
     CastOptions { safe: true, format_options: arrow::util::display::FormatOptions::new() };
 
-/// Whether there are values of the one type that mean the same in the other. A number that is none of time is no time
-/// and the other way around: it does not say in which unit it counts.
+/// Whether some values of one type mean the same in the other. A number that is not a time is not converted to one, nor
+/// the other way around: it does not say in which unit it counts.
 pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
     let values_of = |data_type: &DataType| match data_type {
         DataType::Dictionary(_, values) => values.as_ref().clone(),
@@ -29,7 +29,7 @@ pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
     let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let kinds_agree = match from {
         _ if from == to => true,
-        // Of a text, something could be cut off unseen; a floating point number is none that was written.
+        // From a text, digits could be cut off unnoticed; a floating-point number is not the number that was written.
         _ if to.is_decimal() => from.is_decimal() || from.is_integer(),
         _ if *to == DataType::Date32 => matches!(from, DataType::Date64 | DataType::Timestamp(..)),
         _ if matches!(to, DataType::Time64(_)) => matches!(from, DataType::Time32(_) | DataType::Time64(_)),
@@ -43,24 +43,24 @@ pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
     kinds_agree && can_cast_types(from, to)
 }
 
-/// Rows whose columns are being brought to the declared types.
+/// Rows whose columns are being converted to the declared types.
 #[derive(Debug)]
 pub(super) struct Converted {
     rows: usize,
     columns: Vec<ArrayRef>,
-    /// Rows that stay; nothing if all do.
+    /// The rows that stay; `None` if all do.
     keep: Option<BooleanBuffer>,
-    /// Why rows go, and how many.
+    /// Why rows are refused, and how many.
     refused: Vec<(String, u64)>,
 }
 
 impl Converted {
-    /// So many rows, without a column yet.
+    /// Begins with this many rows and no column.
     pub(super) fn new(rows: usize) -> Self {
         Self { rows, columns: Vec::new(), keep: None, refused: Vec::new() }
     }
 
-    /// Adds a column as the one that was declared, and as rows carry it. Fails where there is no such conversion.
+    /// Converts a column to its declared type, as rows carry it, and adds it. Fails if there is no such conversion.
     pub(super) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
         let checked = self.checked(declared, column)?;
         let carried = carried(&Schema::new(vec![declared.clone()]));
@@ -69,10 +69,10 @@ impl Converted {
         Ok(())
     }
 
-    /// The column in its declared type; rows with values that are not in it what they were are not retained.
+    /// The column in its declared type; rows with values that would change are not retained.
     fn checked(&mut self, declared: &Field, column: &ArrayRef) -> Result<ArrayRef, String> {
         let (from, to) = (column.data_type(), declared.data_type());
-        // Numbers are widened again in any case, and lose nothing on the way.
+        // These numbers are widened again later, and so lose nothing on the way.
         let to = if *to == DataType::Float32 { &DataType::Float64 } else { to };
         if from == to {
             return Ok(column.clone());
@@ -89,7 +89,7 @@ impl Converted {
                     let floats = cast_with_options(column, &DataType::Float64, &CAST).map_err(failed)?;
                     floats.as_primitive::<Float64Type>().values().iter().map(|value| value.fract() == 0.0).collect()
                 }
-                // A whole number is the same number on the way back; one with a fraction is not.
+                // A whole number is the same number when converted back; a number with a fraction is not.
                 false => {
                     let back = cast_with_options(&cast, from, &CAST).map_err(failed)?;
                     eq(&back, column).map_err(failed)?.values().clone()
@@ -98,7 +98,8 @@ impl Converted {
             let fits = &is_whole | is_null(&cast).map_err(failed)?.values();
             self.retain(fits, || format!("field '{}': a number with a fraction is no {to}", declared.name()));
         }
-        // What has fewer digits or no time of day is the same on the way back, or something was cut off.
+        // A value with fewer digits or without a time of day is the same when converted back; otherwise something was
+        // cut off.
         let is_cut = match to {
             DataType::Decimal128(_, to) => match from {
                 DataType::Decimal32(_, from) | DataType::Decimal64(_, from) => from > to,
@@ -125,7 +126,7 @@ impl Converted {
         }
     }
 
-    /// Keeps those of the rows that are left which fit.
+    /// Keeps the rows that fit, of those that are left.
     fn retain(&mut self, fits: BooleanBuffer, why: impl FnOnce() -> String) {
         let before = self.keep.as_ref().map_or(self.rows, BooleanBuffer::count_set_bits);
         let keep = match &self.keep {
@@ -139,7 +140,7 @@ impl Converted {
         self.keep = Some(keep);
     }
 
-    /// The rows that are left; `refuse` is told why others are not, and how many, at least one.
+    /// The rows that are left; `refuse` gets the reasons for the others with their numbers, each at least one.
     pub(super) fn finish(self, schema: &SchemaRef, mut refuse: impl FnMut(String, u64)) -> RecordBatch {
         self.refused.into_iter().for_each(|(why, rows)| refuse(why, rows));
         let (rows, columns) = match self.keep {
@@ -165,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// The values that are left of a column declared BIGINT, and why the others are not.
+    /// The remaining values of a column declared BIGINT, and the reasons for the others.
     fn whole(column: ArrayRef) -> (Vec<Option<i64>>, Vec<(String, u64)>) {
         let field = Field::new("n", DataType::Int64, true);
         let mut converted = Converted::new(column.len());

@@ -1,10 +1,10 @@
-//! Files that grow: what is added to them becomes rows, as with `tail -F`.
+//! Files that grow: lines that are added become rows, as with `tail -F`.
 //!
-//! What must hold: a file that is renamed away is read to its end, and the one that takes its name from its beginning;
-//! where its new name is one that the address means as well, it is still the same file, and no row is read twice. Nor
-//! is one read twice that was copied and has the name of the one that it was copied from, as after a disk was changed.
-//! One that is cut short is read again from its beginning. A line counts once it is ended. Each file is a source of its
-//! own, with a time of its own; those that are new are found by sources that have no rows ([`Folder`]) and never end.
+//! What must hold: a file that is renamed away is read to its end, and the file that takes its name from its beginning.
+//! If the new name also matches the address, it is still the same file, and no row is read twice. Nor is a file read
+//! twice that is a copy with the same name as its original, as after a disk was changed. A file that is cut short is
+//! read again from its beginning. A line counts when it is ended. Each file is a source of its own, with its own event
+//! time; new files are found by sources that have no rows ([`Folder`]) and never end.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, Metadata};
@@ -25,26 +25,26 @@ use crate::connector::lines::{Left, Lines, Reading};
 use crate::connector::{ConnectorError, SourceSpec};
 use crate::files::Files;
 
-/// How often new files are looked for.
+/// The interval at which new files are searched for.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long to wait when nothing was added, for one of a few files.
+/// The wait when nothing was added, with a few files.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// By how much more for each file there is, so that many silent ones cost little.
+/// The additional wait for each file, so that many silent files cost little.
 const IDLE_PER_FILE: Duration = Duration::from_micros(200);
 
-/// How many files are held open while they are silent. Of more, one that is silent is closed, and when it is renamed
-/// away what was added to it since it was looked at last is not read.
+/// The number of silent files that are held open. If there are more, a silent file is closed; lines added to it between
+/// the last look and a renaming are then not read.
 const OPEN_MAX: usize = 256;
 
-/// How many files are remembered that lost their names.
+/// The number of files without their names that are remembered.
 const LEFT_MAX: usize = 1024;
 
-/// So many bytes before the place where reading goes on tell a copy of a file from another one.
+/// The number of bytes before the reading offset that distinguish a copy of a file from another file.
 const TRACE_BYTES: u64 = 512;
 
-/// The sources of what an address means: the files that there are, and a source for each reader that finds new ones.
+/// The sources of an address: one for each present file, and one for each reader that finds new files.
 pub(super) fn sources(
     reading: &Arc<Reading>,
     address: String,
@@ -60,14 +60,14 @@ pub(super) fn sources(
     folders.chain(files.into_iter().map(tail)).collect()
 }
 
-/// The same where a query goes on: each file where it was, and those that came meanwhile from their beginnings.
+/// The same for a query that goes on: each known file at its position, and new files from their beginnings.
 pub(super) fn resume(
     reading: &Arc<Reading>,
     spec: &SourceSpec,
     files: Vec<PathBuf>,
     positions: Vec<Option<String>>,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
-    // Those that look for new files have no position.
+    // The sources that search for new files have no position.
     let (folders, mut tails) = (positions.iter().filter(|position| position.is_none()).count(), Vec::new());
     let of_files = SourceSpec {
         resume: Some(positions.iter().filter(|position| position.is_some()).cloned().collect()),
@@ -80,7 +80,7 @@ pub(super) fn resume(
     let readers = folders.max(1);
     let known = resumed.iter().map(|(path, _)| path).chain(&new).cloned();
     let mut discovery = Discovery::new(spec.address.clone(), &reading.files, known, readers);
-    // Where one has another name now, it is found by that once the old one has let go of it.
+    // A file that has another name now is found by that name when the old name is given up.
     discovery.followed.extend(resumed.iter().filter_map(|(_, closed)| closed.and_then(|closed| closed.identity)));
     let discovery = Arc::new(Mutex::new(discovery));
     let mut resumed = resumed.into_iter();
@@ -111,10 +111,10 @@ struct Discovery {
     address: String,
     files: Files,
     known: HashSet<PathBuf>,
-    /// What is being followed, by whatever name.
+    /// The files that are being followed, by whatever name.
     followed: HashSet<Identity>,
-    /// What is not any more, as it has another name now or none, and where it goes on: a source that finds it by its
-    /// new name begins there.
+    /// Files that are no longer followed, because their name is gone or changed, each with the offset where it goes on:
+    /// the source that finds the file under a new name begins there.
     left: VecDeque<(Identity, u64)>,
     /// New files, by the reader that is to read them.
     new: Vec<VecDeque<PathBuf>>,
@@ -137,8 +137,8 @@ impl Discovery {
         }
     }
 
-    /// Where to begin in a file that is to be followed from now on; nothing as long as it is followed by the name that
-    /// it had before.
+    /// The offset at which to begin in a file that is to be followed; `None` while it is still followed by its earlier
+    /// name.
     fn begin(&mut self, identity: Option<Identity>) -> Option<u64> {
         let Some(identity) = identity else { return Some(0) };
         if !self.followed.insert(identity) {
@@ -148,7 +148,7 @@ impl Discovery {
         Some(known.and_then(|place| self.left.remove(place)).map_or(0, |(_, offset)| offset))
     }
 
-    /// A file is not followed any more; whoever finds it again goes on at `offset`.
+    /// Notes that a file is not followed any more; a source that finds it again goes on at `offset`.
     fn leave(&mut self, identity: Option<Identity>, offset: u64) {
         let Some(identity) = identity else { return };
         if self.followed.remove(&identity) && offset > 0 {
@@ -157,13 +157,13 @@ impl Discovery {
         }
     }
 
-    /// Looks for new files, if it is time.
+    /// Searches for new files, if it is time.
     fn scan(&mut self) {
         if self.last_scan.elapsed() < SCAN_INTERVAL {
             return;
         }
         self.last_scan = Instant::now();
-        // What cannot be listed now may be later.
+        // A folder that cannot be listed now may be later.
         let Ok(found) = paths::expand(&self.address, &self.files) else { return };
         for file in found.files {
             if self.known.insert(file.clone()) {
@@ -174,7 +174,7 @@ impl Discovery {
     }
 }
 
-/// Finds new files for one reader. It has no rows, and nobody waits for it.
+/// Finds new files for one reader. It has no rows, and no watermark waits for it.
 struct Folder {
     reading: Arc<Reading>,
     discovery: Arc<Mutex<Discovery>>,
@@ -189,7 +189,7 @@ impl Source for Folder {
 
     fn found(&mut self) -> Vec<Box<dyn Source>> {
         let new = std::mem::take(&mut self.discovery.lock().new[self.reader]);
-        // Files that come later are read from their beginnings.
+        // Files that are created later are read from their beginnings.
         let tail = |path| Box::new(Tail::new(path, false, &self.reading, &self.discovery)) as Box<dyn Source>;
         new.into_iter().map(tail).collect()
     }
@@ -199,16 +199,16 @@ impl Source for Folder {
     }
 }
 
-/// A file that is followed, until nothing has its name any more.
+/// A followed file, until no file has its name any more.
 struct Tail {
     reading: Arc<Reading>,
     discovery: Arc<Mutex<Discovery>>,
     path: PathBuf,
-    /// Not open as long as there is nothing in it, and while it is silent and there are many.
+    /// `None` while the file is empty, and while it is silent and there are many.
     open: Option<Open>,
     /// Where to go on in a file that was closed.
     closed: Option<Closed>,
-    /// What stood before an offset when a position was asked for.
+    /// The offset of the last requested position, and the hash of the bytes before it.
     trace: Option<(u64, u64)>,
     from_end: bool,
 }
@@ -225,20 +225,20 @@ struct Closed {
     /// Where the next line begins, and how far the file had been read.
     offset: u64,
     read_to: u64,
-    /// A hash of what stands before `offset`, in positions that outlive the process.
+    /// A hash of the bytes before `offset`, in positions that outlive the process.
     #[serde(default)]
     trace: Option<u64>,
 }
 
-/// What became of a file at its end.
+/// The state of a file whose end was reached.
 enum Fate {
-    /// It is there and may grow.
+    /// It is present and may grow.
     Same,
     /// It was cut short.
     Cut,
-    /// Another one has its name.
+    /// Another file has its name.
     Replaced,
-    /// Nothing has its name.
+    /// No file has its name.
     Gone,
 }
 
@@ -247,7 +247,7 @@ impl Source for Tail {
         let is_there = self.take_lines(rows_max, now_us, refusals)?;
         let taken = self.open.as_mut().filter(|open| open.intake.payloads() > 0);
         if let Some(open) = taken {
-            // Where all were refused it was not silent either.
+            // If all lines were refused, the file was not silent either.
             return Ok(open.intake.decode_for(now_us, refusals).unwrap_or(Polled::Nothing(Duration::ZERO)));
         }
         if !is_there {
@@ -261,7 +261,7 @@ impl Source for Tail {
     }
 
     fn position(&mut self) -> Option<String> {
-        // What was read beyond the lines that were taken is read again.
+        // Bytes that were read beyond the lines that were taken are read again.
         let open = self.open.as_ref().map(|open| {
             let offset = open.lines.offset();
             Closed { identity: open.identity, offset, read_to: offset, trace: None }
@@ -272,7 +272,7 @@ impl Source for Tail {
         {
             closed.trace = self.trace_before(closed.offset, closed.identity);
         }
-        // Of one of which nothing was read yet, whatever is added counts.
+        // If nothing of the file was read yet, everything that is added counts.
         serde_json::to_string(&(&self.path, closed)).ok()
     }
 
@@ -281,7 +281,7 @@ impl Source for Tail {
     }
 }
 
-/// Whatever has the name later is a new file, unless it is one that had another name before.
+/// A file that gets the name later is new, unless it had another name before.
 impl Drop for Tail {
     fn drop(&mut self) {
         self.leave_open();
@@ -303,7 +303,7 @@ impl Tail {
         }
     }
 
-    /// Takes the lines that were added; false if the file is gone and all of it has been read.
+    /// Takes the lines that were added; returns false if the file is gone and all of it has been read.
     fn take_lines(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<bool, SourceError> {
         if self.open.is_none() && !self.try_open()? {
             return Ok(self.path.exists());
@@ -320,7 +320,7 @@ impl Tail {
         if matches!(fate, Fate::Same) {
             return Ok(true);
         }
-        // Lines may have been added after it was read and before it was replaced.
+        // Lines may have been added after the file was read and before it was replaced.
         if open.lines.has_more().map_err(|error| unreadable(&self.path, &error))? {
             return Ok(true);
         }
@@ -335,27 +335,27 @@ impl Tail {
         Ok(!matches!(fate, Fate::Gone))
     }
 
-    /// All of the file that is open has been read, and this name is not its own any more.
+    /// Leaves the open file: all of it has been read, and it does not have this name any more.
     fn leave_open(&mut self) {
         if let Some(open) = self.open.take() {
             self.discovery.lock().leave(open.identity, open.lines.read_to());
         }
     }
 
-    /// The same for one that was closed.
+    /// The same for a file that was closed.
     fn leave_closed(&mut self) {
         if let Some(closed) = self.closed.take() {
             self.discovery.lock().leave(closed.identity, closed.offset);
         }
     }
 
-    /// What there was of the file is gone; it begins anew.
+    /// Begins anew, because the content of the file is gone.
     fn forget(&mut self) {
         let identities = [self.open.take().map(|open| open.identity), self.closed.take().map(|closed| closed.identity)];
         identities.into_iter().flatten().for_each(|identity| self.discovery.lock().leave(identity, 0));
     }
 
-    /// Opens the file if there is something in it that has not been read.
+    /// Opens the file if it has content that has not been read.
     fn try_open(&mut self) -> Result<bool, SourceError> {
         let metadata = match fs::metadata(&self.path) {
             Ok(metadata) => metadata,
@@ -363,7 +363,7 @@ impl Tail {
             Err(error) => return Err(unreadable(&self.path, &error)),
         };
         if metadata.len() == 0 || !metadata.is_file() {
-            // What is added from now on is new.
+            // Everything that is added from now on is new.
             self.from_end = false;
             self.forget();
             return Ok(false);
@@ -391,7 +391,7 @@ impl Tail {
                 }
                 match self.discovery.lock().begin(identity) {
                     None => return Ok(false),
-                    // Cut short since it had its other name.
+                    // The file was cut short since it had its other name.
                     Some(offset) if offset > metadata.len() => 0,
                     Some(0) if self.from_end && !is_cut => metadata.len(),
                     Some(offset) => offset,
@@ -405,7 +405,7 @@ impl Tail {
         Ok(true)
     }
 
-    /// Closes the file, all of which has been read up to a line that is not ended.
+    /// Closes the file, of which everything up to an unended line has been read.
     fn close(&mut self) {
         let is_at_end = |open: &mut Open| open.lines.can_be_left() && open.lines.has_more().is_ok_and(|more| !more);
         let Some(open) = self.open.take_if(is_at_end) else { return };
@@ -413,7 +413,7 @@ impl Tail {
         self.closed = Some(Closed { identity: open.identity, offset, read_to, trace: None });
     }
 
-    /// A hash of what stands before `offset`, as long as the file that has the name is the one with this identity.
+    /// A hash of the bytes before `offset`, if the file with the name is still the one with this identity.
     fn trace_before(&mut self, offset: u64, of: Option<Identity>) -> Option<u64> {
         if let Some((_, trace)) = self.trace.filter(|(known, _)| *known == offset) {
             return Some(trace);
@@ -446,7 +446,7 @@ impl Open {
     }
 }
 
-/// A hash of what stands before `offset` in a file.
+/// A hash of the bytes before `offset` in a file.
 fn trace(files: &Files, path: &Path, offset: u64) -> io::Result<u64> {
     let from = offset.saturating_sub(TRACE_BYTES);
     let mut bytes = vec![0; (offset - from) as usize];
@@ -456,17 +456,17 @@ fn trace(files: &Files, path: &Path, offset: u64) -> io::Result<u64> {
     Ok(xxh3_64(&bytes))
 }
 
-/// The device and number of a file, and when it came to be where that is known: numbers are used again.
+/// The device and number of a file, and its creation time if it is known: numbers are reused.
 type Identity = (u64, u64, Option<SystemTime>);
 
-/// What tells a file from another that has the same name.
+/// What distinguishes a file from another with the same name.
 #[cfg(unix)]
 fn identity(metadata: &Metadata) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
     Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
-/// Elsewhere only a file that is cut short is noticed.
+/// On other systems only a file that is cut short is noticed.
 #[cfg(not(unix))]
 fn identity(_metadata: &Metadata) -> Option<Identity> {
     None

@@ -1,7 +1,7 @@
-//! What a file is, by a sample of it: its format and its columns, as a source would declare them.
+//! Infers the format and the columns of a file from a sample, as a source would declare them.
 //!
-//! What must hold: a bounded part of the file is read, and what was read of it fits the declaration, but for values
-//! that are told to be left out.
+//! What must hold: a bounded part of the file is read, and that part fits the declaration, except values that are
+//! reported as left out.
 
 use std::fmt;
 use std::io::Read;
@@ -17,30 +17,30 @@ use crate::connector::ConnectorError;
 use crate::files::Files;
 use crate::formats::{Format, Times, decode_table_in_part, is_whole_number, parse_iso_time};
 
-/// How much of a file is looked at, in bytes.
+/// The number of bytes of a file that are looked at.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// How many columns are found.
+/// The most columns that are found.
 const COLUMNS_MAX: usize = 1000;
 
-/// How deep objects are looked into.
+/// The greatest depth to which objects are searched.
 const DEPTH_MAX: usize = 16;
 
 /// A file as a source would declare it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferredFile {
-    /// The format with its options, as it stands behind FORMAT.
+    /// The format with its options, as written behind FORMAT.
     pub format: String,
-    /// The columns, in the order in which they stand there.
+    /// The columns, in the order of the file.
     pub columns: Vec<(String, DataType)>,
-    /// What else is there and is no column, and why.
+    /// The names that become no column, and why.
     pub left_out: Vec<(String, &'static str)>,
 }
 
-/// Finds out what the file, or the first of the files, is that `address` means: a path, a folder, or a pattern.
+/// Infers the file, or the first of the files, that `address` means: a path, a folder, or a pattern.
 ///
 /// # Errors
-/// There is no such file, it may not be read, or its ending or its content does not tell its columns.
+/// There is no such file, it may not be read, or its columns cannot be told from its extension or content.
 pub fn infer_file(address: &str, files: &Files) -> Result<InferredFile, ConnectorError> {
     let found = paths::expand(address, files).map_err(|error| unreadable(address, &error))?;
     let Some(path) = found.files.first() else {
@@ -77,10 +77,10 @@ fn sample(path: &Path, files: &Files) -> Result<Vec<u8>, String> {
     Ok(bytes.split_off(start))
 }
 
-/// What values of a column have in common so far.
+/// The common type of the values of a column so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// Nothing but nulls.
+    /// Only nulls.
     Nothing,
     Boolean,
     Integer,
@@ -88,15 +88,15 @@ enum Seen {
     Date,
     Time,
     Text,
-    /// No type takes all of them, for this reason.
+    /// No type fits all values, for this reason.
     Other(&'static str),
 }
 
-/// Why a column is left out whose values differ.
+/// Why a column with values of several types is left out.
 const MIXED: &str = "its values are of several types";
 
 impl Seen {
-    /// What both have in common; `others` where they have nothing.
+    /// The common type of both; `others` if there is none.
     fn with(self, other: Self, others: Self) -> Self {
         use Seen::{Date, Integer, Nothing, Number, Text, Time};
         match (self, other) {
@@ -109,7 +109,7 @@ impl Seen {
         }
     }
 
-    /// What a text is, beside a text.
+    /// The type of a text, which may be more specific than text.
     fn of_text(text: &str) -> Self {
         const DATE_CHARACTERS: usize = "2026-11-21".len();
         match text.len() {
@@ -134,7 +134,7 @@ impl Seen {
     }
 }
 
-/// Columns that were found, in their order.
+/// The columns found, in their order.
 #[derive(Default)]
 struct Columns(Vec<(String, Seen)>);
 
@@ -153,7 +153,7 @@ impl Columns {
         let (mut columns, mut left_out) = (Vec::new(), Vec::new());
         let names: Vec<String> = self.0.iter().map(|(name, _)| name.to_lowercase()).collect();
         for (name, seen) in self.0 {
-            // Names are found in any case, so that the one is taken that needs no quotes.
+            // Names are found in any case, so the name is used that needs no quotes.
             let lower = name.to_lowercase();
             let is_only = names.iter().filter(|other| **other == lower).count() == 1;
             match seen.data_type() {
@@ -179,7 +179,7 @@ fn is_reserved(name: &str) -> bool {
         || name.chars().any(char::is_control)
 }
 
-/// Columns of lines with an object each.
+/// The columns of lines with one object each.
 fn of_json(sample: &[u8]) -> Result<InferredFile, String> {
     let mut columns = Columns::default();
     let lines = sample.split(|&byte| byte == b'\n').enumerate();
@@ -210,7 +210,7 @@ fn add_object(columns: &mut Columns, prefix: &str, fields: &[(String, Json)], de
     Ok(())
 }
 
-/// A value of JSON, of which objects keep the order of their fields.
+/// A value of JSON, whose objects keep the order of their fields.
 enum Json {
     Object(Vec<(String, Json)>),
     Array,
@@ -270,7 +270,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 }
 
-/// Columns of lines of fields below a header.
+/// The columns of CSV lines below a header.
 fn of_csv(sample: &[u8]) -> Result<InferredFile, String> {
     let header = sample.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let count = |delimiter: u8| {
@@ -293,7 +293,7 @@ fn of_csv(sample: &[u8]) -> Result<InferredFile, String> {
     }
     let texts: Vec<Field> = (0..fields).map(|field| Field::new(format!("c{field}"), DataType::Utf8, true)).collect();
     let format = Format::Csv { delimiter };
-    // Lines that are broken are refused when the file is read, and say nothing of the columns.
+    // Broken lines are refused when the file is read, and say nothing about the columns.
     let (rows, _) = decode_table_in_part(format, &Times::default(), false, Arc::new(Schema::new(texts)), sample)
         .map_err(|fault| fault.to_string())?;
     let mut columns = Columns::default();
@@ -312,7 +312,7 @@ fn of_csv(sample: &[u8]) -> Result<InferredFile, String> {
             };
             seen.with(other, Seen::Text)
         });
-        // An empty column may be of any type, and text takes them all.
+        // An empty column may be of any type, and text fits all.
         columns.add(name, if seen == Seen::Nothing { Seen::Text } else { seen })?;
     }
     columns.into_file(match delimiter {
@@ -395,7 +395,7 @@ mod tests {
         assert!(denied.contains("hint"), "{denied}");
         let long = format!("{{\"a\": \"{}\"}}\n", "x".repeat(2 << 20));
         assert!(infer("a.jsonl", &long).unwrap_err().contains("more than 1 MiB"));
-        // A bounded part is looked at, and what is cut off at its end says nothing.
+        // A bounded part is looked at, and the line that is cut off at its end is ignored.
         let many = format!("{}{{\"b\": 1}}\n", "{\"a\": 1}\n".repeat(200_000));
         assert_eq!(columns(&infer("a.jsonl", &many).unwrap()), "a Int64");
     }

@@ -1,9 +1,9 @@
-//! `file:` rows in files, one after another or many at a time, and files as the place where results go.
+//! `file:` rows in files, read one after another or many at a time, and files that results are written to.
 //!
 //! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
-//! - [`source`]: rows of the lines of a piece, and how many sources hold files open; [`parquet`]: rows of row groups,
-//!   [`convert`]: as they were declared; [`avro`]: rows of containers;
-//! - [`follow`]: files that grow; [`infer`]: what a file is, by a sample;
+//! - [`source`]: rows from the lines of a piece, and how many sources hold files open; [`parquet`]: rows from row
+//!   groups, [`convert`]: conversion to the declared types; [`avro`]: rows from containers;
+//! - [`follow`]: files that grow; [`infer`]: format and columns of a file, by a sample;
 //! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values;
 //!   [`sink`]: all of them together.
 
@@ -47,7 +47,7 @@ use paths::Found;
 use sink::{AppendSink, Commits, FileSink, FolderSink};
 use source::{Holding, LineSource};
 
-/// What it is.
+/// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     name: "file",
     summary: "Files on this machine: lines of JSON, CSV and other text, Apache Parquet, Apache Avro.",
@@ -135,7 +135,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     },
 };
 
-/// Whether it can be known how a file is written.
+/// Checks that the format of the files is known.
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     if spec.address.is_empty() {
         return Err(no_name());
@@ -146,12 +146,12 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     format_of(&spec.address, spec.format.as_ref(), example, &spec.host.files).map(drop)
 }
 
-/// Whether the files of a source may be read, as far as its address tells.
+/// Checks that the files of a source may be read, as far as its address tells.
 fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
     check_allowed(paths::without_patterns(&spec.address), &spec.host.files)
 }
 
-/// Refuses an address that may not be used. What is wrong with it now may be right when it is opened.
+/// Refuses an address that may not be used. Any other problem with it may be solved before it is opened.
 fn check_allowed(address: &str, files: &Files) -> Result<(), ConnectorError> {
     match files.locate(address) {
         Err(error) if is_refusal(&error) => Err(unreadable(address, &error)),
@@ -159,7 +159,7 @@ fn check_allowed(address: &str, files: &Files) -> Result<(), ConnectorError> {
     }
 }
 
-/// Where an address is.
+/// The path of an address.
 fn located(address: &str, files: &Files) -> Result<PathBuf, ConnectorError> {
     files.locate(address).map_err(|error| unreadable(address, &error))
 }
@@ -177,7 +177,7 @@ fn replaced(spec: &SinkSpec, options: &Options) -> Option<PathBuf> {
     Some(std::path::absolute(&path).unwrap_or(path))
 }
 
-/// The columns of a Parquet file. Other files bring none, whether they are there or not.
+/// The columns of a Parquet file. Other files have none, whether they exist or not.
 fn columns(address: &str, files: &Files) -> Result<Option<Schema>, ConnectorError> {
     let is_parquet = |path: &str| ending_of(path).as_deref() == Some("parquet");
     let paths = match paths::expand(address, files) {
@@ -199,7 +199,7 @@ fn open_source(
     let unreadable = |error: std::io::Error| unreadable(&spec.address, &error);
     let follow = options.boolean("follow");
     let paths = match paths::expand(&spec.address, files) {
-        // What is followed may come later.
+        // Followed files may be created later.
         Err(error) if follow && error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         other => {
             let Found { files, passed_over } = other.map_err(unreadable)?;
@@ -254,7 +254,7 @@ fn open_source(
     Ok(sources(spec, chunks, partitions_wanted, |holding, chunks| LineSource::new(reading.clone(), holding, chunks)))
 }
 
-/// Files that a checkpoint names, where they are now: what was saved may name them as the statement does.
+/// Locates the files that a checkpoint names: it may name them as the statement does.
 fn locate_all<'p>(spec: &SourceSpec, paths: impl Iterator<Item = &'p mut PathBuf>) -> Result<(), ConnectorError> {
     for path in paths {
         *path = spec.host.files.locate(&*path).map_err(|error| unreadable(&spec.address, &error))?;
@@ -262,7 +262,7 @@ fn locate_all<'p>(spec: &SourceSpec, paths: impl Iterator<Item = &'p mut PathBuf
     Ok(())
 }
 
-/// The sources of a query that goes on, each where it was.
+/// The sources of a query that goes on, each at its saved position.
 fn resumed_sources<T, S: Source + 'static>(
     resumed: Vec<T>,
     mut source: impl FnMut(Holding, T) -> S,
@@ -282,7 +282,7 @@ fn folder_column<'s>(spec: &'s SourceSpec, path: &Path) -> Option<&'s str> {
     })
 }
 
-/// A source for each reader of the files, and, where rows have a time, for each file.
+/// Makes a source for each reader of the files; if rows have a time, for each file.
 fn sources<C: Piece, S: Source + 'static>(
     spec: &SourceSpec,
     pieces: Vec<C>,
@@ -354,7 +354,7 @@ fn open_avro(
         locate_all(spec, resumed.iter_mut().flatten().map(|place| &mut place.0))?;
         return Ok(resumed_sources(resumed, |holding, places| AvroSource::resume(wanted.clone(), holding, places)));
     }
-    // Those behind the first are looked at when their turn comes; there may be many.
+    // Later files are checked when their turn comes; there may be many.
     if let Some(first) = paths.first() {
         wanted.check(first).map_err(|problem| {
             cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
@@ -437,7 +437,7 @@ fn no_name() -> ConnectorError {
     }
 }
 
-/// What the world says of a file, or why it may not be used.
+/// The error for a file that cannot be read or may not be used.
 fn unreadable(address: &str, error: &std::io::Error) -> ConnectorError {
     let (problem, hint) = words(error);
     let hint = hint.unwrap_or_else(|| {
@@ -452,13 +452,13 @@ fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {
     ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint: hint.into() }
 }
 
-/// What stands behind the last dot of a name, in lower case.
+/// The text behind the last dot of a name, in lower case.
 fn ending_of(path: &str) -> Option<String> {
     let name = path.rsplit('/').next()?;
     name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase())
 }
 
-/// The ending of the names of files in this format.
+/// The file name extension of this format.
 fn ending(format: &RowFormat) -> &'static str {
     match format {
         RowFormat::Plain { format: Format::Csv { .. }, .. } => "csv",
@@ -471,7 +471,7 @@ fn ending(format: &RowFormat) -> &'static str {
     }
 }
 
-/// The format that was given, or the one that the ending of a file's name tells.
+/// The format that was given, or the one of the file name's extension.
 fn format_of(
     address: &str,
     given: Option<&FormatText>,

@@ -1,7 +1,7 @@
 //! Rows from row groups of Parquet files.
 //!
-//! Columns are found by name and brought to the declared types; only those that are read are decompressed. A row with a
-//! value that does not fit its declared type, or that is null where it may not be, is refused ([`super::convert`]).
+//! Columns are found by name and converted to the declared types; only the columns that are read are decompressed. A
+//! row is refused if a value does not fit its declared type or is null where it must not be ([`super::convert`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::files::Files;
 pub(super) struct RowGroup {
     path: Arc<PathBuf>,
     metadata: ArrowReaderMetadata,
-    /// The columns of the file that are read, in the order in which they stand there.
+    /// The indices in the file of the columns that are read, in the file's order.
     in_file: Vec<usize>,
-    /// For each column that is read, its place among these.
+    /// For each column that is read, its index in `in_file`.
     places: Arc<[usize]>,
     index: usize,
     bytes: u64,
 }
 
 impl RowGroup {
-    /// Which one it is of its file.
+    /// Its index in its file.
     pub(super) fn index(&self) -> usize {
         self.index
     }
@@ -48,18 +48,18 @@ impl Piece for RowGroup {
     }
 }
 
-/// What all partitions have in common.
+/// What all partitions share.
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// The columns that are read, as they are declared and as rows carry them.
     pub(super) schema: SchemaRef,
     pub(super) carried: SchemaRef,
-    /// Those of them that are never null.
+    /// The indices of those that are never null.
     pub(super) required: Vec<usize>,
     pub(super) files: Files,
 }
 
-/// The row groups of the files, in order. Fails with what is wrong with a file.
+/// The row groups of the files, in order. The error says what is wrong with a file.
 pub(super) fn row_groups(paths: Vec<PathBuf>, wanted: &Wanted) -> Result<Vec<RowGroup>, String> {
     let mut groups = Vec::new();
     for path in paths {
@@ -94,7 +94,7 @@ fn metadata_of(path: &Path, files: &Files) -> Result<ArrowReaderMetadata, String
     ArrowReaderMetadata::load(&file, Default::default()).map_err(|error| error.to_string())
 }
 
-/// The column of a file that a declared one means.
+/// Finds the column of a file for a declared column.
 fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
     let fields = in_file.fields();
     let is_it = |field: &Arc<Field>| field.name().to_lowercase() == declared.name().to_lowercase();
@@ -111,7 +111,7 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
     Ok(place)
 }
 
-/// The columns of the file as they would be declared; those of other types are left out.
+/// The columns of the file as they would be declared; columns of unsupported types are left out.
 pub(super) fn declared_columns(path: &Path, files: &Files) -> Result<Schema, String> {
     let metadata = metadata_of(path, files)?;
     let fields = metadata.schema().fields().iter().filter_map(|field| {
@@ -143,10 +143,10 @@ fn declared_type(in_file: &DataType) -> Option<DataType> {
 pub(super) struct ParquetSource {
     wanted: Arc<Wanted>,
     holding: Holding,
-    /// Last to first.
+    /// The remaining row groups, last to first.
     waiting: Vec<RowGroup>,
     open: Option<(ParquetRecordBatchReader, RowGroup)>,
-    /// How many rows of the row group that is open, or comes next, have been taken.
+    /// The number of rows taken of the row group that is open or comes next.
     rows_taken: usize,
     bytes_done: u64,
     bytes_all: u64,
@@ -159,12 +159,12 @@ impl ParquetSource {
         Self { wanted, holding, waiting: groups, open: None, rows_taken: 0, bytes_done: 0, bytes_all }
     }
 
-    /// The same, behind so many rows of its first row group.
+    /// The same, starting behind this many rows of its first row group.
     pub(super) fn behind(self, rows_taken: usize) -> Self {
         Self { rows_taken, ..self }
     }
 
-    /// The next rows as they stand in the file, with whether each is what it was declared.
+    /// The next rows as they are in the file, with the conversion of their columns.
     fn next(&mut self, rows_max: usize) -> Result<Option<Converted>, SourceError> {
         loop {
             if let Some((reader, group)) = &mut self.open {
@@ -190,7 +190,7 @@ impl ParquetSource {
     }
 }
 
-/// Begins a row group behind so many of its rows.
+/// Opens a row group behind this many of its rows.
 fn open(
     group: &RowGroup,
     rows_taken: usize,
@@ -210,7 +210,7 @@ fn open(
         .map_err(|error| failed(&error))
 }
 
-/// The columns as they were declared.
+/// Converts the columns to the declared types.
 fn as_wanted(rows: &RecordBatch, group: &RowGroup, wanted: &Wanted) -> Result<Converted, String> {
     let in_file = group.places.iter().map(|&place| rows.column(place));
     let mut converted = Converted::new(rows.num_rows());

@@ -1,10 +1,10 @@
 //! One file under construction: under a hidden name until it is whole, then under its own.
 //!
-//! What must hold: a file with its own name is whole and on disk; one that is given up leaves nothing behind, also if
-//! the process that wrote it was killed: whoever opens a sink there later removes it ([`remove_abandoned`]). The hidden
-//! file is locked as long as somebody writes it, which tells him from the dead, on other machines and in other
-//! containers too. One that a checkpoint may go on with has a hidden name of another kind, which says whose it is
-//! ([`Owner`]), and which nobody removes but the query that it is of ([`remove_left_over`]).
+//! What must hold: a file with its own name is whole and on disk. An abandoned file leaves nothing behind, even if the
+//! process that wrote it was killed: the next process that opens a sink there removes it ([`remove_abandoned`]). The
+//! hidden file is locked while it is written, which distinguishes it from abandoned files, on other machines and in
+//! other containers too. A file that a checkpoint may go on with has a hidden name of another kind, which names its
+//! owner ([`Owner`]); only the query that owns it removes it ([`remove_left_over`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -22,34 +22,34 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files::{Files, words};
 
-/// Rows of a row group of Parquet; what is written is held in memory until one is full.
+/// The rows of a row group of Parquet; rows are held in memory until a group is full.
 const ROW_GROUP_ROWS: usize = 128 << 10;
 
-/// How much is gathered before it goes to the file.
+/// The number of bytes that are gathered before they are written to the file.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// After so long, what was gathered goes to the file however little it is.
+/// After this long, gathered bytes are written to the file however few they are.
 const WRITE_AFTER: Duration = Duration::from_millis(500);
 
-/// A hidden file that was written to since is left alone: whoever has created it may not have locked it yet.
+/// A hidden file that was written to within this time is left alone: its creator may not have locked it yet.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// How hidden names end: of files that are written in one go, and of those that a checkpoint may go on with.
+/// The endings of hidden names: of files that are written in one go, and of files that a checkpoint may go on with.
 const HIDDEN: &str = ".tmp";
 const KEPT: &str = ".kept";
 
-/// Who writes files that a checkpoint may go on with: a query of a server, in whatever process.
+/// The owner of files that a checkpoint may go on with: a query of a server, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner(u64);
 
 impl Owner {
-    /// A query of a server; `None` where there is no server to go on.
+    /// The owner for a query of a server; `None` if there is no server that could go on.
     pub(super) fn new(server: &str, query: &str) -> Option<Self> {
         (!server.is_empty()).then(|| Self(xxh3_64(format!("{server}/{query}").as_bytes())))
     }
 }
 
-/// How many names are looked at for hidden files.
+/// The most names that are checked for hidden files.
 const NAMES_MAX: usize = 100_000;
 
 /// How the content of Parquet files is compressed.
@@ -67,14 +67,14 @@ pub(super) struct Part {
     path: PathBuf,
     files: Files,
     is_committed: bool,
-    /// It stays when it is given up: a checkpoint may go on with it.
+    /// Whether it stays when this is dropped: a checkpoint may go on with it.
     is_kept: bool,
     /// Rows that the system has not taken yet and their bytes, and since when the first of them waits.
     waiting: (usize, usize),
     waiting_since: Option<Instant>,
 }
 
-/// A file under construction as a checkpoint has it: its hidden and its own name, and how long it is if it is not
+/// A file under construction as a checkpoint stores it: its hidden name, its own name, and its length if it is not
 /// whole.
 pub(super) type PartText = (PathBuf, PathBuf, Option<u64>);
 
@@ -84,7 +84,7 @@ enum Content {
 }
 
 impl Part {
-    /// A file of lines that will be `path`; folders above it are made.
+    /// Begins a file of lines that will be `path`; creates the folders above it.
     pub(super) fn lines(path: PathBuf, files: &Files) -> Result<Self, SinkError> {
         let (file, hidden) = create(&path, files)?;
         Ok(Self::of_lines(file, hidden, path, files))
@@ -100,7 +100,7 @@ impl Part {
         Self { content, hidden, path, files, is_committed, is_kept, waiting: (0, 0), waiting_since: None }
     }
 
-    /// A Parquet file that will be `path`; folders above it are made.
+    /// Begins a Parquet file that will be `path`; creates the folders above it.
     pub(super) fn parquet(
         path: PathBuf,
         schema: &SchemaRef,
@@ -118,7 +118,7 @@ impl Part {
             .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
             .build();
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties)).map_err(|error| {
-            // Nothing has been written that anybody would miss.
+            // The file has no content yet that could be missed.
             let _ = files.remove(&hidden);
             parquet_failed(&path, &error)
         })?;
@@ -150,13 +150,13 @@ impl Part {
         writer.write(rows).map_err(|error| parquet_failed(&self.path, &error))
     }
 
-    /// Notes that what was written last are so many rows.
+    /// Notes how many rows were written last.
     pub(super) fn note_rows(&mut self, rows: usize, bytes: usize) {
         self.waiting = (self.waiting.0 + rows, self.waiting.1 + bytes);
         self.waiting_since.get_or_insert_with(Instant::now);
     }
 
-    /// Hands to the system what has waited for [`WRITE_AFTER`], so that a full disk is known soon. Blocks of rows wait
+    /// Writes what has waited for [`WRITE_AFTER`] to the file, so that a full disk is noticed soon. Row groups wait
     /// until they are whole.
     pub(super) fn write_waiting(&mut self) -> Result<(), SinkError> {
         if self.waiting_since.is_none_or(|since| since.elapsed() < WRITE_AFTER) {
@@ -168,7 +168,7 @@ impl Part {
         Ok(())
     }
 
-    /// Rows and bytes that the system has not taken, which it has when the file is whole.
+    /// Rows and bytes that the system has not taken; it has taken all when the file is whole.
     pub(super) fn waiting(&self) -> (usize, usize) {
         self.waiting
     }
@@ -182,7 +182,7 @@ impl Part {
         std::mem::take(&mut self.waiting)
     }
 
-    /// How many bytes the file has or will have, about.
+    /// The size of the file in bytes, about, including what is not written yet.
     pub(super) fn bytes(&self) -> u64 {
         match &self.content {
             Content::Lines { bytes, .. } => *bytes,
@@ -190,7 +190,8 @@ impl Part {
         }
     }
 
-    /// The file of lines that a checkpoint goes on with, as long as it was then. It stays when it is given up.
+    /// Opens the file of lines that a checkpoint goes on with, cut to its length at the checkpoint. It stays when this
+    /// is dropped.
     pub(super) fn resume(hidden: PathBuf, path: PathBuf, length: u64, files: &Files) -> Result<Self, SinkError> {
         let opened = files.open_with(OpenOptions::new().read(true).write(true), &hidden).and_then(|mut file| {
             let _ = file.try_lock();
@@ -207,8 +208,8 @@ impl Part {
         Ok(part)
     }
 
-    /// The same, also where it has got its name since: its query came to its end, and did not come to say so. What was
-    /// written until then is taken from the file that was published, which stays until this one takes its place.
+    /// The same, even if the file has got its name since: its query came to its end but could not report it. The
+    /// content up to the checkpoint is copied from the published file, which stays until this one replaces it.
     pub(super) fn resume_published(
         hidden: PathBuf,
         path: PathBuf,
@@ -240,7 +241,7 @@ impl Part {
         Self::resume(hidden, path, length, files)
     }
 
-    /// Has one that was begun just now stay when it is given up, until its owner finds that no checkpoint has it.
+    /// Makes a file that was just begun stay when it is dropped, until its owner finds that no checkpoint has it.
     pub(super) fn keep(mut self, owner: Option<Owner>) -> Result<Self, SinkError> {
         let ending = owner.map_or_else(|| KEPT[1..].to_owned(), |Owner(owner)| format!("{owner:016x}{KEPT}"));
         let kept = self.hidden.with_extension(ending);
@@ -250,12 +251,12 @@ impl Part {
         Ok(self)
     }
 
-    /// Whether it is one of lines, which may go on where it was.
+    /// Whether it is a file of lines, which can be resumed.
     pub(super) fn is_of_lines(&self) -> bool {
         matches!(self.content, Content::Lines { .. })
     }
 
-    /// Makes the file whole, still under its hidden name; or one of lines as whole as it is.
+    /// Makes the file whole and durable, still under its hidden name; a file of lines as far as it is written.
     pub(super) fn sync(&mut self) -> Result<(), SinkError> {
         match &mut self.content {
             Content::Lines { file, buffer, .. } => {
@@ -271,12 +272,12 @@ impl Part {
         Ok(())
     }
 
-    /// It as a checkpoint has it while it grows.
+    /// The file as a checkpoint stores it while it grows.
     pub(super) fn to_text(&self) -> PartText {
         (self.hidden.clone(), self.path.clone(), Some(self.bytes()))
     }
 
-    /// Makes it whole, and lets go of all but its names. Only of one that is kept.
+    /// Makes the file whole, and keeps only its names. To be called only if it is kept.
     pub(super) fn into_whole(mut self) -> Result<PartText, SinkError> {
         debug_assert!(self.is_kept, "it would be removed");
         self.sync()?;
@@ -291,7 +292,7 @@ impl Part {
     }
 }
 
-/// Nothing was lost of what a checkpoint counts on.
+/// Checks that nothing was lost that a checkpoint relies on.
 fn check_length(metadata: &fs::Metadata, length: u64) -> io::Result<()> {
     match metadata.len() {
         bytes if bytes >= length => Ok(()),
@@ -299,14 +300,14 @@ fn check_length(metadata: &fs::Metadata, length: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a file that is whole its name, in place of one that has it.
+/// Gives a whole file its name, replacing a file with that name.
 pub(super) fn publish(hidden: &Path, path: &Path, files: &Files) -> Result<(), SinkError> {
     files.rename(hidden, path).map_err(|error| failed(path, &error))?;
     path.parent().into_iter().for_each(sync_names);
     Ok(())
 }
 
-/// Makes the names in a folder durable. Systems that cannot do that for folders do it by themselves.
+/// Makes the names in a folder durable. Systems that have no such call for folders do it by themselves.
 pub(super) fn sync_names(folder: &Path) {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     if let Ok(folder) = File::open(folder) {
@@ -314,11 +315,11 @@ pub(super) fn sync_names(folder: &Path) {
     }
 }
 
-/// Makes final what a checkpoint has of a file, as often as it is asked: the file gets its name, and what was written
-/// after the checkpoint goes.
+/// Makes a file of a checkpoint final, as often as it is called: the file gets its name, and what was written after the
+/// checkpoint is removed.
 pub(super) fn recover((hidden, path, length): PartText, files: &Files) -> Result<(), SinkError> {
     if !hidden.exists() {
-        // It was made final, and whoever reads the folder may have taken it away.
+        // It was made final, and a reader of the folder may have taken it away.
         if !path.exists() {
             tracing::info!("{} is not there any more; it was taken away when it had got its name", path.display());
         }
@@ -331,7 +332,7 @@ pub(super) fn recover((hidden, path, length): PartText, files: &Files) -> Result
     }
 }
 
-/// What the names of all files of the run have in common that has written this one for a checkpoint: the name up to its
+/// The common beginning of the names of all files of the run that wrote this file for a checkpoint: the name up to its
 /// last number.
 pub(super) fn run_of((_, path, _): &PartText) -> Option<String> {
     Some(path.file_name()?.to_str()?.rsplit_once('-')?.0.to_owned())
@@ -340,7 +341,7 @@ pub(super) fn run_of((_, path, _): &PartText) -> Option<String> {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_committed && !self.is_kept {
-            // It frees the disk where that is full; if it fails there is nobody left to tell.
+            // This frees the disk if it is full; an error cannot be reported here.
             let _ = self.files.remove(&self.hidden);
         }
     }
@@ -355,7 +356,7 @@ fn create(path: &Path, files: &Files) -> Result<(File, PathBuf), SinkError> {
         .map_or(Ok(()), |folder| files.make_folder(folder))
         .and_then(|()| files.open_with(OpenOptions::new().write(true).create(true).truncate(true), &hidden))
         .inspect(|file| {
-            // Where files cannot be locked nobody removes them either.
+            // Where files cannot be locked, they are never removed as abandoned either.
             if let Err(error) = file.try_lock() {
                 tracing::debug!("{} is not locked: {error}", hidden.display());
             }
@@ -363,16 +364,15 @@ fn create(path: &Path, files: &Files) -> Result<(File, PathBuf), SinkError> {
     created.map(|file| (file, hidden.clone())).map_err(|error| failed(path, &error))
 }
 
-/// Removes hidden files below `folder`, so many folders deep, that processes have left behind which were killed: those
-/// whose name, without what makes it hidden, is one that `is_ours`. What cannot be removed stays; it is in nobody's
-/// way.
+/// Removes hidden files of killed processes below `folder`, `depth` folders deep: those whose name, without the hidden
+/// part, `is_ours`. Files that cannot be removed stay; they do no harm.
 pub(super) fn remove_abandoned(folder: &Path, depth: usize, files: &Files, is_ours: &dyn Fn(&str) -> bool) {
     let is_gone = |name: &str, path: &Path| hidden_name(name, HIDDEN).is_some_and(is_ours) && is_abandoned(path, files);
     remove_in(folder, depth, files, &is_gone, &mut { NAMES_MAX });
 }
 
-/// Removes what was hidden for a checkpoint by runs that are over, of those for which `is_left` holds, by the names
-/// that they would have got and by their owners: what belongs to the checkpoint has its name already.
+/// Removes hidden files of ended runs that were kept for a checkpoint. `is_left` decides by the file's own name and its
+/// owner. Files that belong to the checkpoint have their names already.
 pub(super) fn remove_left_over(
     folder: &Path,
     depth: usize,
@@ -412,14 +412,14 @@ fn remove_in(
     }
 }
 
-/// Of the name of a hidden file that which it would have got.
+/// The own name of a file, from its hidden name.
 fn hidden_name<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
     let (name, process) = name.strip_prefix('.')?.strip_suffix(ending)?.rsplit_once('.')?;
     let is_number = !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some(name)
 }
 
-/// The same of one that a checkpoint may go on with, and its owner; versions before did not note that.
+/// The same for a file that a checkpoint may go on with, and its owner; earlier versions did not store the owner.
 fn kept_name(name: &str) -> Option<(&str, Option<Owner>)> {
     let owned = || {
         let (rest, owner) = name.strip_suffix(KEPT)?.rsplit_once('.')?;
@@ -429,7 +429,7 @@ fn kept_name(name: &str) -> Option<(&str, Option<Owner>)> {
     owned().or_else(|| Some((hidden_name(name, KEPT)?, None)))
 }
 
-/// Whether nobody writes to a file any more.
+/// Whether no process writes to a file any more.
 fn is_abandoned(path: &Path, files: &Files) -> bool {
     let Ok(file) = files.open(path) else { return false };
     let age = file.metadata().and_then(|metadata| metadata.modified()).map(|modified| modified.elapsed());
@@ -447,7 +447,7 @@ fn parquet_failed(path: &Path, error: &ParquetError) -> SinkError {
     SinkError(format!("cannot write {}: {problem}", path.display()))
 }
 
-/// What the world said when the file was written.
+/// The error for a failure to write the file.
 pub(super) fn failed(path: &Path, error: &io::Error) -> SinkError {
     let hint = match error.kind() {
         _ if words(error).1.is_some() => "",
@@ -484,7 +484,7 @@ mod tests {
         part.commit().unwrap();
         assert_eq!(names(path.parent().unwrap()), ["a.json"]);
         assert!(fs::read(&path).unwrap().starts_with(b"one\nxxx"));
-        // One that is given up leaves what was there.
+        // A file that is dropped leaves the earlier file unchanged.
         let mut part = Part::lines(path.clone(), &Files::of_user()).unwrap();
         part.write_lines(b"two\n").unwrap();
         drop(part);
@@ -508,7 +508,7 @@ mod tests {
             old(name);
         }
         File::create(folder.path().join(".part-5.json.77.tmp")).unwrap();
-        // One that is written to, and has been silent for long.
+        // A file that is being written, and has been silent for long.
         let part = Part::lines(folder.path().join("part-6.json"), &Files::of_user()).unwrap();
         File::options().write(true).open(&part.hidden).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         let written = part.hidden.file_name().unwrap().to_string_lossy().into_owned();

@@ -12,14 +12,14 @@ use rivulet_dataflow::Batch;
 use super::super::ConnectorError;
 use super::super::Options;
 
-/// The value in the folder of rows that have none.
+/// The folder's value for rows whose value is null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Which columns become folders, and which stay in the files.
+/// The columns that become folders, and those that stay in the files.
 pub(super) struct Partitioning {
-    /// Name and place of the columns that become folders.
+    /// Name and index of the columns that become folders.
     by: Vec<(String, usize)>,
-    /// The places of the others.
+    /// The indices of the others.
     rest: Vec<usize>,
     /// The folders of one batch, end to end; empty between batches.
     folders: String,
@@ -55,7 +55,7 @@ impl Partitioning {
         Ok(Some(Self { by, rest, folders: String::new(), ranges: Vec::new() }))
     }
 
-    /// How many folders lie one in the other.
+    /// The number of nested folders.
     pub(super) fn depth(&self) -> usize {
         self.by.len()
     }
@@ -65,7 +65,7 @@ impl Partitioning {
         std::sync::Arc::new(schema.project(&self.rest).expect("columns of the schema"))
     }
 
-    /// The batch cut by folder, each part with the columns that stay in the files. Rows keep their order within a
+    /// Splits the batch by folder; each part has the columns that stay in the files. Rows keep their order within a
     /// folder.
     pub(super) fn split(&mut self, batch: &Batch) -> Vec<(String, Batch)> {
         self.write_folders(&batch.columns);
@@ -93,7 +93,7 @@ impl Partitioning {
         parts
     }
 
-    /// Writes the folder of each row. A row with the same folder as the one before shares it.
+    /// Writes the folder of each row. A row with the same folder as the previous row shares its text.
     fn write_folders(&mut self, columns: &RecordBatch) {
         self.folders.clear();
         self.ranges.clear();
@@ -116,7 +116,7 @@ impl Partitioning {
                 escape(name, &mut self.folders);
                 self.folders.push('=');
                 text.clear();
-                // A value that has no text is as one that is not there.
+                // A value that has no text counts as null.
                 let has_text = formatter.as_ref().is_some_and(|values| write!(text, "{}", values.value(row)).is_ok());
                 escape(if has_text && column.is_valid(row) { &text } else { "" }, &mut self.folders);
             }
@@ -132,10 +132,10 @@ impl Partitioning {
     }
 }
 
-/// Appends a name or a value, with everything that means something in a path as `%` and two digits.
+/// Appends a name or a value; characters with a meaning in paths become `%` and two digits.
 fn escape(text: &str, out: &mut String) {
     if text.is_empty() {
-        // There is no such thing in Hive; it reads an empty value as none.
+        // Hive has no empty value; it reads one as null.
         out.push_str(NULL);
     }
     for character in text.chars() {
@@ -144,7 +144,7 @@ fn escape(text: &str, out: &mut String) {
                 append_escaped(character, out);
             }
             control if control < ' ' => append_escaped(control, out),
-            // A value of dots alone would lead elsewhere, were it not that a name and `=` stand before it.
+            // A value of dots alone would lead to another folder if the name and `=` were not before it.
             other => out.push(other),
         }
     }

@@ -1,7 +1,7 @@
-//! The files that an address means: one file, a folder with all that is in it, or a pattern with `*` and `?`.
+//! The files that an address means: one file, a folder with everything in it, or a pattern with `*` and `?`.
 //!
-//! What must hold: paths come in the order of their names, whatever the file system says; hidden files, whose names
-//! begin with a dot or an underscore, are none (writers put there what is not finished).
+//! What must hold: paths are in the order of their names, whatever the file system's order; hidden files, whose names
+//! begin with a dot or an underscore, are ignored (writers use such names for unfinished files).
 
 use std::ffi::OsStr;
 use std::fs::DirEntry;
@@ -10,10 +10,10 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::files::Files;
 
-/// How many files a source may have. Their names are held in memory.
+/// The most files that a source may have. Their names are held in memory.
 const FILES_MAX: usize = 1_000_000;
 
-/// How deep folders may be nested.
+/// The greatest depth of nested folders.
 const DEPTH_MAX: usize = 32;
 
 /// Whether the address is a pattern and not a path.
@@ -21,7 +21,7 @@ pub(super) fn is_pattern(address: &str) -> bool {
     address.contains(['*', '?'])
 }
 
-/// The folder that is looked through, or all of an address without patterns.
+/// The folder that is searched, or all of an address without patterns.
 pub(super) fn without_patterns(address: &str) -> &str {
     match address.find(['*', '?']) {
         Some(first) => address[..first].rfind('/').map_or("", |end| &address[..=end]),
@@ -32,9 +32,9 @@ pub(super) fn without_patterns(address: &str) -> &str {
 /// The files that an address means.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// In order.
+    /// The files, in order.
     pub(super) files: Vec<PathBuf>,
-    /// Why the first entry of a folder was passed over that may not be read.
+    /// Why the first unreadable entry of a folder was skipped.
     pub(super) passed_over: Option<io::Error>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn expand(address: &str, allowed: &Files) -> io::Result<Found> {
 }
 
 impl Found {
-    /// Whether an entry may be read. It was not asked for by its name, so that one that may not is passed over.
+    /// Whether an entry may be read. It was not requested by name, so it is skipped if it may not.
     fn may_read(&mut self, entry: &DirEntry, allowed: &Files) -> bool {
         match allowed.entry(entry) {
             Ok(_) => true,
@@ -73,13 +73,13 @@ impl Found {
     }
 }
 
-/// Adds what matches the patterns, one for each step down from `folder`.
+/// Adds the files that match the patterns, one pattern for each level below `folder`.
 fn matching(folder: &Path, patterns: &[String], allowed: &Files, found: &mut Found) -> io::Result<()> {
     let [pattern, rest @ ..] = patterns else { return collect(folder, 0, allowed, found) };
     let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = match std::fs::read_dir(listed) {
         Ok(entries) => entries,
-        // A file where others have a folder does not match, and a folder that is gone meanwhile neither.
+        // A file where the pattern needs a folder does not match, nor does a folder that is gone meanwhile.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -122,7 +122,7 @@ fn collect(path: &Path, depth: usize, allowed: &Files, found: &mut Found) -> io:
         match collect(&entry.path(), depth + 1, allowed, found) {
             // Files come and go while a folder is read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // What is neither a file nor a folder was not asked for by name.
+            // An entry that is neither a file nor a folder was not requested by name.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             other => other?,
         }
@@ -137,7 +137,7 @@ fn is_hidden(name: &OsStr) -> bool {
 /// Whether `name` matches `pattern`, in which `*` stands for any characters and `?` for one byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name) = (0, 0);
-    // Where to go on if what follows the last `*` turns out not to match: it takes one more.
+    // Where to go on if the part behind the last `*` turns out not to match: the `*` then matches one more byte.
     let mut retry: Option<(usize, usize)> = None;
     while in_name < name.len() {
         match pattern.get(at) {

@@ -1,8 +1,7 @@
 //! Results in files: one file, or a folder of files that grow, are closed and get their names.
 //!
-//! What must hold: whoever reads the folder sees whole files only. A file is committed when it is large enough, when
-//! the commit interval is over, or at the end; what comes after it goes to the next one. One file alone is committed at
-//! the end.
+//! What must hold: a reader of the folder sees whole files only. A file is committed when it is large enough, when the
+//! commit interval is over, or at the end; later rows go to the next file. A single file is committed at the end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -22,16 +21,17 @@ use super::partition::Partitioning;
 use crate::connector::Health;
 use crate::files::Files;
 
-/// How many folders have a file open at a time. When there are more, the file that was begun first is committed.
+/// The number of folders that have an open file at a time. If there are more, the file that was begun first is
+/// committed.
 const OPEN_MAX: usize = 64;
 
-/// How many files may wait for a checkpoint. Each is a name in memory and in the checkpoint.
+/// The most files that wait for a checkpoint. Each is a name in memory and in the checkpoint.
 const WHOLE_MAX: usize = 65_536;
 
-/// What the names of all files in a folder begin with.
+/// The beginning of the names of all files in a folder.
 const PREFIX: &str = "part-";
 
-/// When this process began to write files, in microseconds since 1970: what was begun later may be of another sink of
+/// When this process began to write files, in microseconds since 1970: files begun later may belong to another sink of
 /// the same query.
 static BEGUN_US: LazyLock<u128> = LazyLock::new(now_us);
 
@@ -48,14 +48,14 @@ pub(super) struct FolderSink {
     content: Content,
     partitioning: Option<Partitioning>,
     commits: Commits,
-    /// By folder below the sink's, in the order in which they were begun.
+    /// The open files, by folder below the sink's, in the order in which they were begun.
     open: Vec<(String, Part)>,
     last_commit: Instant,
-    /// What the names of files have in common: unlike those of any other run or instance.
+    /// The common beginning of file names: different from those of all other runs and instances.
     prefix: String,
     ending: &'static str,
     files: u64,
-    /// Where checkpoints are made, files get their names with them.
+    /// If checkpoints are made, files get their names with them.
     checkpoints: Option<Pending>,
     owner: Option<Owner>,
     allowed: Files,
@@ -65,11 +65,11 @@ pub(super) struct FolderSink {
 /// Files that wait for a checkpoint.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Whole since the last one.
+    /// The files completed since the last checkpoint.
     whole: Vec<PartText>,
-    /// Part of one that is being made.
+    /// The files that belong to the checkpoint that is being made.
     prepared: Vec<PartText>,
-    /// The folders in which files were begun since the last one.
+    /// The folders in which files were begun since the last checkpoint.
     folders: BTreeSet<PathBuf>,
 }
 
@@ -86,7 +86,7 @@ impl FolderSink {
         (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
         let begun_us = *BEGUN_US;
-        // The first one does it for all; folders by values are below.
+        // The first instance does it for all; folders by values are below.
         if instance == 0 {
             let mut runs: BTreeSet<String> = BTreeSet::new();
             for prepared in checkpoints.unwrap_or_default() {
@@ -96,7 +96,7 @@ impl FolderSink {
             }
             let depth = partitioning.as_ref().map_or(0, Partitioning::depth);
             remove_abandoned(&folder, depth, allowed, &|name| name.starts_with(PREFIX));
-            // Of the runs of the checkpoint, and of those that were killed before they had one.
+            // Files of the runs of the checkpoint, and of runs that were killed before they had one.
             let is_of_a_run = |name: &str| name.rsplit_once('-').is_some_and(|(run, _)| runs.contains(run));
             let is_over = |name: &str| run_begun_us(name).is_some_and(|run_us| run_us < begun_us);
             remove_left_over(&folder, depth, allowed, &|name, of| {
@@ -125,7 +125,8 @@ impl FolderSink {
         })
     }
 
-    /// A file takes no more rows. One that waits for a checkpoint is nothing but its names: there may be thousands.
+    /// Completes a file, which takes no more rows. While it waits for a checkpoint only its names are held: there may
+    /// be thousands.
     fn complete(&mut self, index: usize) -> Result<(), SinkError> {
         let part = self.open.remove(index).1;
         let (rows, bytes) = part.waiting();
@@ -179,7 +180,7 @@ impl FolderSink {
 
     fn close_all(&mut self) -> Result<(), SinkError> {
         self.last_commit = Instant::now();
-        // One that fails does not take the others along.
+        // If one fails, the others are completed all the same.
         (0..self.open.len()).rev().map(|index| self.complete(index)).fold(Ok(()), Result::and)
     }
 }
@@ -196,13 +197,13 @@ fn now_us() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros())
 }
 
-/// When the run began that has named a file.
+/// When the run began that named a file.
 fn run_begun_us(name: &str) -> Option<u128> {
     u128::from_str_radix(name.strip_prefix(PREFIX)?.split('-').next()?, 16).ok()
 }
 
-/// Makes final what a checkpoint has. A file that fails does not take the others along; it is tried again at the next
-/// start from that checkpoint.
+/// Makes the files of a checkpoint final. If a file fails, the others are made final all the same; it is tried again at
+/// the next start from that checkpoint.
 fn publish_all(parts: &mut Vec<PartText>, files: &Files) -> Result<(), SinkError> {
     parts.drain(..).map(|(hidden, path, _)| publish(&hidden, &path, files)).fold(Ok(()), Result::and)
 }
@@ -264,7 +265,7 @@ impl Sink for FolderSink {
 
 impl TransactionalSink for FolderSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        // Blocks of rows cannot be gone on with, lines can.
+        // Row groups cannot be resumed, lines can.
         for index in (0..self.open.len()).rev() {
             match self.open[index].1.is_of_lines() {
                 true => {
@@ -277,7 +278,7 @@ impl TransactionalSink for FolderSink {
         }
         let Some(pending) = &mut self.checkpoints else { return Ok(Some(String::new())) };
         pending.prepared.append(&mut pending.whole);
-        // A name is durable once its folder is, and that once the one above it is.
+        // A name is durable when its folder is, and the folder when the one above it is.
         let begun = std::mem::take(&mut pending.folders);
         let above = |folder: &PathBuf| folder.ancestors().take_while(|one| one.starts_with(&self.folder)).count();
         let folders = begun.iter().flat_map(|folder| folder.ancestors().take(above(folder) + 1));
@@ -307,7 +308,7 @@ pub(super) struct SharedFile {
     to_finish: usize,
 }
 
-/// The files that are written to now, by their absolute path.
+/// The files that are being written, by their absolute path.
 static OPEN_FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<Mutex<SharedFile>>>>> = LazyLock::new(Mutex::default);
 
 /// One file for all rows.
@@ -318,7 +319,7 @@ pub(super) struct FileSink {
 }
 
 impl FileSink {
-    /// An instance of `instances`, which share the file. Fails if somebody else writes to it.
+    /// Opens an instance of `instances`, which share the file. Fails if another sink writes to it.
     pub(super) fn open(
         path: &Path,
         content: Content,
@@ -340,7 +341,7 @@ impl FileSink {
             drop(shared);
             return Ok(Self { content, file, health });
         }
-        // Each instance has said how long the file was when it prepared; others may have written after that.
+        // Each instance has stated the length of the file when it prepared; others may have written after that.
         let prepared = checkpoints.unwrap_or_default().iter().map(|prepared| parts_of(prepared, allowed));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().max_by_key(|part| part.2);
         let part = match prepared {
@@ -348,7 +349,7 @@ impl FileSink {
             _ => {
                 if let (Some(folder), Some(own)) = (path.parent(), path.file_name()) {
                     remove_abandoned(folder, 0, allowed, &|name| own == name);
-                    // Of a run that was killed before its first checkpoint.
+                    // A hidden file of a run that was killed before its first checkpoint.
                     remove_left_over(folder, 0, allowed, &|name, _| own == name);
                 }
                 let part = content.begin(path.clone(), allowed)?;
@@ -408,7 +409,7 @@ impl Sink for FileSink {
         Ok(true)
     }
 
-    /// Parquet has its index at the end, so that a file cannot be continued.
+    /// Parquet has its index at the end, so a file cannot be continued.
     fn can_resume(&self) -> bool {
         self.file.lock().part.as_ref().is_none_or(Part::is_of_lines)
     }
@@ -431,7 +432,7 @@ impl TransactionalSink for FileSink {
     }
 }
 
-/// Lines at the end of a file that others may read and write meanwhile.
+/// Appends lines to a file that other processes may read and write meanwhile.
 pub(super) struct AppendSink {
     content: Content,
     file: File,
@@ -465,8 +466,8 @@ impl Sink for AppendSink {
         Ok(())
     }
 
-    /// Lines that follow may come again after a crash: others may have written behind them, so they cannot be taken
-    /// back.
+    /// Later lines may come again after a crash: other processes may have written behind them, so they cannot be
+    /// removed.
     fn drain(&mut self) -> Result<bool, SinkError> {
         self.file.sync_data().map(|()| true).map_err(|error| failed(&self.path, &error))
     }

@@ -14,20 +14,20 @@ use super::chunks::{Chunk, ChunkText};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, READ_BYTES, Reading};
 
-/// How many sources of one statement hold a file open from one read to the next, with the buffers that belong to it.
+/// The number of sources of one statement that hold a file open from one read to the next, with its buffers.
 const OPEN_MAX: usize = 64;
 
-/// Whether a source keeps its file open, as one of so many. The others open theirs anew for each read and take little
-/// at a time: they are that much ahead of the one that is furthest behind.
+/// Whether a source keeps its file open; a limited number of sources do. The others open theirs anew for each read and
+/// take little at a time: that much they are ahead of the source that is furthest behind.
 #[derive(Debug)]
 pub(super) struct Holding {
-    /// How many do; shared by all sources of a statement.
+    /// The number of sources that do; shared by all sources of a statement.
     holders: Arc<AtomicUsize>,
     is_holder: bool,
 }
 
 impl Holding {
-    /// Of one of the sources that share `holders`.
+    /// For one of the sources that share `holders`.
     pub(super) fn new(holders: &Arc<AtomicUsize>) -> Self {
         Self { holders: holders.clone(), is_holder: false }
     }
@@ -48,14 +48,14 @@ impl Drop for Holding {
     }
 }
 
-/// How many rows a source takes that may not hold its file.
+/// The most rows that a source takes at a time if it may not hold its file.
 const ROWS_MAX: usize = 1024;
 
 /// One partition: its pieces, first to last.
 pub(super) struct LineSource {
     reading: Arc<Reading>,
     holding: Holding,
-    /// Empty between polls, and not there where nothing is held.
+    /// Empty between polls, and `None` while nothing is held.
     intake: Option<Intake>,
     /// The pieces that are still to be read, last to first.
     waiting: Vec<Chunk>,
@@ -80,8 +80,8 @@ impl LineSource {
         now_us: i64,
         refusals: &mut Refusals,
     ) -> Result<Polled, SourceError> {
-        // A header decides on the decoder, so payloads of two files are never decoded together; pieces without rows are
-        // passed by, but not so many that a poll would take long.
+        // A header determines the decoder, so payloads of two files are never decoded together. Pieces without rows are
+        // skipped, but only so many that a poll stays short.
         for _ in 0..64 {
             if self.open.is_none() {
                 let Some(chunk) = self.waiting.pop() else { return Ok(Polled::End) };
@@ -105,7 +105,7 @@ impl LineSource {
         Ok(Polled::Nothing(std::time::Duration::ZERO))
     }
 
-    /// Closes the file; what is left of the piece waits.
+    /// Closes the file; the rest of the piece waits.
     fn close(&mut self) {
         let Some((lines, chunk)) = self.open.take_if(|(lines, _)| lines.can_be_left()) else { return };
         let left = chunk.from(lines.offset());
@@ -148,7 +148,7 @@ pub(super) fn unreadable(path: &Path, error: &io::Error) -> SourceError {
     SourceError(format!("cannot read {}: {error}", path.display()))
 }
 
-/// Opens a piece of a file; `intake` is then set to its header, if it has one.
+/// Opens a piece of a file, and sets `intake` to its header, if it has one.
 pub(super) fn open_lines(
     reading: &Reading,
     path: &Path,

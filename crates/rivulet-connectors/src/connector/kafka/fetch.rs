@@ -1,8 +1,8 @@
 //! The thread that reads messages and hands them over, by partition.
 //!
-//! What must hold: what waits of a partition is bounded, and while it is too much that partition alone is paused; the
-//! consumer is never silent, so that its group does not think it dead. An offset is stored for the group when its
-//! message was taken, not before.
+//! What must hold: the waiting messages of a partition are bounded, and if there are too many, only that partition is
+//! paused; the consumer polls always, so that its group does not consider it dead. An offset is stored for the group
+//! when its message was taken, not before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,23 +19,23 @@ use super::start::{Begin, Reading};
 use crate::connector::Health;
 use crate::connector::intake::BYTES_AT_ONCE;
 
-/// How many messages are taken before they are handed over.
+/// The number of messages that are taken before they are handed over.
 const ROUND_MESSAGES: usize = 8192;
 
-/// How long the library is asked to wait for a message, and so how long stopping takes.
+/// How long one poll waits for a message, and so how long stopping takes.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The same while a partition is paused: it goes on when its messages have been taken, of which nothing tells.
+/// The same while a partition is paused: it goes on when its messages have been taken, and nothing signals that.
 const POLL_PAUSED: Duration = Duration::from_millis(5);
 
-/// How often a member of a group looks which partitions are its own.
+/// The interval at which a member of a group checks which partitions are its own.
 const ASSIGNMENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a member waits for its group to decide. One that has got no partition then may get none: there may be more
-/// members than partitions.
+/// How long a member waits for its group to assign partitions. A member without a partition by then may get none: there
+/// may be more members than partitions.
 const ASSIGNMENT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long after the library told of a problem, it is taken to be over.
+/// This long after the library reported a problem, the problem counts as over.
 const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 /// Messages end to end.
@@ -58,7 +58,7 @@ struct Place {
     time_ms: i64,
 }
 
-/// A message, where it lies in its block.
+/// A message, borrowed from its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received<'b> {
     pub(super) key: Option<&'b [u8]>,
@@ -78,7 +78,7 @@ impl Block {
         self.bytes.extend_from_slice(payload.unwrap_or_default());
         self.messages.push(Place {
             key_end,
-            // A block is full long before this does not fit: messages have at most 1 GB.
+            // A block is full long before this overflows: messages have at most 1 GB.
             payload_end: self.bytes.len() as u32,
             has_key: key.is_some(),
             has_payload: payload.is_some(),
@@ -88,12 +88,12 @@ impl Block {
         });
     }
 
-    /// How much memory it has.
+    /// Its memory in bytes.
     pub(super) fn weight(&self) -> usize {
         self.bytes.len() + self.messages.len() * size_of::<Place>()
     }
 
-    /// How many messages there are.
+    /// The number of messages.
     pub(super) fn messages(&self) -> usize {
         self.messages.len()
     }
@@ -119,16 +119,16 @@ struct Lane {
     queue: Arc<Queue>,
     /// Messages of this round.
     block: Block,
-    /// Where reading ends, if it does, and whether it has.
+    /// The offset where reading ends, if it does, and whether it has ended.
     end: Option<i64>,
     has_ended: bool,
     is_paused: bool,
 }
 
-/// Begins to read in a thread of its own; gives the queues of the partitions, in the order of `reading`.
+/// Begins to read in a thread of its own. Returns the queues of the partitions, in the order of `reading`.
 pub(super) fn start(reading: Reading, health: Arc<Health>) -> (Vec<Arc<Queue>>, Arc<Shared>) {
     let shared = Arc::<Shared>::default();
-    // In a group it turns out later which are ours.
+    // In a group it is known only later which partitions are ours.
     let is_known = !reading.is_member();
     let queues: Vec<Arc<Queue>> = reading.begins.iter().map(|begin| Queue::new(begin.partition, is_known)).collect();
     let lanes = reading.begins.iter().zip(&queues).map(|(begin, queue)| (begin.partition, Lane::new(begin, queue)));
@@ -165,17 +165,17 @@ struct Fetcher {
     shared: Arc<Shared>,
     /// By the number of the partition.
     lanes: HashMap<i32, Lane>,
-    /// How many messages were handed over.
+    /// The number of messages that were handed over.
     handed: u64,
-    /// How many bytes were taken in this round.
+    /// The number of bytes taken in this round.
     round_bytes: usize,
     begun: Instant,
-    /// When it was last looked which partitions are ours.
+    /// When it was last checked which partitions are ours.
     assignment_seen: Option<Instant>,
-    /// Of a partition with more than that waiting nothing is read.
+    /// A partition with more bytes waiting is not read.
     queue_bytes_max: usize,
     health: Arc<Health>,
-    /// When the library told of a problem the last time, unless messages came since.
+    /// When the library last reported a problem, unless messages came since.
     troubled: Option<Instant>,
 }
 
@@ -186,8 +186,8 @@ impl Fetcher {
             self.look_at_assignment();
             let filled = self.fill();
             self.hand_over();
-            // It tells again and again of a broker that is away, and says nothing of one that is back and has no
-            // messages.
+            // The library reports again and again that a broker is away, and reports nothing when the broker is back
+            // without messages.
             if self.troubled.is_some_and(|at| at.elapsed() >= TROUBLE_LASTS) {
                 self.recover();
             }
@@ -201,13 +201,13 @@ impl Fetcher {
         finish(&self.reading, &self.shared, self.handed);
     }
 
-    /// In a group, tells the queues which partitions are ours; those that the topic did not have before get one.
+    /// In a group, tells the queues which partitions are ours; new partitions of the topic get a queue.
     fn look_at_assignment(&mut self) {
         if !self.reading.is_member() || self.assignment_seen.is_some_and(|seen| seen.elapsed() < ASSIGNMENT_INTERVAL) {
             return;
         }
         self.assignment_seen = Some(Instant::now());
-        // A group that is about to decide tells it in a moment.
+        // While the group decides, the assignment is asked for again in a moment.
         let Ok(assignment) = self.reading.consumer.assignment() else { return };
         let ours: Vec<i32> = assignment.elements().iter().map(|element| element.partition()).collect();
         for &partition in &ours {
@@ -219,7 +219,7 @@ impl Fetcher {
         }
     }
 
-    /// The lane of a partition, which may be one that the topic has only now.
+    /// The lane of a partition, which may be new in the topic.
     fn lane(&mut self, partition: i32) -> &mut Lane {
         self.lanes.entry(partition).or_insert_with(|| {
             let queue = Queue::new(partition, true);
@@ -228,8 +228,8 @@ impl Fetcher {
         })
     }
 
-    /// Takes messages until there are none or the round is full. Waits for the first one alone: asking for the time and
-    /// waiting costs more than a message.
+    /// Takes messages until there are none or the round is full. Waits only for the first message: reading the clock
+    /// and waiting costs more than a message.
     fn fill(&mut self) -> Result<(), String> {
         let is_paused = self.lanes.values().any(|lane| lane.is_paused);
         let mut wait = if is_paused { POLL_PAUSED } else { POLL };
@@ -249,8 +249,8 @@ impl Fetcher {
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
-                    // All that was there at the start lies before what is the end now; the last of it may have been no
-                    // message.
+                    // All messages that existed at the start are before the present end; the last offset may have had
+                    // no message.
                     if let Some(lane) = self.lanes.get_mut(&partition) {
                         lane.has_ended |= lane.end.is_some();
                     }
@@ -276,13 +276,12 @@ impl Fetcher {
     fn take(&mut self, message: &BorrowedMessage<'_>) {
         let (partition, offset) = (message.partition(), message.offset());
         if !self.lanes.get(&partition).is_some_and(|lane| lane.queue.is_ours()) {
-            // Who shares the group's partitions has just been decided; those that came with this one are waited for as
-            // soon as they are asked.
+            // The group has just assigned its partitions; those that came with this one are looked up at once.
             self.assignment_seen = None;
             self.look_at_assignment();
         }
         let lane = self.lane(partition);
-        // A group that has decided anew forgets what was paused: pausing is due again.
+        // A new assignment of the group undoes pauses: pausing is due again.
         lane.is_paused = false;
         if lane.has_ended {
             return;
@@ -298,7 +297,7 @@ impl Fetcher {
         self.round_bytes += lane.block.weight() - before;
     }
 
-    /// Hands over what was taken in this round.
+    /// Hands over the messages of this round.
     fn hand_over(&mut self) {
         for lane in self.lanes.values_mut() {
             if lane.block.messages() > 0 {
@@ -311,7 +310,7 @@ impl Fetcher {
         }
     }
 
-    /// Pauses partitions of which too much waits, and resumes those that have less than half of that.
+    /// Pauses partitions with too much waiting, and resumes those with less than half of that.
     fn pause_and_resume(&mut self) {
         let (mut pause, mut resume) = (TopicPartitionList::new(), TopicPartitionList::new());
         for (&partition, lane) in &mut self.lanes {
@@ -324,7 +323,7 @@ impl Fetcher {
                 lane.is_paused = false;
             }
         }
-        // A partition that went to somebody else meanwhile cannot be paused and brings nothing.
+        // A partition that went to another member meanwhile cannot be paused and brings nothing.
         if pause.count() > 0
             && let Err(error) = self.reading.consumer.pause(&pause)
         {
@@ -338,26 +337,26 @@ impl Fetcher {
     }
 }
 
-/// Stores the offsets of what was taken, so that the library commits them.
+/// Stores the offsets of messages that were taken, so that the library commits them.
 fn store_offsets(reading: &Reading, shared: &Shared) {
     if !reading.has_group {
         return;
     }
     for (partition, offset) in shared.take_offsets() {
-        // A partition that went to somebody else meanwhile has nothing to store; they read it again from what was
-        // committed.
+        // A partition that went to another member meanwhile has nothing to store; that member reads again from the
+        // committed offset.
         if let Err(error) = reading.consumer.store_offset(&reading.topic, partition, offset - 1) {
             tracing::debug!(topic = reading.topic, partition, "Kafka: offset not stored: {error}");
         }
     }
 }
 
-/// Commits what was taken last, of the messages that were handed over.
+/// Commits the offsets of the last messages that were taken, of those handed over.
 fn finish(reading: &Reading, shared: &Shared, handed: u64) {
     if !reading.has_group {
         return;
     }
-    // What was handed over last is taken as long as anybody reads.
+    // The last messages handed over are still taken while a source reads.
     while shared.is_wanted() && shared.messages.load(Ordering::Acquire) < handed {
         std::thread::sleep(POLL);
     }
@@ -368,7 +367,7 @@ fn finish(reading: &Reading, shared: &Shared, handed: u64) {
     }
 }
 
-/// Whether trying again will not help.
+/// Whether another attempt will not help.
 fn is_final(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::*;
     match error {

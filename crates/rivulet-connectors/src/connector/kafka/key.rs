@@ -1,8 +1,8 @@
 //! The keys of messages.
 //!
-//! What must hold: of a changing result, whose newest row of each key counts, no two keys are written alike. A text by
-//! itself would be: the empty one as none at all. So one that is null, or begins as an object does, is written as an
-//! object.
+//! What must hold: for a changing result, in which the newest row of each key counts, no two keys are written alike.
+//! Bare text could be: an empty text looks like no key. So a key that is null, or begins as an object does, is written
+//! as an object.
 
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, Schema};
@@ -18,11 +18,11 @@ pub(super) struct KeyEncoder {
     columns: Vec<usize>,
     encoder: Box<dyn Encoder>,
     keys: EncodedRows,
-    /// Where bare keys would not tell all apart.
+    /// For results whose bare keys could be alike.
     objects: Option<Objects>,
 }
 
-/// Keys as objects, and those of a batch of which some are.
+/// Writes keys as objects, for batches in which some keys need it.
 struct Objects {
     encoder: Box<dyn Encoder>,
     all: EncodedRows,
@@ -42,7 +42,7 @@ impl KeyEncoder {
                         .into(),
                 });
             };
-            // The newest row of a key is kept, so that the key must tell rows apart.
+            // The newest row of a key is kept, so the key must identify rows.
             let given: HashSet<usize> = columns.iter().copied().collect();
             let needed: HashSet<usize> = key.iter().copied().collect();
             if columns.is_empty() {

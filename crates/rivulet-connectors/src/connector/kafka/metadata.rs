@@ -11,7 +11,7 @@ use crate::connector::message::{self, Named};
 use crate::connector::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat};
 
-/// What a column is.
+/// The part of a message that a column has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Key,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Which columns come from where.
+/// The origins of the columns.
 #[derive(Clone, Debug)]
 pub(super) struct Layout(message::Layout<Kind>);
 
@@ -53,7 +53,7 @@ impl Layout {
         Ok(Self(message::Layout::new(spec, named, format)?))
     }
 
-    /// Decodes payloads.
+    /// Makes the decoder of payloads.
     pub(super) fn decoder(&self, format: &RowFormat) -> Result<Box<dyn Decoder>, FormatError> {
         self.0.decoder(format)
     }
@@ -111,7 +111,7 @@ fn message_column(kind: Kind, block: &Block, messages: &[Slot]) -> ArrayRef {
     }
 }
 
-/// A key as text; one that is none counts as no key.
+/// A key as text; bytes that are not text count as no key.
 fn key_text(key: Option<&[u8]>) -> Option<&str> {
     std::str::from_utf8(key?).ok()
 }

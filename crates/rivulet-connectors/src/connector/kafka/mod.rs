@@ -1,11 +1,11 @@
-//! `kafka:` topics of Apache Kafka, both ways.
+//! `kafka:` topics of Apache Kafka, in both directions.
 //!
-//! - [`properties`]: those of the client library that statements may give;
+//! - [`properties`]: the properties of the client library that statements may set;
 //! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them;
-//!   [`queue`]: what waits then;
-//! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows;
-//! - [`key`]: the keys of messages; [`newest`]: what a changing result comes to; [`sink`]: messages of rows;
-//!   [`transaction`]: those that become final with a checkpoint.
+//!   [`queue`]: the messages that wait then;
+//! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows from messages;
+//! - [`key`]: the keys of messages; [`newest`]: the newest rows of a changing result; [`sink`]: messages from rows;
+//!   [`transaction`]: messages that become final with a checkpoint.
 
 mod fetch;
 mod key;
@@ -41,7 +41,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The formats of messages.
 const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
 
-/// What it is.
+/// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     name: "kafka",
     summary: "Topics of Apache Kafka.",
@@ -158,7 +158,7 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
     metadata::Layout::new(spec, options, &format).map(drop)
 }
 
-/// How topics are made of parameters.
+/// How topics are made from parameters.
 const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
 
 fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
@@ -177,7 +177,7 @@ fn push_value(value: &str, address: &mut String) -> Result<(), &'static str> {
     }
 }
 
-/// The brokers and the topic of a sink; where each row has its own, a template of it.
+/// The brokers and the topic of a sink; if each row has its own topic, a template of it.
 fn address_of(spec: &SinkSpec) -> Result<(&str, &str), ConnectorError> {
     if spec.output.is_none_or(|output| !output.has_addresses) {
         return parse_address(&spec.address);
@@ -217,13 +217,13 @@ fn open_source(
         .set("client.id", "rivulet")
         .set("enable.partition.eof", "true")
         .set("enable.auto.offset.store", "false")
-        // What waits in the library beside what waits with us: enough for a second at a million events.
+        // The bytes that wait in the library, beside those in our queues: enough for a second at a million events.
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.message.max.bytes", "4194304");
     let resumed = spec.resumed::<start::Resumed>(CONNECTOR.name)?;
     let failed = |problem| broker_problem(spec, problem);
     let resumed = resumed.as_deref().unwrap_or_default();
-    // A member of the group would take partitions from the others, and commit what they have not read.
+    // A member of the group would take partitions from the others, and commit messages that they have not read.
     let alone = spec.host.only_looks.then(|| options.without("group"));
     let options = alone.as_ref().unwrap_or(options);
     let plan = start::plan(topic, options, config, partitions_wanted, resumed, &spec.host.files, &failed)?;
@@ -238,7 +238,7 @@ fn open_source(
             (partition, Box::new(source) as Box<dyn Source>)
         }));
     }
-    // As they are dealt to consumers, so that tasks and consumers share the work alike.
+    // In the order in which partitions are dealt to consumers, so that tasks and consumers share the work alike.
     let place = |partition| resumed.iter().position(|(resumed, ..)| *resumed == partition);
     sources.sort_by_key(|(partition, _)| (place(*partition).unwrap_or(usize::MAX), *partition));
     Ok(sources.into_iter().map(|(_, source)| source).collect())
@@ -266,14 +266,14 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     Ok(Box::new(opened.map_err(failed)?))
 }
 
-/// Up to which checkpoint the results of a query are final whose newest checkpoint is that of `spec`.
+/// Up to which checkpoint the results of a query are final, if its newest checkpoint is that of `spec`.
 fn final_up_to(spec: &SinkSpec, options: &Options) -> Result<FinalUpTo, ConnectorError> {
     let Some(place) = transactions(spec, options)? else { return Ok(FinalUpTo::Any) };
     let prepared = spec.checkpoints.as_deref().unwrap_or_default();
     transaction::final_up_to(&place, prepared).map_err(|error| sink_problem(spec, options, error))
 }
 
-/// Where transactions go, if that is asked for.
+/// The place of transactions, if they are requested.
 fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction::Place>, ConnectorError> {
     if options.text("delivery") != Some("exactly_once") {
         return Ok(None);
@@ -296,20 +296,20 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, Connecto
         .set("bootstrap.servers", address_of(spec)?.0)
         .set("client.id", "rivulet")
         .set("enable.idempotence", "true")
-        // As clients in Java do it, so that equal keys meet in one partition whoever writes them.
+        // The same as clients in Java, so that equal keys go to one partition whichever client writes them.
         .set("partitioner", "murmur2_random")
         .set("linger.ms", "5")
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
         .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
     if spec.output.is_some() {
-        // It waits for its broker, as long as that takes.
+        // A message waits for its broker without limit.
         config.set("message.timeout.ms", "0");
     }
     properties::set(&mut config, options, &spec.host.files)?;
     Ok(config)
 }
 
-/// Why a sink does not open.
+/// The error for a sink that cannot be opened.
 fn sink_problem(spec: &SinkSpec, options: &Options, error: sink::OpenError) -> ConnectorError {
     let (problem, hint) = match error {
         sink::OpenError::Format(error) => return ConnectorError::Format(error),
@@ -336,14 +336,14 @@ fn client<C: FromClientConfig>(config: &ClientConfig, options: &Options) -> Resu
 
 const PROPERTY_HINT: &str = "the names and values are those of librdkafka's CONFIGURATION.md";
 
-/// The error as one of a property, if it is one.
+/// Turns the error into one about a property, if it is one.
 fn config_problem(options: &Options, error: &KafkaError) -> Option<ConnectorError> {
     let KafkaError::ClientConfig(_, problem, name, value) = error else { return None };
     let value = properties::shown(name, value);
     Some(options.wrong(&properties::full_name(name), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
 }
 
-/// What the broker said, or that it said nothing.
+/// The error with the broker's answer, or that there was none.
 fn broker_problem(spec: &SourceSpec, problem: String) -> ConnectorError {
     ConnectorError::Open {
         connector: CONNECTOR.name,
@@ -357,7 +357,7 @@ fn is_in_topics(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
-/// Cuts an address into brokers and topic.
+/// Splits an address into brokers and topic.
 fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
     let wrong = |problem: &str| ConnectorError::Address {
         connector: CONNECTOR.name,

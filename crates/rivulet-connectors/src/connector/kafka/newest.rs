@@ -1,10 +1,10 @@
-//! What the keys of a changing result have become since messages were sent last: one message a key, however often it
-//! changed.
+//! The changes of the keys of a changing result since messages were last sent: one message for each key, however often
+//! it changed.
 //!
-//! What must hold: a change is two rows, the old one taken back and the new one, which may come apart; between values
-//! of a key nobody sees that it is gone. So that a key is gone is said only after one more flush, and not at all if it
-//! came back until then. A row that takes back another than the newest of its key changes nothing: that one was
-//! replaced before.
+//! What must hold: a change is two rows, the retraction of the old one and the new one, which may come in different
+//! flushes. A key must not appear as gone between two of its values. So a key is reported as gone only one flush later,
+//! and not at all if it came back by then. A retraction of a row other than the newest of its key changes nothing,
+//! because that row was replaced before.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 /// Above this many bytes, values are sent before the flush.
 const BYTES_MAX: usize = 16 << 20;
 
-/// The newest row of each key. Keys and rows lie in one arena.
+/// The newest row of each key. Keys and rows are in one arena.
 #[derive(Default)]
 pub(super) struct Newest {
     bytes: Vec<u8>,
@@ -26,25 +26,25 @@ pub(super) struct Newest {
 
 struct Change {
     key: Range<usize>,
-    /// Nothing if the key is gone.
+    /// `None` if the key is gone.
     value: Option<Range<usize>>,
-    /// Whether a flush has passed it by.
+    /// Whether it has waited for a flush.
     has_waited: bool,
 }
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The values; not yet which keys are gone.
+    /// The values, but not yet which keys are gone.
     Values,
-    /// Also the keys that were gone when this was asked before.
+    /// The values, and the keys that were gone at the previous call.
     ValuesAndGone,
     /// Everything: nothing will follow.
     All,
 }
 
 impl Newest {
-    /// A row came, or was taken back.
+    /// Adds or retracts a row.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], is_retraction: bool) {
         let hash = self.hasher.hash_one(key);
         let is_it = |&place: &usize| self.bytes[self.changes[place].key.clone()] == *key;
@@ -66,7 +66,7 @@ impl Newest {
             (Some(newest), true) if self.bytes[newest.clone()] == *value => {
                 (change.value, change.has_waited) = (None, false);
             }
-            // Another has replaced it already, or it is gone.
+            // Another row has replaced it already, or it is gone.
             (_, true) => {}
         }
     }
@@ -76,7 +76,7 @@ impl Newest {
         self.bytes.len() > BYTES_MAX
     }
 
-    /// Gives away what is due, a key and its value, or nothing where it is gone. The others stay.
+    /// Gives what is due to the caller: each key with its value, or with `None` if it is gone. The others stay.
     pub(super) fn send<E>(
         &mut self,
         due: Due,
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(sent(&mut newest, Due::Values), []);
         assert_eq!(sent(&mut newest, Due::ValuesAndGone), [("a".to_owned(), None)]);
         assert_eq!(sent(&mut newest, Due::All), []);
-        // What takes back a row that was replaced changes nothing.
+        // A retraction of a row that was replaced changes nothing.
         newest.push(b"a", b"5", false);
         newest.push(b"a", b"4", true);
         assert_eq!(sent(&mut newest, Due::All), [("a".to_owned(), Some("5".to_owned()))]);

@@ -1,8 +1,8 @@
-//! The properties of librdkafka that statements may give.
+//! The properties of librdkafka that statements may set.
 //!
-//! What must hold: none of them has code loaded, a command run, a function called back or a file touched, but
-//! certificates and keys, which are files as others are. What the connector bounds or decides itself is not among them
-//! either.
+//! What must hold: no such property loads code, runs a command, calls a function back or touches a file, except
+//! certificates and keys, for which the rules of files apply. Properties that the connector bounds or decides itself
+//! are not allowed either.
 
 use rdkafka::ClientConfig;
 
@@ -20,7 +20,7 @@ pub(super) const PROPERTIES: OptionDescription = OptionDescription {
 
 const PLAIN: OptionKind = OptionKind::Text;
 
-/// The allowed ones, and what they are.
+/// The allowed properties, and the kinds of their values.
 const ALLOWED: &[(&str, OptionKind)] = &[
     ("acks", PLAIN),
     ("allow.auto.create.topics", PLAIN),
@@ -105,7 +105,7 @@ const ALLOWED: &[(&str, OptionKind)] = &[
     ("transactional.id", PLAIN),
 ];
 
-/// Sets what the options say beyond what the connector knows.
+/// Sets the properties that the options give.
 pub(super) fn set(config: &mut ClientConfig, options: &Options, files: &Files) -> Result<(), ConnectorError> {
     for (name, value) in options.by_beginning(PROPERTIES.name) {
         match PROPERTIES.kind.of(Some(name)) {
@@ -119,7 +119,7 @@ pub(super) fn set(config: &mut ClientConfig, options: &Options, files: &Files) -
     Ok(())
 }
 
-/// Looks at the files among them, which may come later.
+/// Checks the files among them, which may be created later.
 pub(super) fn check(options: &Options, files: &Files) -> Result<(), ConnectorError> {
     let mut given = options.by_beginning(PROPERTIES.name);
     given.try_for_each(|(name, value)| match PROPERTIES.kind.of(Some(name)) {
@@ -136,7 +136,7 @@ pub(super) fn shown<'v>(name: &str, value: &'v str) -> &'v str {
     }
 }
 
-/// A property as a statement gives it.
+/// The name of a property as in a statement.
 pub(super) fn full_name(name: &str) -> String {
     format!("{}{name}", PROPERTIES.name.trim_end_matches('*'))
 }
@@ -184,7 +184,7 @@ mod tests {
                 assert!(error.contains("\nhint: "), "{error}");
             }
         }
-        // Whatever has a path or a command in it is a file, or not there.
+        // A property with a path or a command in it is a file, or not allowed.
         let is_suspicious =
             |name: &str| ["location", "path", "file", "_cb", "cmd", "librar"].iter().any(|word| name.contains(word));
         for (name, kind) in ALLOWED {

@@ -1,4 +1,4 @@
-//! What waits between the thread that reads and the sources: a queue for each partition of the topic.
+//! The messages that wait between the reading thread and the sources: a queue for each partition of the topic.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::fetch::Block;
 
-/// How much waits of all partitions of a consumer together, unless they are very many, and of each at most and at
-/// least. What one round of reading brings may come on top.
+/// The bytes that wait in all partitions of a consumer together, unless these are very many; and the most and the least
+/// for each. One round of reading may exceed them.
 const BYTES_MAX_OF_ALL: usize = 32 << 20;
 const BYTES_MAX_OF_ONE: usize = 4 << 20;
 const BYTES_MIN_OF_ONE: usize = 256 << 10;
@@ -30,7 +30,7 @@ struct Waiting {
     has_ended: bool,
 }
 
-/// What a queue has.
+/// The next entry of a queue.
 pub(super) enum Next {
     Block(Block),
     /// Nothing now.
@@ -44,7 +44,7 @@ impl Queue {
         Arc::new(Self { partition, is_ours: AtomicBool::new(is_ours), waiting: Mutex::default() })
     }
 
-    /// How much may wait in each of so many.
+    /// The bytes that may wait in each of `queues` queues.
     pub(super) fn bytes_max(queues: usize) -> usize {
         (BYTES_MAX_OF_ALL / queues.max(1)).clamp(BYTES_MIN_OF_ONE, BYTES_MAX_OF_ONE)
     }
@@ -67,12 +67,12 @@ impl Queue {
         }
     }
 
-    /// Nothing will follow.
+    /// Notes that nothing will follow.
     pub(super) fn end(&self) {
         self.waiting.lock().has_ended = true;
     }
 
-    /// How much waits.
+    /// The number of bytes that wait.
     pub(super) fn bytes(&self) -> usize {
         self.waiting.lock().bytes
     }
@@ -86,42 +86,42 @@ impl Queue {
     }
 }
 
-/// What the thread and its sources have in common.
+/// The state that the thread and its sources share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// How many sources there are, and whether there have been any.
+    /// The number of sources, and whether there has been any.
     sources: AtomicUsize,
     is_begun: AtomicBool,
     /// Why there will be no more messages.
     failed: Mutex<Option<String>>,
     /// Queues without a source yet.
     new: Mutex<Vec<Arc<Queue>>>,
-    /// The offset behind the last message taken, by partition, not yet stored for the group.
+    /// For each partition the offset behind the last message taken, not stored for the group yet.
     taken: Mutex<HashMap<i32, i64>>,
     /// Whether it is known which partitions are ours.
     is_assigned: AtomicBool,
-    /// How many messages were taken.
+    /// The number of messages taken.
     pub(super) messages: AtomicU64,
 }
 
 impl Shared {
-    /// One more source reads.
+    /// Notes that one more source reads.
     pub(super) fn enter(&self) {
         self.sources.fetch_add(1, Ordering::AcqRel);
         self.is_begun.store(true, Ordering::Release);
     }
 
-    /// One source less reads.
+    /// Notes that one source fewer reads.
     pub(super) fn leave(&self) {
         self.sources.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether anybody wants more.
+    /// Whether any source wants more.
     pub(super) fn is_wanted(&self) -> bool {
         !self.is_begun.load(Ordering::Acquire) || self.sources.load(Ordering::Acquire) > 0
     }
 
-    /// It is known now which partitions are ours.
+    /// Notes that it is known which partitions are ours.
     pub(super) fn set_assigned(&self) {
         self.is_assigned.store(true, Ordering::Release);
     }
@@ -138,7 +138,7 @@ impl Shared {
         self.failed.lock().clone()
     }
 
-    /// A partition that needs a source.
+    /// Adds the queue of a partition that needs a source.
     pub(super) fn add(&self, queue: Arc<Queue>) {
         self.new.lock().push(queue);
     }
@@ -147,7 +147,7 @@ impl Shared {
         std::mem::take(&mut *self.new.lock())
     }
 
-    /// Notes that so many messages of a partition were taken, up to the one before `offset`.
+    /// Notes that messages of a partition were taken, up to the one before `offset`.
     pub(super) fn note_taken(&self, partition: i32, offset: i64, messages: u64) {
         self.taken.lock().insert(partition, offset);
         self.messages.fetch_add(messages, Ordering::AcqRel);

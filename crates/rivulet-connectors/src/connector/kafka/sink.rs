@@ -1,8 +1,8 @@
-//! Messages of rows, in transactions where that is asked for.
+//! Writes rows as messages, in transactions if that is requested.
 //!
-//! What must hold: an error of the broker about any message ends the query; nothing is taken for delivered that was
-//! not. What waits for the broker is bounded: above a mark there is no room, far below the bound of the library; what
-//! it does not take all the same waits here. Nothing here waits for the broker.
+//! What must hold: an error of the broker about any message ends the query; no message counts as delivered unless it
+//! was. The messages that wait for the broker are bounded: above a mark, far below the bound of the library, there is
+//! no room; messages that the library still refuses wait here. Nothing here waits for the broker.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::connector::outgoing::Outgoing;
 use crate::connector::{Health, OutputRows};
 use crate::formats::{FormatError, RowFormat};
 
-/// How many messages and kibibytes may wait in the library.
+/// The most messages, and the most kibibytes, that may wait in the library.
 pub(super) const QUEUE_MESSAGES: usize = 500_000;
 pub(super) const QUEUE_KIB: usize = 256 << 10;
 
@@ -34,29 +34,29 @@ pub(super) const QUEUE_KIB: usize = 256 << 10;
 const ROOM_MESSAGES: usize = QUEUE_MESSAGES / 4;
 const ROOM_BYTES: usize = (QUEUE_KIB << 10) / 4;
 
-/// Messages are not delivered if they wait for so long and the library tells of a problem.
+/// Messages count as stuck if they wait for this long and the library reports a problem.
 const STANDS_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the end may take.
+/// The time limit for the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What became of messages.
+/// The deliveries of messages.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
-    /// On their way, and how much that is.
+    /// The number of messages on their way, and their bytes.
     waiting: AtomicUsize,
     bytes: AtomicUsize,
-    /// The first that failed.
+    /// The first failure.
     failed: Mutex<Option<String>>,
-    /// What is wrong with the connections, as the library has said it last since a message was delivered.
+    /// The last problem of the connections that the library has reported since a message was delivered.
     problem: Mutex<Option<String>>,
     has_problem: AtomicBool,
-    /// Whether a message that the broker does not take is left out, and counted, in the place of a failure.
+    /// Whether a message that the broker refuses is left out and counted, instead of being a failure.
     leaves_out: bool,
     health: Arc<Health>,
 }
 
-/// What a producer tells of its messages.
+/// Receives a producer's reports on its messages.
 #[derive(Clone)]
 pub(super) struct Context(Arc<Deliveries>);
 
@@ -65,7 +65,7 @@ impl Context {
         Self::leaving_out(health, false)
     }
 
-    /// Of a sink that goes on without messages that the broker does not take, if it `leaves_out` such.
+    /// For a sink that leaves out messages which the broker refuses, if `leaves_out`.
     fn leaving_out(health: &Arc<Health>, leaves_out: bool) -> Self {
         Self(Arc::new(Deliveries { health: health.clone(), leaves_out, ..Deliveries::default() }))
     }
@@ -76,11 +76,11 @@ impl Context {
 }
 
 impl ClientContext for Context {
-    /// The library connects again by itself: it is the sink that knows whether anything waits for that.
+    /// The library connects again by itself; the sink decides whether messages wait for that.
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!("Kafka: {error}: {reason}");
         let mut problem = self.0.problem.lock();
-        // That all brokers are away says less than why one of them is.
+        // "All brokers are away" says less than the reason why one of them is.
         match error {
             KafkaError::Global(RDKafkaErrorCode::AllBrokersDown) => _ = problem.get_or_insert(reason.to_owned()),
             _ => *problem = Some(reason.to_owned()),
@@ -91,7 +91,7 @@ impl ClientContext for Context {
 }
 
 impl ProducerContext for Context {
-    /// How many bytes the message has.
+    /// The size of the message in bytes.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, bytes: usize) {
@@ -110,39 +110,38 @@ impl ProducerContext for Context {
     }
 }
 
-/// Why a sink does not open.
+/// Why a sink cannot be opened.
 pub(super) enum OpenError {
     Format(FormatError),
     Kafka(KafkaError),
-    /// There can be no transactions; a hint may be in it.
+    /// Transactions are not possible; the text may contain a hint.
     Transaction(String),
 }
 
-/// Messages of one instance.
+/// One instance of the sink.
 pub(super) struct KafkaSink {
     sender: Sender,
     outgoing: Outgoing,
     key: Option<KeyEncoder>,
-    /// What rows have behind the columns, which are so many.
+    /// The additional columns of rows behind the sink's own, and the number of those.
     output: Option<OutputRows>,
     columns: usize,
-    /// Of a changing result, of which only the newest row of each key counts.
+    /// For a changing result, of which only the newest row of each key is sent.
     newest: Option<Newest>,
-    /// Until when all has to be delivered.
+    /// When all messages must have been delivered.
     finish_by: Option<Instant>,
-    /// Whether the others have been told that nothing more will be written.
+    /// Whether the other instances were told that this one writes nothing more.
     has_left: bool,
 }
 
-/// The way to the broker.
+/// Sends messages to the broker.
 struct Sender {
-    /// There until it is dropped. All instances have the same one where there are transactions, and wait for all
-    /// messages of it.
+    /// Present until it is dropped. With transactions all instances share one producer, and wait for all its messages.
     producer: Option<ThreadedProducer<Context>>,
     transactions: Option<Arc<Transactions>>,
     deliveries: Arc<Deliveries>,
     topic: String,
-    /// What the library had no room for, in order; looked at again whenever somebody asks whether there is room.
+    /// Messages for which the library had no room, in order; tried again whenever the sink is asked for room.
     overflow: RefCell<VecDeque<Held>>,
 }
 
@@ -166,7 +165,7 @@ impl KafkaSink {
         transactions: Option<Arc<Transactions>>,
         health: &Arc<Health>,
     ) -> Result<Self, OpenError> {
-        // A row that was taken back is a message without value, so none says what it is.
+        // A retraction is a message without value, so no message needs a mark.
         let outgoing = Outgoing::new(format, schema, false).map_err(OpenError::Format)?;
         let producer = match &transactions {
             Some(transactions) => transactions.producer().clone(),
@@ -196,7 +195,7 @@ impl KafkaSink {
     fn send_changes(&mut self, due: Due) -> Result<(), SinkError> {
         let Some(newest) = &mut self.newest else { return Ok(()) };
         newest.send(due, |key, value| {
-            // Only the newest row of a key goes: the others never waited for the broker.
+            // Only the newest row of a key is sent: the others never waited for the broker.
             self.sender.deliveries.health.hand(1);
             self.sender.send(None, Some(key), value)
         })
@@ -231,11 +230,11 @@ impl Sender {
         }
     }
 
-    /// Hands one message to the library, which copies it, or holds it until that has room. Without a topic it goes to
-    /// that of the sink.
+    /// Hands one message to the library, which copies it; or holds it until the library has room. Without a topic it
+    /// goes to the topic of the sink.
     fn send(&self, topic: Option<&str>, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<(), SinkError> {
         let mut overflow = self.overflow.borrow_mut();
-        // In order: what is held goes first.
+        // To keep the order, held messages go first.
         if !overflow.is_empty() || !self.try_send(topic, key, payload)? {
             let (key, payload) = (key.map(Box::from), payload.map(Box::from));
             overflow.push_back(Held { topic: topic.map(Box::from), key, payload });
@@ -243,7 +242,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Hands one message to the library; false if that has no room.
+    /// Hands one message to the library; returns false if it has no room.
     fn try_send(&self, topic: Option<&str>, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<bool, SinkError> {
         let Some(producer) = &self.producer else { return Err(self.failed("it was given up")) };
         if let Some(transactions) = &self.transactions {
@@ -252,7 +251,7 @@ impl Sender {
         let bytes = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
         let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(topic.unwrap_or(&self.topic), bytes);
         (record.key, record.payload) = (key, payload);
-        // Before it is sent: it may be delivered before this thread goes on.
+        // Counted before it is sent: it may be delivered before this thread goes on.
         self.deliveries.waiting.fetch_add(1, Ordering::AcqRel);
         self.deliveries.bytes.fetch_add(bytes, Ordering::AcqRel);
         let Err((error, _)) = producer.send(record) else { return Ok(true) };
@@ -264,14 +263,14 @@ impl Sender {
         }
     }
 
-    /// A message cannot be written, and with it not the transaction.
+    /// The error if a message cannot be written, which fails the transaction too.
     fn given_up(&self, error: &KafkaError) -> SinkError {
         let error = self.failed(error);
         self.transactions.iter().for_each(|transactions| transactions.fail(&error.0));
         error
     }
 
-    /// Hands what is held to the library, as far as that has room.
+    /// Hands held messages to the library, as far as it has room.
     fn send_held(&self) -> Result<(), SinkError> {
         let mut overflow = self.overflow.borrow_mut();
         while let Some(held) = overflow.front() {
@@ -283,7 +282,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Says what is wrong with the connections while messages wait for them.
+    /// Reports the problem of the connections while messages wait for them.
     fn look(&self) {
         let deliveries = &self.deliveries;
         let waits = || deliveries.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER);
@@ -302,12 +301,12 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // What is on its way is given up; the library takes its time to do so, and nobody waits for it.
+        // Messages on their way are abandoned. The library takes a while for that, and nothing waits for it.
         let (producer, transactions) = (self.producer.take(), self.transactions.take());
         if let Some(transactions) = &transactions {
             transactions.give_up();
         }
-        // A transaction is aborted before its producer goes.
+        // A transaction is aborted before its producer is dropped.
         let give_up = move || {
             drop(transactions);
             drop(producer);
@@ -333,7 +332,7 @@ impl Sink for KafkaSink {
         self.send_changes(Due::ValuesAndGone)
     }
 
-    /// All that was written has been taken by the broker.
+    /// Returns whether the broker has accepted all messages that were written.
     fn drain(&mut self) -> Result<bool, SinkError> {
         self.sender.check()?;
         self.send_changes(Due::All)?;
@@ -342,7 +341,7 @@ impl Sink for KafkaSink {
         if !self.sender.is_idle() {
             return Ok(false);
         }
-        // The last one may have failed since.
+        // The last message may have failed since.
         self.sender.check().map(|()| true)
     }
 
@@ -357,8 +356,8 @@ impl Sink for KafkaSink {
         self.sender.check()?;
         self.send_changes(Due::All)?;
         self.sender.send_held()?;
-        // Others may write on in the same transaction, so that the producer is never idle; what was written is awaited
-        // by the commit. A transaction waits for its broker until that has aborted it.
+        // Other instances may still write in the same transaction, so the producer is never idle; the commit awaits
+        // what was written. A transaction waits for its broker until the broker has aborted it.
         if !self.has_left && self.sender.overflow.borrow().is_empty() {
             transactions.finish();
             self.has_left = true;
@@ -368,7 +367,7 @@ impl Sink for KafkaSink {
     }
 
     fn has_room(&self) -> bool {
-        // After a failure there is room: to be told of it.
+        // After a failure there is room, so that the failure is reported with the next write.
         if self.sender.send_held().is_err() || self.sender.check().is_err() {
             return true;
         }
@@ -381,7 +380,7 @@ impl Sink for KafkaSink {
     }
 }
 
-/// What was written in the transaction becomes visible when it is committed.
+/// Messages of the transaction become visible when it is committed.
 impl TransactionalSink for KafkaSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         let is_drained = self.drain()?;
@@ -394,7 +393,7 @@ impl TransactionalSink for KafkaSink {
         transactions.is_committed().map_err(|problem| self.sender.failed(problem))
     }
 
-    /// What is written behind a checkpoint must not become final with it.
+    /// Rows written after a checkpoint must not become final with it.
     fn waits_for_commit(&self) -> bool {
         true
     }

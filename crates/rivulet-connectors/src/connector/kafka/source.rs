@@ -1,4 +1,4 @@
-//! Rows of messages.
+//! Rows from messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::queue::{Next, Queue, Shared};
 use super::start::Begin;
 use crate::formats::RowFormat;
 
-/// How long to wait when there is nothing, and when somebody else reads the partition; that it has
-/// come to us is noticed so late.
+/// The wait when there is no message, and when another member reads the partition; so late is it noticed that the
+/// partition has come to us.
 const IDLE: Duration = Duration::from_millis(5);
 const IDLE_ASIDE: Duration = Duration::from_millis(20);
 
-/// How messages become rows; what all partitions have in common.
+/// How messages become rows; shared by all partitions.
 pub(super) struct Rows {
     pub(super) topic: String,
     pub(super) layout: Layout,
@@ -32,21 +32,21 @@ pub(super) struct KafkaSource {
     events: Events,
     queue: Arc<Queue>,
     shared: Arc<Shared>,
-    /// The block that is being taken, and how many of its messages have been.
+    /// The block that is being taken, and the number of its messages that were taken.
     block: Block,
     taken: usize,
-    /// How many messages have been taken, and how many there are if reading is bounded.
+    /// The number of messages taken, and their total if reading is bounded.
     messages: u64,
     messages_all: Option<u64>,
     has_ended: bool,
-    /// The offset of the next message, where that is known.
+    /// The offset of the next message, if it is known.
     offset: Option<i64>,
-    /// That at which reading ends, if it does.
+    /// The offset at which reading ends, if it does.
     end: Option<i64>,
 }
 
 impl KafkaSource {
-    /// Takes what waits in `queue`.
+    /// Takes the messages that wait in `queue`.
     pub(super) fn new(rows: &Arc<Rows>, queue: Arc<Queue>, shared: &Arc<Shared>, begin: &Begin) -> Self {
         shared.enter();
         Self {
@@ -69,12 +69,12 @@ impl KafkaSource {
         SourceError(format!("cannot read the topic '{}': {problem}", self.rows.topic))
     }
 
-    /// What there is instead of messages.
+    /// The answer to a poll without messages.
     fn nothing(&self) -> Result<Polled, SourceError> {
         match self.shared.failure() {
             Some(problem) => Err(self.failed(problem)),
-            // Before the group has decided each may be ours, and then its rows are to be waited for from the first one
-            // on.
+            // Before the group has decided, each partition may be ours; then its rows are to be waited for from the
+            // first one on.
             None if self.queue.is_ours() || !self.shared.is_assigned() => Ok(Polled::Nothing(IDLE)),
             None => Ok(Polled::Aside(IDLE_ASIDE)),
         }
@@ -109,7 +109,7 @@ impl Source for KafkaSource {
         self.offset = Some(behind);
         self.shared.note_taken(self.queue.partition, behind, messages.len() as u64);
         if self.taken == self.block.messages() {
-            // Nothing is held of what has been taken.
+            // Messages that have been taken are not held any more.
             (self.block, self.taken) = (Block::default(), 0);
         }
         Ok(match columns.num_rows() {
@@ -142,7 +142,7 @@ impl Source for KafkaSource {
 
 impl Drop for KafkaSource {
     fn drop(&mut self) {
-        // The thread leaves by itself when the last one has; closing a consumer may take long, and nobody waits for it.
+        // The thread ends by itself after the last source; closing a consumer may take long, and nothing waits for it.
         self.shared.leave();
     }
 }

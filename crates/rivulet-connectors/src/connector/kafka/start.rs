@@ -1,4 +1,4 @@
-//! Which consumer reads which partitions of a topic, from where, and to where if reading is bounded.
+//! Decides which consumer reads which partitions of a topic, from where, and to where if reading is bounded.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::formats::parse_time;
 
 /// What one consumer reads.
 pub(super) struct Reading {
-    /// Knows what it reads already, or is in a group that tells it.
+    /// The consumer: its partitions are assigned already, or its group assigns them.
     pub(super) consumer: Arc<BaseConsumer>,
     pub(super) topic: String,
     /// Whether offsets are stored for the group.
     pub(super) has_group: bool,
-    /// Whether it ends.
+    /// Whether reading ends.
     pub(super) is_bounded: bool,
-    /// Its partitions, or those that it may get in its group.
+    /// Its partitions, or those that its group may assign to it.
     pub(super) begins: Vec<Begin>,
 }
 
 impl Reading {
-    /// Whether the group tells which partitions are its own, now these and then those.
+    /// Whether the group assigns its partitions, which may change.
     pub(super) fn is_member(&self) -> bool {
         self.has_group && !self.is_bounded
     }
 }
 
-/// A partition of a query that goes on: the next offset, and that at which reading ends, if it does.
+/// A partition of a query that goes on: the next offset, and the offset at which reading ends, if it does.
 pub(super) type Resumed = (i32, Option<i64>, Option<i64>);
 
-/// Has the positions of a source go on in a partition at an offset, if they are not there yet.
+/// Makes the positions of a source go on in a partition at an offset, unless they are beyond it already.
 pub(super) fn go_on(positions: &mut Vec<Option<String>>, partition: i64, offset: i64) {
     let Ok(partition) = i32::try_from(partition) else { return };
     let write = |resumed: Resumed| serde_json::to_string(&resumed).ok();
@@ -54,9 +54,9 @@ pub(super) fn go_on(positions: &mut Vec<Option<String>>, partition: i64, offset:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) partition: i32,
-    /// Where reading begins, where that is known.
+    /// The offset where reading begins, if it is known.
     pub(super) begin: Option<i64>,
-    /// Where reading ends, if it does, and how many messages there are until then.
+    /// The offset where reading ends, if it does, and the number of messages up to it.
     pub(super) end: Option<i64>,
     pub(super) messages: Option<u64>,
 }
@@ -88,7 +88,7 @@ impl Start {
     }
 }
 
-/// Whether a declaration says where to begin in a way that is understood.
+/// Checks that the declared beginning is understood.
 pub(super) fn check(options: &Options) -> Result<(), ConnectorError> {
     let is_time = matches!(Start::parse(options)?, Start::Time(_));
     match options.text("group").filter(|_| is_time) {
@@ -97,7 +97,7 @@ pub(super) fn check(options: &Options) -> Result<(), ConnectorError> {
     }
 }
 
-/// Divides the topic. `failed` makes an error of what the broker says.
+/// Divides the topic. `failed` makes an error from the broker's answer.
 pub(super) fn plan(
     topic: &str,
     options: &Options,
@@ -110,11 +110,11 @@ pub(super) fn plan(
     let start = Start::parse(options)?;
     let is_bounded = options.boolean("bounded");
     let group = options.text("group");
-    // Where there is no offset, or one that is gone.
+    // For partitions without an offset, or with one that is gone.
     config.set("auto.offset.reset", if start == Start::Latest { "latest" } else { "earliest" });
     match group {
         Some(group) => config.set("group.id", group).set("enable.auto.commit", "true"),
-        // The library wants a name even where it is not used.
+        // The library requires a name even if it is not used.
         None => config.set("group.id", "rivulet").set("enable.auto.commit", "false"),
     };
     check(options)?;
@@ -122,7 +122,7 @@ pub(super) fn plan(
     let first: BaseConsumer = client(&config, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
     if group.is_some() && !is_bounded {
-        // One member, whatever partitions it gets: they are taken by all tasks all the same.
+        // One member, whatever partitions it gets: all tasks take messages of them anyway.
         commit_for_group(&first, topic, resumed).map_err(|error| failed(error.to_string()))?;
         first.subscribe(&[topic]).map_err(|error| failed(error.to_string()))?;
         let offset_of = |wanted: i32| resumed.iter().find(|(partition, ..)| *partition == wanted).and_then(|one| one.1);
@@ -142,14 +142,14 @@ pub(super) fn plan(
     let mut begins =
         begins(&consumers[0], topic, &partitions, start, group.is_some()).map_err(|error| failed(error.to_string()))?;
     if is_bounded && !resumed.is_empty() {
-        // The others have come to their end.
+        // The other partitions have come to their end.
         begins.retain(|(partition, _)| resumed.iter().any(|(resumed, ..)| resumed == partition));
     }
     for (partition, begin) in &mut begins {
         if let Some(&(_, offset, _)) = resumed.iter().find(|(resumed, ..)| resumed == partition) {
             *begin = offset.map_or(*begin, Offset::Offset);
         } else if !resumed.is_empty() {
-            // It came while the query did not run.
+            // The partition was added while the query did not run.
             *begin = Offset::Beginning;
         }
     }
@@ -179,7 +179,7 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, Strin
     }
 }
 
-/// Where to begin in each partition.
+/// The offset where reading begins, for each partition.
 fn begins(
     consumer: &BaseConsumer,
     topic: &str,
@@ -208,7 +208,7 @@ fn begins(
                 wanted.add_partition_offset(topic, partition, Offset::Offset(time_ms))?;
             }
             let found = consumer.offsets_for_times(wanted, OPEN_TIMEOUT)?;
-            // Where nothing is as new as that, the end is what it means.
+            // If no message is as new as that time, reading begins at the end.
             let begin = |partition: i32| match found.find_partition(topic, partition).map(|one| one.offset()) {
                 Some(Offset::Offset(offset)) => Offset::Offset(offset),
                 _ => Offset::End,
@@ -218,7 +218,7 @@ fn begins(
     }
 }
 
-/// Has the group begin where a query goes on. Where others of the group are at work, they go on where they are.
+/// Makes the group begin where a query goes on. If other members of the group are at work, they go on where they are.
 fn commit_for_group(consumer: &BaseConsumer, topic: &str, resumed: &[Resumed]) -> KafkaResult<()> {
     let mut offsets = TopicPartitionList::new();
     for &(partition, offset, _) in resumed {
@@ -247,7 +247,8 @@ fn assign(
         let (mut begin, mut end) = (begin, None);
         if is_bounded || begin == Offset::End {
             let (low, high) = consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT)?;
-            // The end is that of now, not that of when reading begins; and of one that goes on, that of then.
+            // The end is that of now, not that of when reading begins; for a query that goes on, it is the end that was
+            // fixed then.
             let high = resumed.iter().find(|(resumed, ..)| *resumed == partition).and_then(|one| one.2).unwrap_or(high);
             let from = match begin {
                 Offset::Offset(offset) => offset.max(low).min(high),

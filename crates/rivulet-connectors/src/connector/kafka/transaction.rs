@@ -1,13 +1,14 @@
-//! Transactions: what all instances of a sink write between two checkpoints becomes visible together, or not at all.
+//! Transactions: everything that all instances of a sink write between two checkpoints becomes visible together, or not
+//! at all.
 //!
-//! A checkpoint is durable first, then the transaction that belongs to it is committed. A crash between the two leaves
-//! a checkpoint whose rows were aborted. So each transaction commits, with its rows, the number of its checkpoint, as
-//! the offset of a consumer group that nobody reads with: the *marker*. A restart reads it ([`final_up_to`]) and goes
-//! on from the checkpoint that it names, which is the newest one or the one before. Both are there or neither, because
-//! they are one transaction.
+//! First a checkpoint becomes durable, then the transaction that belongs to it is committed. A crash between the two
+//! leaves a checkpoint whose rows were aborted. So each transaction commits, with its rows, the number of its
+//! checkpoint, as the offset of a consumer group that has no consumers: the *marker*. A restart reads it
+//! ([`final_up_to`]) and goes on from the checkpoint that it names, which is the newest one or the one before. Rows and
+//! marker are committed together or not at all, because they are one transaction.
 //!
 //! What must hold: nothing is written while a transaction is committed. Before the marker is read, no producer of an
-//! earlier run can commit any more: whoever opens a transactional identifier shuts out those who had it. A marker
+//! earlier run can commit any more: opening a transactional identifier shuts out the producers that had it. A marker
 //! counts only for the line of checkpoints that it was written for.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -31,44 +32,43 @@ use crate::connector::{FinalUpTo, Health};
 /// How long opening waits for the broker.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long one request of a commit may take before it is looked whether it is still wanted, and the pause before the
-/// next.
+/// The time limit of one request of a commit, after which it is checked whether the commit is still wanted; and the
+/// pause before the next request.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long whoever gives up a transaction waits for the broker to know.
+/// How long the abort of a transaction waits for the broker.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The partition of the topic under which the marker stands. Any would do; this one every topic has.
+/// The partition of the topic that the marker is an offset of. Any would do; every topic has this one.
 const MARKER_PARTITION: i32 = 0;
 
-/// The longest that a transaction may stay open, milliseconds: what `transaction.timeout.ms` is if nobody says
-/// otherwise.
+/// The longest time that a transaction may stay open, in milliseconds: the default of `transaction.timeout.ms`.
 pub(super) const TIMEOUT_MS: &str = "300000";
 
-/// What a checkpoint remembers of a sink.
+/// What a checkpoint stores of a sink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Prepared {
-    /// The line of checkpoints, unlike any other.
+    /// The identity of the line of checkpoints, unique.
     line: String,
-    /// The newest checkpoint whose transaction had been committed.
+    /// The newest checkpoint whose transaction was committed by then.
     final_up_to: Option<u64>,
 }
 
-/// What stands beside the number of the marker.
+/// The metadata beside the number of the marker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     line: String,
-    /// The query has come to the end of its input.
+    /// Whether the query has come to the end of its input.
     has_ended: bool,
 }
 
-/// Where transactions go, and under which name.
+/// The topic of transactions, and their name.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// The settings of the producer, its transactional identifier among them.
+    /// The settings of the producer, including its transactional identifier.
     pub(super) config: ClientConfig,
-    /// The identifier, which is also the name of the group of the marker.
+    /// The identifier, which is also the name of the marker's group.
     pub(super) id: String,
     pub(super) topic: String,
     pub(super) health: Arc<Health>,
@@ -82,34 +82,35 @@ pub(super) struct Transactions {
     topic: String,
     line: String,
     is_open: AtomicBool,
-    /// Nobody waits for a commit any more.
+    /// Whether a commit is no longer waited for.
     is_given_up: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The newest checkpoint whose transaction was committed, or is being.
+    /// The newest checkpoint whose transaction was committed, or is being committed.
     begun: Option<u64>,
-    /// The newest one whose transaction was.
+    /// The newest checkpoint whose transaction was committed.
     final_up_to: Option<u64>,
     is_committing: bool,
-    /// Instances that have not come to their end, and whether the last transaction was begun to be committed.
+    /// The number of instances that have not come to their end, and whether the commit of the last transaction has
+    /// begun.
     to_finish: usize,
     is_ending: bool,
     failed: Option<String>,
 }
 
-/// The transactions of sinks that are open, by their identifier.
+/// The transactions of open sinks, by their identifier.
 static OPEN: Instances<Transactions> = Instances::new();
 
 impl Place {
-    /// A producer that has shut out all others of the same identifier; what they had open is aborted, or committed if
-    /// that had begun.
+    /// Makes a producer, which shuts out all others of the same identifier. Their open transaction is aborted, or
+    /// committed if its commit had begun.
     fn producer(&self) -> Result<ThreadedProducer<Context>, OpenError> {
         let producer = ThreadedProducer::from_config_and_context(&self.config, Context::new(&self.health));
         let producer: ThreadedProducer<Context> = producer.map_err(OpenError::Kafka)?;
-        // A topic that is made when it is first asked for is made now: the marker is an offset of it.
+        // A topic that is created when it is first requested is created now: the marker is an offset of it.
         let deadline = Instant::now() + OPEN_TIMEOUT;
         loop {
             let metadata = producer.client().fetch_metadata(Some(&self.topic), OPEN_TIMEOUT);
@@ -129,7 +130,7 @@ impl Place {
         Ok(producer)
     }
 
-    /// The group of the marker.
+    /// A consumer of the marker's group.
     fn consumer(&self) -> Result<BaseConsumer, OpenError> {
         let mut config = self.config.clone();
         for of_producers in PRODUCER_PROPERTIES {
@@ -139,7 +140,7 @@ impl Place {
         config.create().map_err(OpenError::Kafka)
     }
 
-    /// The marker and what stands beside it, once no transaction may change it any more.
+    /// The marker and its metadata, when no transaction can change it any more.
     fn marker(&self) -> Result<Option<(u64, String)>, OpenError> {
         let consumer = self.consumer()?;
         let deadline = Instant::now() + OPEN_TIMEOUT;
@@ -171,7 +172,7 @@ impl Place {
 /// How an operator sets the marker.
 const SET_BY: &str = "set the offset of the sink's consumer group, with kafka-consumer-groups --reset-offsets,";
 
-/// What is set for producers and means nothing to a consumer.
+/// Properties that are set for producers and mean nothing to a consumer.
 const PRODUCER_PROPERTIES: [&str; 7] = [
     "transactional.id",
     "transaction.timeout.ms",
@@ -182,10 +183,10 @@ const PRODUCER_PROPERTIES: [&str; 7] = [
     "queue.buffering.max.kbytes",
 ];
 
-/// Up to which checkpoint results are final, of a query of whose checkpoints the newest says this.
+/// Up to which checkpoint results are final, for a query whose newest checkpoint has this.
 pub(super) fn final_up_to(place: &Place, prepared: &[String]) -> Result<FinalUpTo, OpenError> {
     let Some(prepared) = parsed(prepared)? else { return Ok(FinalUpTo::Any) };
-    // Whoever may still be at work for this query is shut out before it is looked what it has done.
+    // An earlier run that may still work for this query is shut out before its marker is read.
     drop(place.producer()?);
     final_by(place.marker()?, &prepared).map_err(|problem| {
         OpenError::Transaction(format!(
@@ -198,7 +199,7 @@ pub(super) fn final_up_to(place: &Place, prepared: &[String]) -> Result<FinalUpT
 }
 
 fn final_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<FinalUpTo, String> {
-    // One that was set by hand has nothing beside it, and counts.
+    // A marker that was set by hand has no metadata, and counts.
     let marker = marker.and_then(|(epoch, note)| match serde_json::from_str::<Note>(&note) {
         Ok(note) => (note.line == prepared.line).then_some((epoch, note.has_ended)),
         Err(_) => note.is_empty().then_some((epoch, false)),
@@ -214,7 +215,7 @@ fn final_by(marker: Option<(u64, String)>, prepared: &Prepared) -> Result<FinalU
     }
 }
 
-/// What the instances of a sink have said to a checkpoint; they all say the same.
+/// What the instances of a sink have stated for a checkpoint; they all state the same.
 fn parsed(prepared: &[String]) -> Result<Option<Prepared>, OpenError> {
     let Some(text) = prepared.iter().find(|text| !text.is_empty()) else { return Ok(None) };
     serde_json::from_str(text).map(Some).map_err(|error| {
@@ -223,7 +224,7 @@ fn parsed(prepared: &[String]) -> Result<Option<Prepared>, OpenError> {
 }
 
 impl Transactions {
-    /// Those of a sink with so many instances, opened by the first of them and found by the others.
+    /// The transactions of a sink with this many instances: opened by the first instance and found by the others.
     pub(super) fn open(
         place: &Place,
         instance: usize,
@@ -239,7 +240,7 @@ impl Transactions {
         let producer = place.producer()?;
         let group = place.consumer()?.group_metadata();
         let group = group.ok_or_else(|| OpenError::Transaction("the consumer group has no name".into()))?;
-        // What came before it in the line was made final when the query was told from where to go on.
+        // Earlier checkpoints of the line were made final when the query was told from where to go on.
         let (line, final_up_to) = match prepared {
             Some(Prepared { line, final_up_to }) => (line, final_up_to),
             None => (format!("{:016x}", RandomState::new().build_hasher().finish()), None),
@@ -263,7 +264,7 @@ impl Transactions {
         &self.producer
     }
 
-    /// Before a message is written: begins a transaction unless one is open.
+    /// Begins a transaction unless one is open; to be called before a message is written.
     pub(super) fn begin(&self) -> Result<(), KafkaError> {
         if self.is_open.load(Ordering::Acquire) {
             return Ok(());
@@ -277,18 +278,18 @@ impl Transactions {
         Ok(())
     }
 
-    /// Something could not be written, so that the transaction cannot be committed.
+    /// Notes that a message could not be written, so the transaction cannot be committed.
     pub(super) fn fail(&self, problem: &str) {
         self.state.lock().failed.get_or_insert_with(|| problem.to_owned());
     }
 
-    /// What a checkpoint is to remember.
+    /// What a checkpoint is to store.
     pub(super) fn prepared(&self) -> String {
         let prepared = Prepared { line: self.line.clone(), final_up_to: self.state.lock().final_up_to };
         serde_json::to_string(&prepared).expect("texts and numbers are always JSON")
     }
 
-    /// Begins to commit what belongs to a checkpoint, unless another instance has.
+    /// Begins to commit the transaction of a checkpoint, unless another instance has done so.
     pub(super) fn commit(self: &Arc<Self>, epoch: u64) {
         let mut state = self.state.lock();
         if state.begun < Some(epoch) && !state.is_ending {
@@ -296,7 +297,7 @@ impl Transactions {
         }
     }
 
-    /// An instance has written all that it will. The last one begins to commit what is left.
+    /// Notes that an instance will write nothing more. The last instance begins to commit the rest.
     pub(super) fn finish(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.to_finish = state.to_finish.saturating_sub(1);
@@ -307,7 +308,7 @@ impl Transactions {
         }
     }
 
-    /// Whether nothing is being committed. Fails if something could not be.
+    /// Whether no commit is under way. Fails if a commit failed.
     pub(super) fn is_committed(&self) -> Result<bool, String> {
         let state = self.state.lock();
         state.failed.clone().map_or(Ok(!state.is_committing), Err)
@@ -350,7 +351,8 @@ impl Transactions {
             .map_err(|error| failed(&error))
     }
 
-    /// Asks the broker until it answers; it may be away for a while. How long is bounded by the transaction's timeout.
+    /// Repeats a request until the broker answers; it may be away for a while. The transaction's timeout bounds how
+    /// long.
     fn insist(&self, ask: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
         let health = self.producer.context().health();
         loop {
@@ -368,14 +370,14 @@ impl Transactions {
         }
     }
 
-    /// Nobody waits for a commit any more.
+    /// Notes that a commit is no longer waited for.
     pub(super) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Release);
     }
 }
 
 impl Drop for Transactions {
-    /// What is open is aborted, so that readers of what was committed need not wait until it times out.
+    /// An open transaction is aborted, so that readers of committed messages need not wait until it times out.
     fn drop(&mut self) {
         if self.is_open.load(Ordering::Acquire)
             && let Err(error) = self.producer.abort_transaction(ABORT_TIMEOUT)
@@ -385,7 +387,7 @@ impl Drop for Transactions {
     }
 }
 
-/// Whether the same may go well a moment later.
+/// Whether the same request may succeed a moment later.
 fn is_passing(error: &KafkaError) -> bool {
     match error {
         KafkaError::Transaction(error) => error.is_retriable() && !error.txn_requires_abort() && !error.is_fatal(),
@@ -394,7 +396,7 @@ fn is_passing(error: &KafkaError) -> bool {
     }
 }
 
-/// What went wrong, in words of the broker or the library.
+/// The problem, in words of the broker or the library.
 fn problem(error: &KafkaError) -> String {
     match error {
         KafkaError::Transaction(error) => error.string(),
@@ -416,7 +418,7 @@ mod tests {
         let later = Prepared { line: "a".into(), final_up_to: Some(6) };
         assert_eq!(final_by(marker(7, "a", false), &later), Ok(FinalUpTo::Epoch { number: 7, set_by: SET_BY }));
         assert_eq!(final_by(marker(7, "a", true), &later), Ok(FinalUpTo::Ended));
-        // That of a query of the same name, which was dropped.
+        // The marker of a query of the same name, which was dropped.
         assert_eq!(final_by(marker(57, "b", false), &first), Ok(FinalUpTo::Nothing));
         assert_eq!(final_by(None, &first), Ok(FinalUpTo::Nothing));
         assert_eq!(
