@@ -1,4 +1,4 @@
-//! What connectors say about themselves. Checks, errors and the reference are made of this and of nothing else.
+//! The descriptions of connectors. Checks, errors and the reference are made from these alone.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use rivulet_dataflow::{Sink, Source};
 use super::{ConnectorError, FinalUpTo, Options, SinkSpec, SourceSpec};
 use crate::files::Files;
 
-/// Which way rows go.
+/// The direction in which rows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Rows come from there.
+    /// Rows come from the connector.
     Source,
-    /// Rows go there.
+    /// Rows go to the connector.
     Sink,
 }
 
@@ -27,18 +27,18 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A connector: what stands before the colon of an address.
+/// A connector, named by the part of an address before the colon.
 #[derive(Debug)]
 pub struct ConnectorDescription {
     /// The name.
     pub name: &'static str,
-    /// What it connects with, in a sentence.
+    /// What it connects to, in a sentence.
     pub summary: &'static str,
-    /// What stands behind the colon.
+    /// The form of the part of an address behind the colon.
     pub address: &'static str,
-    /// What it is as a source, if it is one.
+    /// Its description as a source, if it is one.
     pub source: Option<DirectionDescription>,
-    /// What it is as a sink, if it is one.
+    /// Its description as a sink, if it is one.
     pub sink: Option<DirectionDescription>,
     /// Statements that use it.
     pub example: &'static str,
@@ -46,66 +46,66 @@ pub struct ConnectorDescription {
     pub open: Opening,
 }
 
-/// How a connector is opened, with options that have been checked.
+/// How a connector is opened, with checked options.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// As a source.
     pub source: Option<OpenSource>,
     /// As a sink.
     pub sink: Option<OpenSink>,
-    /// The columns it brings itself for this address, if it does ([`super::Connectors::declared_schema`]).
+    /// The columns that it brings itself for an address, if any ([`super::Connectors::declared_schema`]).
     pub columns: Option<OwnColumns>,
-    /// What is looked at when it is declared.
+    /// What is checked when it is declared.
     pub check: Check,
-    /// Up to where the results of a query are final, of a sink that keeps account of that itself
+    /// The checkpoint up to which the results of a query are final, for a sink that keeps account of that itself
     /// ([`super::Connectors::final_up_to`]).
     pub final_up_to: Option<AskFinal>,
-    /// The one file that the result of a query replaces when the query ends, of a sink that may be such a file.
+    /// The one file that the result of a query replaces when the query ends, for a sink that may be such a file.
     pub replaced: Option<ReplacedFile>,
-    /// What its messages have beside their payload, of a source that inputs of applications may read.
+    /// What its messages have beside their payload, for a source that inputs of applications may read.
     pub messages: Option<Messages>,
     /// Whether addresses are paths of files and folders on this machine.
     pub address_is_path: bool,
-    /// How an address is made for each row, of a sink that knows the query of each.
+    /// How an address is made for each row, for a sink that knows the query of each row.
     pub by_row: Option<ByRow>,
 }
 
 /// How the addresses of rows are made.
 #[derive(Clone, Copy, Debug)]
 pub struct ByRow {
-    /// Appends the value of a parameter that is a part of an address; an error says what keeps it from being one.
+    /// Appends the value of a parameter that is a part of an address; the error says why it cannot be one.
     pub value: fn(&str, &mut String) -> Result<(), &'static str>,
-    /// Fails if the address of a row is none, or may not be reached.
+    /// Fails if the address of a row is invalid, or may not be reached.
     pub check: fn(&SinkSpec) -> Result<(), ConnectorError>,
 }
 
-/// What the messages of a source have beside their payload: the options that name columns of it.
+/// What the messages of a source have beside their payload: the options that name columns for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
     /// The key, as text.
     pub key: Option<&'static str>,
     /// When a message was sent.
     pub time: Option<&'static str>,
-    /// Where a message stands, if it can be read there again.
+    /// The position of a message, if it can be read again there.
     pub place: Option<MessagePlace>,
     /// Whether its senders wait until an event is safe ([`Source::confirm`]).
     pub is_confirmed: bool,
 }
 
-/// The options that name the columns which say where a message stands, both `Int64`.
+/// The options that name the columns with the position of a message, both `Int64`.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePlace {
     /// The number of its partition.
     pub partition: &'static str,
-    /// Its offset there; they ascend, maybe with gaps.
+    /// Its offset in the partition; offsets ascend, maybe with gaps.
     pub offset: &'static str,
-    /// Has the positions of a source ([`Source::position`]) go on in a partition at an offset, if they are not there
-    /// yet.
+    /// Makes the positions of a source ([`Source::position`]) go on in a partition at an offset, unless they are beyond
+    /// it already.
     pub go_on: fn(positions: &mut Vec<Option<String>>, partition: i64, offset: i64),
 }
 
 impl Opening {
-    /// Neither a source nor a sink; to be completed.
+    /// Neither a source nor a sink; to be completed by struct update.
     pub const NONE: Self = Self {
         source: None,
         sink: None,
@@ -119,53 +119,54 @@ impl Opening {
     };
 }
 
-/// What a connector looks at in a declaration, beside names of options and formats, before anything is opened: nothing
-/// outside of the statement.
+/// What a connector checks in a declaration, beside the names of options and formats, before anything is opened. The
+/// checks look at nothing outside of the statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Of a source, with all its columns.
+    /// The check of a source, with all its columns.
     pub source: Option<CheckSource>,
-    /// Of a sink, whose columns may not be known yet: the schema is empty then.
+    /// The check of a sink. If its columns are not known yet, the schema is empty.
     pub sink: Option<CheckSink>,
 }
 
 impl Check {
-    /// Nothing more.
+    /// No further checks.
     pub const NONE: Self = Self { source: None, sink: None };
 }
 
-/// The columns of an address, which may be one of these files; an error where it would bring them and cannot be read.
+/// The columns of an address, which may be one of these files; an error if the address should have columns and they
+/// cannot be read.
 pub type OwnColumns = fn(address: &str, files: &Files) -> Result<Option<Schema>, ConnectorError>;
 
-/// Fails if it can be seen already that a source cannot be opened as it is declared.
+/// Fails if it is known already that a source cannot be opened as it is declared.
 pub type CheckSource = fn(&SourceSpec, &Options) -> Result<(), ConnectorError>;
 
-/// The same of a sink.
+/// The same for a sink.
 pub type CheckSink = fn(&SinkSpec, &Options) -> Result<(), ConnectorError>;
 
-/// Opens the partitions of a source, about as many as are wanted.
+/// Opens the partitions of a source, about as many as requested.
 pub type OpenSource = fn(&SourceSpec, &Options, usize) -> Result<Vec<Box<dyn Source>>, ConnectorError>;
 
-/// Opens one of so many instances of a sink.
+/// Opens one of the parallel instances of a sink.
 pub type OpenSink = fn(&SinkSpec, &Options, Instance) -> Result<Box<dyn Sink>, ConnectorError>;
 
-/// Asks a sink up to where results are final.
+/// Asks a sink up to which checkpoint results are final.
 pub type AskFinal = fn(&SinkSpec, &Options) -> Result<FinalUpTo, ConnectorError>;
 
 /// The file that a result replaces.
 pub type ReplacedFile = fn(&SinkSpec, &Options) -> Option<PathBuf>;
 
-/// Which of the parallel instances of a sink.
+/// One of the parallel instances of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// From 0.
+    /// Its number, from 0.
     pub number: usize,
-    /// How many there are.
+    /// The number of instances.
     pub of: usize,
 }
 
 impl ConnectorDescription {
-    /// The connector in one direction, if it goes that way.
+    /// The description of the connector in one direction, if it has that direction.
     pub fn direction(&self, direction: Direction) -> Option<&DirectionDescription> {
         match direction {
             Direction::Source => self.source.as_ref(),
@@ -177,44 +178,44 @@ impl ConnectorDescription {
 /// One direction of a connector.
 #[derive(Debug)]
 pub struct DirectionDescription {
-    /// How it behaves: partitions, back-pressure, what becomes final when.
+    /// Its behaviour: partitions, back-pressure, when rows become final.
     pub help: &'static str,
-    /// The formats it takes, the default one first; none if rows are not written at all.
+    /// The formats that it accepts, the default first; empty if rows are not written at all.
     pub formats: &'static [&'static str],
-    /// What holds of rows after a crash of a server that makes checkpoints, case by case: in which case, empty for all
-    /// others, and what then. Nothing where nothing is read or written.
+    /// The guarantee for rows after a crash of a server that makes checkpoints, case by case: the case (empty for all
+    /// others) and its guarantee. Empty if nothing is read or written.
     pub guarantees: &'static [(&'static str, Guarantee)],
     /// Its options.
     pub options: &'static [OptionDescription],
 }
 
-/// How often a row counts, or is there for a receiver, after a crash; the stronger ones first.
+/// How often a row counts, or how often a receiver has it, after a crash; the stronger guarantees first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Guarantee {
     /// Once.
     ExactlyOnce,
-    /// At least once, with a key that tells which are the same.
+    /// At least once, with a key by which duplicates are recognised.
     OncePerKey,
-    /// Those since the last checkpoint come again.
+    /// Rows since the last checkpoint come again.
     AtLeastOnce,
-    /// Those since the last checkpoint are lost.
+    /// Rows since the last checkpoint are lost.
     AtMostOnce,
     /// Some may be lost, and some may come again.
     None,
 }
 
 impl Guarantee {
-    /// All of them, the stronger ones first.
+    /// All guarantees, the stronger ones first.
     pub const ALL: [Self; 5] = [Self::ExactlyOnce, Self::OncePerKey, Self::AtLeastOnce, Self::AtMostOnce, Self::None];
 
-    /// What holds from a source to a sink.
+    /// The guarantee from a source with this one to a sink.
     #[must_use]
     pub fn through(self, sink: Self) -> Self {
-        // What is not read again is not written again either.
+        // A row that is not read again is not written again either.
         self.max(sink)
     }
 
-    /// What it means, in a sentence.
+    /// The meaning, in a sentence.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::ExactlyOnce => "what came of each row is there once",
@@ -243,17 +244,17 @@ impl fmt::Display for Guarantee {
 /// An option of a connector.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionDescription {
-    /// The name; one that ends in `.*` stands for all names with that beginning.
+    /// The name; a name that ends in `.*` stands for all names with that beginning.
     pub name: &'static str,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: OptionKind,
-    /// What holds without it; `None` if nothing does.
+    /// The value if it is not given; `None` if there is no default.
     pub default: Option<&'static str>,
-    /// What it does, in a sentence or two.
+    /// Its effect, in a sentence or two.
     pub help: &'static str,
 }
 
-/// What values an option takes.
+/// The kind of values that an option accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionKind {
     /// `true` or `false`.
@@ -271,24 +272,24 @@ pub enum OptionKind {
     Bytes,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Names with commas between.
+    /// Names separated by commas.
     Names,
-    /// Anything.
+    /// Any text.
     Text,
-    /// Text that is not shown to anybody.
+    /// Text that is never shown.
     Secret,
     /// The address of a broker, whose password is not shown.
     Broker,
     /// The path of a file that is read.
     File,
-    /// Of an option that stands for several names: those that may stand for the `*`, and what their values are. Others
+    /// For an option that stands for several names: the texts allowed for the `*`, and the kind of their values. Others
     /// are refused.
     Among(&'static [(&'static str, OptionKind)]),
 }
 
 impl OptionKind {
-    /// What the values of the name `rest` are, which stands for the `*` of the option if it has one; `None` if it may
-    /// not.
+    /// The kind of the values of one name. `rest` is the text for the `*` of the option, if it has one; `None` if that
+    /// text is not allowed.
     pub(crate) fn of(self, rest: Option<&str>) -> Option<Self> {
         match (self, rest) {
             (Self::Among(names), Some(rest)) => names.iter().find(|(name, _)| *name == rest).map(|(_, kind)| *kind),

@@ -1,9 +1,9 @@
-//! What can be wrong with a source or sink before its first row.
+//! Errors of sources and sinks before their first row.
 
 use super::Direction;
 use crate::formats::FormatError;
 
-/// A source or sink that cannot be opened. It displays what was wrong and, on a line of its own, a hint.
+/// Why a source or sink cannot be opened. It displays the problem and, on a line of its own, a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectorError {
     /// No connector has this name.
@@ -11,20 +11,20 @@ pub enum ConnectorError {
     UnknownConnector {
         /// The name given.
         name: String,
-        /// The nearest one, or all.
+        /// The nearest name, or all names.
         hint: String,
     },
-    /// The connector is none for this direction.
+    /// The connector does not have this direction.
     #[error("'{connector}:' is no {direction}\nhint: {hint}")]
     Direction {
         /// The connector.
         connector: &'static str,
-        /// What was asked for.
+        /// The requested direction.
         direction: Direction,
         /// What to do.
         hint: String,
     },
-    /// Inputs of applications do not read it.
+    /// Inputs of applications cannot read it.
     #[error("an input of an application cannot read '{connector}:'\nhint: {hint}")]
     NoInput {
         /// The connector.
@@ -37,33 +37,33 @@ pub enum ConnectorError {
     UnknownOption {
         /// The connector.
         connector: &'static str,
-        /// What was asked for.
+        /// The requested direction.
         direction: Direction,
         /// The option given.
         option: String,
-        /// The nearest one, or all.
+        /// The nearest name, or all names.
         hint: String,
     },
-    /// An option whose value cannot be one, is there twice, or is missing.
+    /// An option has an invalid value, is given twice, or is missing.
     #[error("the option '{option}' of '{connector}:' {problem}\nhint: {hint}")]
     Option {
         /// The connector.
         connector: &'static str,
         /// The option.
         option: String,
-        /// What is wrong: the rest of a sentence that begins with the option.
+        /// The problem: the rest of a sentence that begins with the option.
         problem: String,
         /// What to do.
         hint: String,
     },
-    /// What stands behind the colon is not understood.
+    /// The part of the address behind the colon is not understood.
     #[error("'{}' {problem}\nhint: {hint}", whole_address(connector, address))]
     Address {
         /// The connector.
         connector: &'static str,
         /// The address given.
         address: String,
-        /// What is wrong: the rest of a sentence that begins with the address.
+        /// The problem: the rest of a sentence that begins with the address.
         problem: String,
         /// What to do.
         hint: String,
@@ -89,14 +89,14 @@ pub enum ConnectorError {
         /// What to do.
         hint: String,
     },
-    /// The outside world refuses: a file that is not there, a port in use, a broker that does not answer.
+    /// The outside world refuses: a missing file, a port in use, a broker that does not answer.
     #[error("cannot open '{connector}:{address}': {problem}\nhint: {hint}")]
     Open {
         /// The connector.
         connector: &'static str,
         /// The address given.
         address: String,
-        /// What the world said.
+        /// The error from outside.
         problem: String,
         /// What to do.
         hint: String,

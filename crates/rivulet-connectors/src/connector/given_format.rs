@@ -1,4 +1,4 @@
-//! The format that a declaration gives, for connectors that take JSON without one.
+//! The format of a declaration, for connectors that use JSON by default.
 
 use super::{ConnectorError, FormatText};
 use crate::files::Files;
@@ -11,7 +11,7 @@ pub(super) fn format_or_json(given: Option<&FormatText>, files: &Files) -> Resul
     Ok(RowFormat::parse(name, options, files)?)
 }
 
-/// The same where each of `pieces` ("messages", "bodies") stands alone, so that there is no place for a header.
+/// The same if each of `pieces` ("messages", "bodies") stands alone, so that there can be no header.
 pub(super) fn format_of_pieces(
     connector: &'static str,
     given: Option<&FormatText>,

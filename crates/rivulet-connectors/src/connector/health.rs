@@ -1,11 +1,10 @@
-//! How sources and sinks get on with the devices behind them: whether these take and give rows, since when they do not,
-//! and how much waits.
+//! The health of sources and sinks: whether they work, since when they do not, and how much waits.
 //!
-//! A [`Health`] is that of one source or sink of one query. Its connector gets it when it is opened, in the
-//! [`Host`](super::Host), and all its instances share it. Whatever shows it reads it without waiting for the query.
+//! A [`Health`] belongs to one source or sink of one query. Its connector gets it in the [`Host`](super::Host) when it
+//! is opened, and all its instances share it. Code that shows it reads it without waiting for the query.
 //!
 //! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. However
-//! often a connector tries in vain, or its device comes and goes, the log says of it a few lines a minute at most.
+//! often a connector tries in vain, or its device comes and goes, it causes only a few log lines a minute.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,23 +17,23 @@ use rivulet_dataflow::{Batch, Clock, Sink, SinkError, TransactionalSink};
 
 use crate::clock::SystemClock;
 
-/// After so long in vain, a source or sink that is retrying is failing.
+/// After this long without success, a source or sink that is retrying is failing.
 const FAILING_AFTER: Duration = Duration::from_secs(60);
 
-/// After a line in the log that it is in trouble, the next one that it is retrying comes at the earliest so much later.
+/// The least time from a log line about trouble to the next log line about retrying.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// So many queries are known whose receivers take no rows.
+/// The number of queries with a failing receiver that are remembered.
 const QUERIES_MAX: usize = 1_024;
 
-/// How precisely it is known since when the oldest row waits, and of how many moments that is kept.
+/// The precision of the time since when the oldest row waits, and the number of such moments that are kept.
 const MARK_EVERY: Duration = Duration::from_millis(50);
 const MARKS_MAX: usize = 256;
 
-/// How a source or sink gets on.
+/// The condition of a source or sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// The last attempt went well, or there was none.
+    /// The last attempt succeeded, or there was none.
     #[default]
     Ok,
     /// The last attempt failed, and another one follows.
@@ -44,7 +43,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// All of them, the best first.
+    /// All conditions, the best first.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Retrying, Self::Failing];
 
     /// The name in answers and metrics.
@@ -63,49 +62,49 @@ impl fmt::Display for Condition {
     }
 }
 
-/// What there is to know of a [`Health`] at a moment.
+/// The content of a [`Health`] at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthReport {
-    /// How it gets on.
+    /// The condition.
     pub condition: Condition,
     /// Since when, microseconds since the epoch.
     pub since_us: i64,
-    /// What went wrong the last time, also after a recovery; `None` if nothing ever did.
+    /// The last error, kept after a recovery; `None` if there never was one.
     pub last_error: Option<String>,
-    /// Attempts that failed since the last one that went well.
+    /// Attempts that failed since the last success.
     pub retries: u64,
     /// Attempts that failed since the start.
     pub failures: u64,
-    /// Of a sink, rows that the receiver has acknowledged.
+    /// Rows that the receiver of a sink has acknowledged.
     pub rows: u64,
-    /// The size of these in bytes as they were sent.
+    /// The size of these rows in bytes, as they were sent.
     pub bytes: u64,
-    /// Of a sink, rows that the receiver has rejected and that were left out.
+    /// Rows that the receiver of a sink has rejected and that were left out.
     pub left_out: u64,
-    /// Of a sink, rows that it was given and the receiver has not acknowledged.
+    /// Rows that a sink was given and its receiver has not acknowledged.
     pub waiting_rows: u64,
-    /// For how long the oldest of these waits.
+    /// How long the oldest of these has been waiting.
     pub oldest: Option<Duration>,
-    /// How many queries of an application have a receiver of their own that takes no rows, as far as they are known.
+    /// The number of queries of an application whose own receiver accepts no rows, as far as they are remembered.
     pub failing_queries: usize,
-    /// The first of them.
+    /// The first of these queries.
     pub failing_query: Option<u64>,
 }
 
-/// How one source or sink of a query gets on.
+/// The health of one source or sink of a query.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// What it is, in words: `sink 'alarms' of the query 'hot'`.
+    /// Its name in messages: `sink 'alarms' of the query 'hot'`.
     title: String,
     handed: AtomicU64,
     rows: AtomicU64,
     bytes: AtomicU64,
     left_out: AtomicU64,
     failures: AtomicU64,
-    /// The condition is not [`Condition::Ok`]: asked for each message, without the lock.
+    /// Whether the condition is not [`Condition::Ok`]; asked for each message, without the lock.
     is_troubled: AtomicBool,
     course: Mutex<Course>,
-    /// The queries of an application whose own receivers take no rows, and why.
+    /// The queries of an application whose own receivers accept no rows, with the reason.
     queries: Mutex<BTreeMap<u64, String>>,
 }
 
@@ -116,24 +115,24 @@ struct Course {
     since_us: i64,
     retries: u64,
     last_error: Option<String>,
-    /// When the log said the last time that it is in trouble.
+    /// When trouble was last logged.
     said: Option<Instant>,
-    /// The log has said it of the trouble that there is now.
+    /// Whether the present trouble was logged.
     is_said: bool,
-    /// When the log said the last time that rows are left out.
+    /// When it was last logged that rows are left out.
     said_left_out: Option<Instant>,
-    /// When rows were handed over: the first of those up to this number, counted from the start.
+    /// When rows were handed over: the number of the first row, counted from the start, and the moment.
     marks: VecDeque<(u64, Instant)>,
 }
 
 impl Health {
-    /// Of a source or sink that is called this in the log.
+    /// The health of a source or sink with this name in the log.
     pub fn new(title: impl Into<String>) -> Self {
         let course = Course { since_us: SystemClock.now_us(), ..Course::default() };
         Self { title: title.into(), course: Mutex::new(course), ..Self::default() }
     }
 
-    /// The sink was given so many rows for its receiver. Once a batch.
+    /// Notes that the sink was given rows for its receiver. Called once a batch.
     pub fn hand(&self, rows: usize) {
         if rows == 0 {
             return;
@@ -149,19 +148,20 @@ impl Health {
         }
     }
 
-    /// The receiver has acknowledged so many rows, of so many bytes.
+    /// Notes that the receiver has acknowledged this many rows and bytes.
     pub fn take(&self, rows: usize, bytes: usize) {
         self.take_some(rows, bytes);
         self.recover();
     }
 
-    /// The receiver has acknowledged so many rows, of so many bytes; whether others do is not known.
+    /// Notes that the receiver has acknowledged this many rows and bytes; whether other receivers accept rows is not
+    /// known.
     pub fn take_some(&self, rows: usize, bytes: usize) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The receiver of a query, which it has alone, takes no rows.
+    /// Notes that a query's own receiver accepts no rows.
     pub fn fail_query(&self, query: u64, problem: &str) {
         let mut queries = self.queries.lock();
         if queries.len() < QUERIES_MAX || queries.contains_key(&query) {
@@ -169,23 +169,23 @@ impl Health {
         }
     }
 
-    /// The receiver of a query takes rows again, or nothing waits for it any more.
+    /// Notes that the receiver of a query accepts rows again, or that nothing waits for it any more.
     pub fn recover_query(&self, query: u64) {
         self.queries.lock().remove(&query);
     }
 
-    /// Why the receiver of a query takes no rows, if it takes none.
+    /// Why the receiver of a query accepts no rows, if it accepts none.
     pub fn problem_of_query(&self, query: u64) -> Option<String> {
         self.queries.lock().get(&query).cloned()
     }
 
-    /// Rows that were handed over are there: for sinks that need not wait.
+    /// Notes rows that have arrived when they are handed over: for sinks that need not wait.
     pub fn hand_and_take(&self, rows: usize, bytes: usize) {
         self.handed.fetch_add(rows as u64, Ordering::Relaxed);
         self.take(rows, bytes);
     }
 
-    /// The receiver has rejected so many rows, which are left out.
+    /// Notes that the receiver has rejected this many rows, which are left out.
     pub fn leave_out(&self, rows: usize, problem: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let left_out = self.left_out.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
@@ -196,7 +196,7 @@ impl Health {
         }
     }
 
-    /// An attempt failed, and another one follows.
+    /// Notes that an attempt failed, and that another one follows.
     pub fn retry(&self, problem: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let mut course = self.course.lock();
@@ -204,7 +204,8 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// Nothing goes at present, though no attempt of ours is known to have failed since the last call.
+    /// Notes that nothing can be sent at present, though no attempt of ours is known to have failed since the last
+    /// call.
     pub fn stand(&self, problem: &str) {
         let mut course = self.course.lock();
         if course.condition == Condition::Ok {
@@ -214,13 +215,13 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// It has given up.
+    /// Notes that the source or sink has given up.
     pub fn fail(&self, problem: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.note(&mut self.course.lock(), Condition::Failing, problem);
     }
 
-    /// An attempt went well.
+    /// Notes that an attempt succeeded.
     pub fn recover(&self) {
         if !self.is_troubled.load(Ordering::Acquire) {
             return;
@@ -242,14 +243,14 @@ impl Health {
         self.is_troubled.load(Ordering::Acquire)
     }
 
-    /// For how long the oldest row waits that the receiver has not acknowledged.
+    /// How long the oldest row has been waiting that the receiver has not acknowledged.
     pub fn oldest(&self) -> Option<Duration> {
         let mut course = self.course.lock();
         course.forget_marks(self.settled());
         course.marks.front().map(|(_, since)| since.elapsed())
     }
 
-    /// How it is now.
+    /// The present state.
     pub fn report(&self) -> HealthReport {
         let oldest = self.oldest();
         let (failing_queries, failing_query) = {
@@ -274,7 +275,7 @@ impl Health {
         }
     }
 
-    /// Rows of which nothing more is to be done.
+    /// The number of rows that need no further work.
     fn settled(&self) -> u64 {
         self.rows.load(Ordering::Relaxed) + self.left_out.load(Ordering::Relaxed)
     }
@@ -294,7 +295,7 @@ impl Health {
         }
         let waiting_rows = self.handed.load(Ordering::Relaxed).saturating_sub(self.settled());
         let (title, before) = (&self.title, course.condition);
-        // It is in vain since the first attempt, whatever it is called now.
+        // The time counts from the first failed attempt, whatever the condition is called now.
         match before {
             Condition::Ok => course.change(condition),
             _ => course.condition = condition,
@@ -313,8 +314,8 @@ impl Course {
         self.since = Some(Instant::now());
     }
 
-    /// Whether the log is to say that it is in trouble since now, which it then has said. A device that comes and goes
-    /// would fill it.
+    /// Whether trouble that begins now is to be logged, and notes that it was. A device that comes and goes would fill
+    /// the log.
     fn begin_to_say(&mut self, condition: Condition, now: Instant) -> bool {
         let is_early = self.said.is_some_and(|said| now.duration_since(said) < SAID_EVERY);
         if is_early && condition != Condition::Failing {
@@ -324,14 +325,14 @@ impl Course {
         true
     }
 
-    /// Whether the log is to say that rows are left out, which it then has said.
+    /// Whether it is to be logged that rows are left out, and notes that it was.
     fn is_to_say_left_out(&mut self, now: Instant) -> bool {
         let is_early = self.said_left_out.is_some_and(|said| now.duration_since(said) < SAID_EVERY);
         self.said_left_out = self.said_left_out.filter(|_| is_early).or(Some(now));
         !is_early
     }
 
-    /// Forgets when rows were handed over that are settled.
+    /// Forgets when settled rows were handed over.
     fn forget_marks(&mut self, settled: u64) {
         while self.marks.front().is_some_and(|(until, _)| *until <= settled) {
             self.marks.pop_front();

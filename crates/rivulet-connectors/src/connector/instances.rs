@@ -1,14 +1,14 @@
-//! What the parallel instances of a sink share: the first that is opened makes it, the others find it by the name of
-//! their query.
+//! State that the parallel instances of a sink share: the first instance that is opened makes it, the others find it by
+//! the name of their query.
 //!
-//! What must hold: it goes with the last instance that has it.
+//! What must hold: it is dropped with the last instance that has it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
 
-/// What is shared, of all sinks of one kind.
+/// The shared state of all sinks of one kind.
 pub(super) struct Instances<T>(LazyLock<Mutex<HashMap<String, Weak<T>>>>);
 
 impl<T> Instances<T> {
@@ -17,14 +17,14 @@ impl<T> Instances<T> {
         Self(LazyLock::new(Mutex::default))
     }
 
-    /// The first instance has made it. What an earlier run had under that name is not found any more.
+    /// Stores what the first instance has made. The state of an earlier run under that name is not found any more.
     pub(super) fn put(&self, name: &str, shared: &Arc<T>) {
         let mut all = self.0.lock();
         all.retain(|_, other| other.strong_count() > 0);
         all.insert(name.to_owned(), Arc::downgrade(shared));
     }
 
-    /// What the first instance has made, if it is still there.
+    /// The state that the first instance has made, if it still exists.
     pub(super) fn find(&self, name: &str) -> Option<Arc<T>> {
         self.0.lock().get(name)?.upgrade()
     }

@@ -1,28 +1,28 @@
-//! Payloads on their way to rows: collected in an arena, decoded at once.
+//! Turns payloads into rows: collects them in an arena and decodes them together.
 
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Refused};
 
-/// How many payload bytes are decoded at once: what a batch of a few thousand usual rows has, and small enough for the
-/// cache next to the processor. A single larger payload is taken as well.
+/// The number of payload bytes that are decoded at once: about a few thousand usual rows, and small enough for the
+/// cache nearest to the processor. A single larger payload is accepted as well.
 pub(crate) const BYTES_AT_ONCE: usize = 1 << 20;
 
-/// The largest payload that is taken, whatever an option says: an arena of events stays far below 4 GiB with it.
+/// The largest payload that is accepted, whatever an option says: it keeps an arena of events far below 4 GiB.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
 /// Collects payloads and decodes them.
 ///
-/// Where the decoder takes a payload of many lines, blocks of lines are payloads too, so that nobody looks for the ends
-/// of lines beside it. Should a line of them be refused, all are decoded again line by line: what is said of a line is
-/// the same either way.
+/// If the decoder accepts a payload of many lines, blocks of lines are payloads too, so that the ends of lines are not
+/// searched for separately. If a line of a block is refused, the block is decoded again line by line: so the refusal of
+/// a line is the same either way.
 pub(crate) struct Intake {
     events: Events,
     decoder: Box<dyn Decoder>,
-    /// Rows that are to come of what waits, about.
+    /// The expected number of rows of the waiting payloads, about.
     rows_expected: usize,
-    /// Whether blocks of lines are taken.
+    /// Whether blocks of lines are accepted.
     takes_blocks: bool,
-    /// How long a line was on average in the last rows; nothing before the first ones.
+    /// The average length of a line in the last rows; `None` before the first rows.
     line_bytes: Option<usize>,
     /// Whether blocks wait.
     has_blocks: bool,
@@ -39,8 +39,8 @@ impl Intake {
         self.takes_blocks = takes_blocks;
     }
 
-    /// How large a block of lines may be in a poll for so many rows; `None` where lines are taken one by one, as always
-    /// at first.
+    /// The largest block of lines in a poll for this many rows; `None` if lines are taken one by one, as always at
+    /// first.
     pub(crate) fn block_bytes_max(&self, rows_max: usize) -> Option<usize> {
         let line_bytes = self.line_bytes.filter(|_| self.takes_blocks)?;
         let of_rows = rows_max.saturating_sub(self.rows_expected).saturating_mul(line_bytes);
@@ -67,18 +67,18 @@ impl Intake {
         self.rows_expected < rows_max.max(1) && self.events.payload_bytes() < BYTES_AT_ONCE
     }
 
-    /// How many payloads wait.
+    /// The number of payloads that wait.
     pub(crate) fn payloads(&self) -> usize {
         self.events.rows()
     }
 
-    /// Reads the payloads that follow in another way. None may wait.
+    /// Decodes the following payloads with another decoder. No payload may be waiting.
     pub(crate) fn set_decoder(&mut self, decoder: Box<dyn Decoder>) {
         debug_assert!(self.events.is_empty(), "payloads are decoded by the decoder they came for");
         self.decoder = decoder;
     }
 
-    /// The rows of all payloads, which are gone then.
+    /// Decodes all waiting payloads to rows, and removes them.
     pub(crate) fn decode(&mut self, refusals: &mut Refusals) -> RecordBatch {
         let columns = self.decode_all(refusals);
         let bytes_of_lines = self.events.payload_bytes() + self.events.rows();
@@ -112,16 +112,16 @@ impl Intake {
         self.decoder.decode(&self.events, refusals).columns
     }
 
-    /// The same as the answer to a poll; `None` if nothing is left of them.
+    /// The same as the answer to a poll; `None` if no payload is waiting.
     pub(crate) fn decode_for(&mut self, arrival_us: i64, refusals: &mut Refusals) -> Option<Polled> {
         let columns = self.decode(refusals);
         (columns.num_rows() > 0).then_some(Polled::Rows { columns, arrival_us })
     }
 }
 
-/// Refuses what cannot be a payload; `excerpt` is the beginning of it.
+/// Refuses bytes that cannot be a payload; `excerpt` is their beginning.
 pub(crate) fn refuse(refusals: &mut Refusals, arrival_us: i64, excerpt: &[u8], detail: impl FnOnce() -> String) {
-    /// What is kept of something too large to be kept.
+    /// The bytes that are kept of a payload that is too large.
     const EXCERPT_BYTES: usize = 1024;
     let excerpt = &excerpt[..excerpt.len().min(EXCERPT_BYTES)];
     refusals.refuse(0, Reason::Decode, arrival_us, || (detail(), Refused::Payload(excerpt.into())));

@@ -1,6 +1,6 @@
 //! Columns that come from a message itself and not from its payload: a key, a topic, a time.
 //!
-//! What must hold: a row has what its message has, however many rows the payload gave.
+//! What must hold: each row has the values of its own message, however many rows the payload gave.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use rivulet_dataflow::{Decoder, Events, Reason, Refusals, Slot};
 use super::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat};
 
-/// Where a column that is read comes from.
+/// The origin of a column that is read.
 #[derive(Clone, Copy, Debug)]
 enum Origin<K> {
-    /// The column of the decoded payload at this place.
+    /// The column with this index of the decoded payload.
     Payload(usize),
     /// The message.
     Message(K),
 }
 
-/// Which declared columns are which part (`K`) of a message.
+/// The declared columns that are parts (`K`) of a message.
 #[derive(Debug)]
 pub(crate) struct Named<K> {
     kinds: Vec<Option<K>>,
@@ -32,7 +32,7 @@ impl<K: Copy> Named<K> {
         Self { kinds: vec![None; spec.schema.fields().len()] }
     }
 
-    /// The column `name`, which an option names, is this part of a message, of the type `wanted`.
+    /// Makes the column `name`, which an option names, this part of a message, with the type `wanted`.
     pub(crate) fn add(
         &mut self,
         spec: &SourceSpec,
@@ -61,24 +61,24 @@ impl<K: Copy> Named<K> {
     }
 }
 
-/// Which columns come from where.
+/// The origins of all columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout<K> {
-    /// The rows that come out.
+    /// The schema of the resulting rows.
     schema: SchemaRef,
     origins: Vec<Origin<K>>,
     /// The declared columns that payloads have.
     payload: SchemaRef,
-    /// Those of them that are read, and the event time among the former.
+    /// The columns of `payload` that are read, and the index of the event time in `payload`.
     payload_read: Vec<usize>,
     payload_event_time: Option<usize>,
     has_metadata: bool,
-    /// What a message may not lack, and the name of its column.
+    /// The parts that a message must have, each with the name of its column.
     required: Vec<(K, String)>,
 }
 
 impl<K: Copy> Layout<K> {
-    /// The columns of `spec`, of which `named` come from messages.
+    /// The columns of `spec`; those in `named` come from messages.
     ///
     /// # Errors
     /// The others do not suit the format.
@@ -119,12 +119,12 @@ impl<K: Copy> Layout<K> {
         Ok(layout)
     }
 
-    /// Decodes payloads.
+    /// Makes the decoder of payloads.
     pub(crate) fn decoder(&self, format: &RowFormat) -> Result<Box<dyn Decoder>, FormatError> {
         format.decoder(&self.payload, &self.payload_read, self.payload_event_time)
     }
 
-    /// What a message may not lack, and the name of its column.
+    /// The parts that a message must have, each with the name of its column.
     pub(crate) fn required(&self) -> &[(K, String)] {
         &self.required
     }
@@ -134,14 +134,14 @@ impl<K: Copy> Layout<K> {
         self.has_metadata
     }
 
-    /// The slot with which the payload of the message with this number is put among the events: it tells which message
-    /// a row is of.
+    /// The slot under which the payload of the message with this number is put among the events: it tells which message
+    /// a row belongs to.
     pub(crate) fn slot(&self, message: usize) -> Slot {
         if self.has_metadata { message as Slot } else { 0 }
     }
 
-    /// The rows of `events`, which are gone then. `column` makes the column of a part of messages, given the events and
-    /// the message of each row.
+    /// Decodes `events` to rows, and removes them. `column` makes the column of a part of messages, given the events
+    /// and the message of each row.
     pub(crate) fn decode(
         &self,
         decoder: &mut dyn Decoder,
@@ -154,7 +154,7 @@ impl<K: Copy> Layout<K> {
             events.clear();
             return columns;
         }
-        // Refusals get back the slot of the one query that there is.
+        // Refusals must have the slot of the only query.
         let mut own = Refusals::new(refusals.room());
         let batch = decoder.decode(events, &mut own);
         pass_on(&own, refusals);
@@ -170,7 +170,7 @@ impl<K: Copy> Layout<K> {
     }
 }
 
-/// Counts refusals once more, as those of the one query that there is.
+/// Counts refusals once more, as those of the only query.
 fn pass_on(own: &Refusals, refusals: &mut Refusals) {
     for one in own.records() {
         refusals.refuse(0, one.reason, one.arrival_us, || (one.detail.clone(), one.content.clone()));

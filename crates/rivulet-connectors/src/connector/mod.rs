@@ -1,18 +1,18 @@
-//! Sources and sinks of big queries, by name: what stands before the colon of an address.
+//! Sources and sinks of big queries, by name: the name is the part of an address before the colon.
 //!
-//! A connector is a folder with a [`ConnectorDescription`], and a line in the list below: checks, errors and the
-//! reference are made of the description, and nothing else knows the connector. It is opened for one statement
+//! A connector is a folder with a [`ConnectorDescription`], and a line in the list below. Checks, errors and the
+//! reference are made from the description; no other code knows the connector. It is opened for one statement
 //! ([`Connectors::open_source`], [`Connectors::open_sink`]); from then on the host runs its partitions like operators.
 //! A process may add connectors of its own ([`Connectors::with`]).
 //!
-//! What must hold: sources and sinks never block for long and hold a bounded amount (what waits for a device does so in
-//! a thread of its own, behind a bounded queue); nothing from outside makes them panic; what cannot be read is refused
-//! with a reason and counted, what cannot be delivered is an error.
+//! What must hold: sources and sinks never block for long and hold a bounded amount of data (code that waits for a
+//! device does so in its own thread, behind a bounded queue); no input from outside makes them panic; unreadable input
+//! is refused with a reason and counted, and undeliverable output is an error.
 //!
-//! - [`description`]: what connectors say about themselves;
-//! - [`health`]: how sources and sinks get on with what is behind them;
+//! - [`description`]: the descriptions of connectors;
+//! - [`health`]: whether sources and sinks work, and what waits;
 //! - [`spec`]: what a statement asks for; [`options`]: its options, checked; [`error`]: what is wrong with it;
-//! - [`registry`]: all of them by their names; [`mod@reference`]: as a page;
+//! - [`registry`]: all connectors by name; [`mod@reference`]: all connectors as a page;
 //! - then one connector each.
 
 pub mod description;
@@ -61,6 +61,6 @@ static OWN: [ConnectorDescription; 8] = [
     blackhole::CONNECTOR,
 ];
 
-/// Under this key, the metadata of a schema that a source brings itself ([`Connectors::declared_schema`]) has
-/// the name of the event time column.
+/// The metadata key for the name of the event time column, in a schema that a source brings itself
+/// ([`Connectors::declared_schema`]).
 pub const EVENT_TIME_KEY: &str = "event_time";

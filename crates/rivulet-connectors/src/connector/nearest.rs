@@ -1,8 +1,8 @@
-//! The name that was probably meant.
+//! Finds the name that was probably meant.
 
 /// The candidate at the smallest edit distance from `word`, if that is small enough to be a slip.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// Nobody mistypes longer names by a letter, and the comparison is quadratic.
+    /// Longer names are not mistyped by a letter, and the comparison is quadratic.
     const BYTES_MAX: usize = 64;
     if word.len() > BYTES_MAX {
         return None;

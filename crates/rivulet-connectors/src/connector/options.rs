@@ -1,6 +1,7 @@
 //! Options as they were given, checked against their description.
 //!
-//! What must hold: every option that was given is described and its value is one; what was not given has its default.
+//! What must hold: every given option is described and its value is valid; an option that was not given has its
+//! default.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,13 +20,13 @@ const DURATION_US_MAX: f64 = 100.0 * 365.25 * 86_400e6;
 #[derive(Clone, Debug)]
 pub struct Options {
     connector: &'static str,
-    /// Of those that were given or have a default.
+    /// The values of options that were given or have a default.
     values: BTreeMap<&'static str, Value>,
-    /// Options described by their beginning: the rest of the name, and the value.
+    /// Options that are described by their beginning: that beginning, the rest of the name, and the value.
     by_beginning: Vec<(&'static str, String, String)>,
 }
 
-/// A value that is of its option's kind.
+/// A value of its option's kind.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Boolean(bool),
@@ -36,7 +37,7 @@ enum Value {
 }
 
 impl Options {
-    /// Checks the options that were given to `connector`, which goes in that direction.
+    /// Checks the options that were given to `connector` in this direction.
     pub(crate) fn check(
         connector: &ConnectorDescription,
         direction: Direction,
@@ -81,7 +82,7 @@ impl Options {
         Ok(options)
     }
 
-    /// An error about a name that may not stand for the `*` of `option`.
+    /// The error for a name that is not allowed for the `*` of `option`.
     fn not_among(&self, name: &str, option: &OptionDescription) -> ConnectorError {
         let beginning = option.name.trim_end_matches('*');
         let OptionKind::Among(names) = option.kind else { return self.wrong(name, "is not known", "leave it out") };
@@ -94,7 +95,7 @@ impl Options {
         self.wrong(name, "is none that a statement may give", hint)
     }
 
-    /// The others.
+    /// All options except this one.
     #[must_use]
     pub(crate) fn without(&self, option: &str) -> Self {
         let mut without = self.clone();
@@ -102,7 +103,7 @@ impl Options {
         without
     }
 
-    /// An error about one of the options.
+    /// The error for one of the options.
     pub fn wrong(&self, option: &str, problem: impl Into<String>, hint: impl Into<String>) -> ConnectorError {
         ConnectorError::Option {
             connector: self.connector,
@@ -112,7 +113,7 @@ impl Options {
         }
     }
 
-    /// The file that is the value of an option, which others open by its path.
+    /// The file that is the value of an option, and that other code opens by its path.
     pub(crate) fn file(&self, option: &str, path: &str, files: &Files) -> Result<PathBuf, ConnectorError> {
         files.locate_file(path).map_err(|error| {
             let (problem, hint) = words(&error);
@@ -121,7 +122,7 @@ impl Options {
         })
     }
 
-    /// The same before it is opened: it may come later.
+    /// The same check before the file is opened: the file may be created later.
     pub(crate) fn check_file(&self, option: &str, path: &str, files: &Files) -> Result<(), ConnectorError> {
         match files.locate_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -142,7 +143,7 @@ impl Options {
         }
     }
 
-    /// A number that counts something: those below zero count as zero.
+    /// A number that counts something: a negative number counts as zero.
     pub fn count(&self, name: &str) -> Option<usize> {
         self.integer(name).map(|value| usize::try_from(value.max(0)).unwrap_or(usize::MAX))
     }
@@ -163,7 +164,7 @@ impl Options {
         }
     }
 
-    /// Names, as they were written; none if the option is not given.
+    /// Names, as they were written; empty if the option is not given.
     pub fn names(&self, name: &str) -> &[String] {
         match self.values.get(name) {
             Some(Value::Names(names)) => names,
@@ -171,7 +172,7 @@ impl Options {
         }
     }
 
-    /// The options described by this beginning: what stands behind it, and the value.
+    /// The options described by this beginning: the rest of each name, and the value.
     pub fn by_beginning(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         self.by_beginning
             .iter()
@@ -180,7 +181,7 @@ impl Options {
     }
 }
 
-/// What may be shown of the value `text` of an option: `***` stands for what is secret. What is not described was
+/// The value `text` of an option as it may be shown: `***` replaces what is secret. An option that is not described was
 /// refused, or belongs to an older version, and is hidden.
 pub(crate) fn shown<'t>(described: &'static [OptionDescription], name: &str, text: &'t str) -> Cow<'t, str> {
     const HIDDEN: &str = "***";
@@ -199,7 +200,7 @@ pub(crate) fn shown<'t>(described: &'static [OptionDescription], name: &str, tex
     }
 }
 
-/// The description of the option `name`, and what stands behind its beginning if it is described by that.
+/// The description of the option `name`, and the rest of the name if it is described by its beginning.
 fn find<'n>(
     described: &'static [OptionDescription],
     name: &'n str,
@@ -240,7 +241,7 @@ impl Value {
     }
 }
 
-/// `1.5 s` as its number and its unit in lower case.
+/// Splits `1.5 s` into its number and its unit in lower case.
 fn number_and_unit(text: &str) -> Option<(f64, String)> {
     let end = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let number = text[..end].parse::<f64>().ok()?;

@@ -1,4 +1,4 @@
-//! Rows on their way to payloads, and what tells whether a row came or was taken back.
+//! Turns rows into payloads, and marks rows as added or retracted.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rivulet_dataflow::{Batch, SinkError};
 use super::{ConnectorError, OutputRows, SinkSpec};
 use crate::formats::{EncodedRows, Encoder, FormatError, RowFormat};
 
-/// The column that says in a changing result whether a row came (`+`) or was taken back (`-`).
+/// The column that says in a changing result whether a row was added (`+`) or retracted (`-`).
 pub(crate) const OP: &str = "op";
 
 /// Encodes batches; rows of a changing result have [`OP`] as their first column.
@@ -21,7 +21,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Encodes rows of `schema`, which may take others back if `changes`.
+    /// Encodes rows of `schema`, which may be retractions if `changes`.
     pub(crate) fn new(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
         let with_op = if changes { Some(schema_with_op(format.name(), schema)?) } else { None };
         let encoder = format.encoder(with_op.as_ref().unwrap_or(schema).clone())?;
@@ -57,7 +57,7 @@ impl Outgoing {
     }
 }
 
-/// Whose the rows of an output are, and where they go.
+/// The queries that rows of an output belong to, and their addresses.
 pub(crate) struct Owners<'b> {
     queries: &'b UInt64Array,
     ids: &'b StringArray,
@@ -65,7 +65,7 @@ pub(crate) struct Owners<'b> {
 }
 
 impl OutputRows {
-    /// The rows with so many columns as the sink has, and what stands behind these.
+    /// Splits rows into the first `columns` columns, which are the sink's, and the columns behind them.
     pub(crate) fn split<'b>(self, batch: &'b Batch, columns: usize) -> Result<(Batch, Owners<'b>), SinkError> {
         let places: Vec<usize> = (0..columns).collect();
         let payload = batch.columns.project(&places).map_err(|error| SinkError(error.to_string()))?;
@@ -84,22 +84,22 @@ impl<'b> Owners<'b> {
         self.queries.value(row)
     }
 
-    /// What tells a row from every other one; empty where that is not known.
+    /// The identity of a row; empty if it is not known.
     pub(crate) fn id(&self, row: usize) -> &'b str {
         self.ids.value(row)
     }
 
-    /// Where a row goes, if it says so.
+    /// The address of a row, if it has one.
     pub(crate) fn address(&self, row: usize) -> Option<&'b str> {
         self.addresses.map(|addresses| addresses.value(row))
     }
 }
 
-/// How much memory for encoded rows is kept from one batch to the next.
+/// The number of encoded rows whose memory is kept from one batch to the next.
 const MEMORY_KEPT_ROWS: usize = 16 << 10;
 const MEMORY_KEPT_BYTES: usize = 4 << 20;
 
-/// A row that takes back another where the planner said there would be none.
+/// The error for a retraction where the planner said there would be none.
 pub(crate) fn unexpected_change() -> SinkError {
     SinkError("the result changes though it was declared not to (a defect of the engine)".into())
 }
@@ -109,7 +109,7 @@ pub(crate) fn only_appends(connector: &'static str, spec: &SinkSpec, hint: &str)
     if spec.changes { Err(ConnectorError::Changes { connector, hint: hint.into() }) } else { Ok(()) }
 }
 
-/// The batch as its changes: with [`OP`] in front.
+/// The batch with [`OP`] as its first column.
 fn with_op(batch: &Batch, schema: &SchemaRef) -> Batch {
     let op: StringArray = (0..batch.rows()).map(|row| Some(if batch.is_retraction(row) { "-" } else { "+" })).collect();
     let mut columns: Vec<ArrayRef> = vec![Arc::new(op)];

@@ -1,4 +1,4 @@
-//! The connectors by their names: those of this crate, and those that a process adds.
+//! The connectors by name: those of this crate, and those that a process adds.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -22,15 +22,15 @@ pub struct Connectors {
 }
 
 impl Connectors {
-    /// Those of this crate.
+    /// The connectors of this crate.
     pub const OWN: Self = Self::with(&[]);
 
-    /// Those of this crate, and these. No two may have the same name.
+    /// The connectors of this crate, and these. No two may have the same name.
     pub const fn with(added: &'static [ConnectorDescription]) -> Self {
         Self { added }
     }
 
-    /// What each of them is: its options, formats and behaviour.
+    /// The descriptions of all connectors.
     pub fn all(self) -> impl Iterator<Item = &'static ConnectorDescription> {
         OWN.iter().chain(self.added)
     }
@@ -38,7 +38,7 @@ impl Connectors {
     /// Opens a source as about `partitions_wanted` partitions, at least one. A source that cannot be divided gives one.
     ///
     /// # Errors
-    /// The connector is not known or is no source, an option or the format does not suit it, or the outside world
+    /// The connector is unknown or is no source, an option or the format does not suit it, or the outside world
     /// refuses.
     pub fn open_source(
         self,
@@ -55,7 +55,7 @@ impl Connectors {
     /// Opens the instance `instance` of `instances` parallel ones of a sink.
     ///
     /// # Errors
-    /// As with [`Connectors::open_source`]; and if the rows may take back others and the sink cannot.
+    /// As with [`Connectors::open_source`]; and if rows may be retractions and the sink does not support that.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -72,40 +72,39 @@ impl Connectors {
         Ok(Box::new(Noted::new(sink, spec.host.health.clone())))
     }
 
-    /// Looks at the declaration of a source, without opening it.
+    /// Checks the declaration of a source, without opening it.
     ///
     /// # Errors
-    /// As with [`Connectors::open_source`], as far as it can be known before.
+    /// As with [`Connectors::open_source`], as far as they can be known before.
     pub fn check_source(self, spec: &SourceSpec) -> Result<(), ConnectorError> {
         let (connector, options) = self.checked_source(spec)?;
         check_format_options(spec.format.as_ref(), &spec.host.files)?;
         connector.open.check.source.map_or(Ok(()), |check| check(spec, &options))
     }
 
-    /// Looks at the declaration of a sink, without opening it. What writes into it may bring the columns: the schema
-    /// is empty then.
+    /// Checks the declaration of a sink, without opening it. If the query that writes into it brings the columns, the
+    /// schema is empty.
     ///
     /// # Errors
-    /// As with [`Connectors::open_sink`], as far as it can be known before.
+    /// As with [`Connectors::open_sink`], as far as they can be known before.
     pub fn check_sink(self, spec: &SinkSpec) -> Result<(), ConnectorError> {
         let (connector, options) = self.checked_sink(spec)?;
         check_format_options(spec.format.as_ref(), &spec.host.files)?;
         connector.open.check.sink.map_or(Ok(()), |check| check(spec, &options))
     }
 
-    /// Up to where the results of a query are final whose newest checkpoint has what `spec` says
-    /// ([`SinkSpec::checkpoints`]). Whoever else may still be at work for this query is shut out before this is
-    /// answered.
+    /// Up to which checkpoint the results of a query are final, if its newest checkpoint has what `spec` says
+    /// ([`SinkSpec::checkpoints`]). Any earlier run that may still work for this query is shut out before the answer.
     ///
     /// # Errors
-    /// As with [`Connectors::open_sink`]; and if it cannot be said.
+    /// As with [`Connectors::open_sink`]; and if the answer cannot be found.
     pub fn final_up_to(self, spec: &SinkSpec) -> Result<FinalUpTo, ConnectorError> {
         let (connector, options) = self.checked_sink(spec)?;
-        // The others make final what they have prepared for, whichever checkpoint it is, when they are opened.
+        // Other sinks make final what they have prepared, for any checkpoint, when they are opened.
         connector.open.final_up_to.map_or(Ok(FinalUpTo::Any), |final_up_to| final_up_to(spec, &options))
     }
 
-    /// Whether the sink may say itself from where a query goes on ([`Connectors::final_up_to`]).
+    /// Whether the sink may decide from where a query goes on ([`Connectors::final_up_to`]).
     pub fn may_decide_begin(self, spec: &SinkSpec) -> bool {
         self.checked_sink(spec).is_ok_and(|(connector, _)| connector.open.final_up_to.is_some())
     }
@@ -113,7 +112,7 @@ impl Connectors {
     /// What the messages of a source have beside their payload, if inputs of applications may read it.
     ///
     /// # Errors
-    /// There is no such source, or they may not.
+    /// There is no such source, or inputs of applications may not read it.
     pub fn messages(self, connector: &str) -> Result<Messages, ConnectorError> {
         let connector = self.find(connector, Direction::Source)?;
         connector.open.messages.ok_or_else(|| {
@@ -135,18 +134,18 @@ impl Connectors {
         self.by_name(connector)?.open.by_row
     }
 
-    /// The path that an address means (`file:rooms.csv`); `None` if it means no file or folder of this machine.
+    /// The path in an address (`file:rooms.csv`); `None` if it means no file or folder of this machine.
     pub fn path_of(self, address: &str) -> Option<&str> {
         let (name, path) = address.split_once(':')?;
         self.by_name(name).filter(|connector| connector.open.address_is_path).map(|_| path)
     }
 
-    /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The event
-    /// time is named in the metadata ([`super::EVENT_TIME_KEY`]). `None` if the source needs a declaration, or the
-    /// address is none of this connector.
+    /// The columns of a source that brings them itself, as generators do, so that they need not be declared. The
+    /// metadata names the event time ([`super::EVENT_TIME_KEY`]). `None` if the source needs a declaration, or the
+    /// address is not one of this connector.
     ///
     /// # Errors
-    /// What says the columns cannot be read, or is none of `files`.
+    /// The description of the columns cannot be read, or is none of `files`.
     pub fn declared_schema(
         self,
         connector: &str,
@@ -157,18 +156,18 @@ impl Connectors {
         columns.map_or(Ok(None), |columns| columns(address, files))
     }
 
-    /// What may be shown of an option of a source or sink: `***` stands for what is secret.
+    /// The value of an option of a source or sink as it may be shown: `***` replaces what is secret.
     pub fn shown_option<'t>(self, connector: &str, direction: Direction, name: &str, value: &'t str) -> Cow<'t, str> {
         let described = self.find(connector, direction).ok().and_then(|one| one.direction(direction));
         shown(described.map_or(&[][..], |one| one.options), name, value)
     }
 
-    /// The connector of a source, and its options; its format is one that it takes.
+    /// The connector of a source, and its checked options; the format is one that it accepts.
     fn checked_source(self, spec: &SourceSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
         self.checked(Direction::Source, &spec.connector, &spec.options, spec.format.as_ref())
     }
 
-    /// The same of a sink.
+    /// The same for a sink.
     fn checked_sink(self, spec: &SinkSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
         self.checked(Direction::Sink, &spec.connector, &spec.options, spec.format.as_ref())
     }
@@ -191,7 +190,7 @@ impl Connectors {
         self.all().find(|connector| connector.name.eq_ignore_ascii_case(name.trim()))
     }
 
-    /// The connector with this name, if it goes in this direction.
+    /// The connector with this name, if it has this direction.
     fn find(self, name: &str, direction: Direction) -> Result<&'static ConnectorDescription, ConnectorError> {
         let Some(connector) = self.by_name(name) else {
             let hint = match nearest(&name.trim().to_ascii_lowercase(), self.all().map(|connector| connector.name)) {
@@ -211,14 +210,14 @@ impl Connectors {
         ConnectorError::Direction { connector: connector.name, direction, hint }
     }
 
-    /// The names of the connectors that go in this direction.
+    /// The names of the connectors that have this direction.
     fn names(self, direction: Direction) -> String {
         let names = self.all().filter(|connector| connector.direction(direction).is_some());
         names.map(|connector| format!("{}:", connector.name)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Whether the connector takes a format with this name; what the format says of its options and columns comes later.
+/// Checks that the connector accepts a format with this name; the format's options and columns are checked later.
 fn check_format(
     connector: &'static ConnectorDescription,
     direction: Direction,
@@ -236,10 +235,10 @@ fn check_format(
     Err(ConnectorError::FormatUse { connector: connector.name, format: shortened(name), hint })
 }
 
-/// Whether the format has the options that are given, with such values.
+/// Checks that the format has the given options, with such values.
 fn check_format_options(format: Option<&FormatText>, files: &Files) -> Result<(), ConnectorError> {
     let Some((name, options)) = format else { return Ok(()) };
-    // What files are written in may need no schema, and is known when they are opened.
+    // The format of files may need no schema, and is known when they are opened.
     if options.is_empty() {
         return Ok(());
     }
@@ -280,7 +279,7 @@ mod tests {
                 let cases = described.guarantees.iter().map(|(case, _)| *case);
                 assert!(cases.clone().filter(|case| case.is_empty()).count() <= 1, "{}: which is it?", connector.name);
                 assert!(connector.name == "blackhole" || cases.count() > 0, "{} promises nothing", connector.name);
-                // Defaults are parsed where they are missing.
+                // Defaults are parsed for options that are missing.
                 Options::check(connector, direction, &[]).unwrap();
                 for option in described.options {
                     assert!(option.help.ends_with('.') && option.name == option.name.to_ascii_lowercase());

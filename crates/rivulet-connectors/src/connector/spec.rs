@@ -1,4 +1,4 @@
-//! What a source or sink of a big query was declared as.
+//! The declaration of a source or sink of a big query.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{ConnectorError, Health, MqttHost};
 use crate::files::Files;
 use crate::reach::Reach;
 
-/// A format by name, with its options, as the statement has them.
+/// A format by name, with its options, as in the statement.
 pub type FormatText = (String, Vec<(String, String)>);
 
-/// What the process that runs a query has already, and its sources and sinks use.
+/// What the process that runs a query provides to its sources and sinks.
 #[derive(Clone, Default)]
 pub struct Host {
     /// Its connection to an MQTT broker, or its own broker.
@@ -24,27 +24,27 @@ pub struct Host {
     pub files: Files,
     /// The hosts that may be posted to; by default none of this machine.
     pub reach: Reach,
-    /// Whether standard input and output are those of whoever runs the query; a server has none.
+    /// Whether standard input and output belong to the user who runs the query; a server has none.
     pub has_standard_streams: bool,
-    /// What tells the server from others, also after a restart; empty where there is none.
+    /// The identity of the server, the same after a restart; empty if there is no server.
     pub server: String,
     /// The query that is to run.
     pub query: String,
-    /// Whether all that came since its last checkpoint is read and written once more after a crash.
+    /// Whether everything since the last checkpoint is read and written once more after a crash.
     pub comes_again: bool,
-    /// Whether a source of it is so full that others behind its connection wait.
+    /// Set while a source of the query is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
-    /// Whether whoever reads only looks, so that nothing may be taken from others who read the same.
+    /// Whether the source is only inspected, so that nothing may be taken from other readers of the same source.
     pub only_looks: bool,
-    /// Whether the host says of a source when what it has brought is safe ([`rivulet_dataflow::Source::confirm`]), so
-    /// that senders wait for that.
+    /// Whether the host tells a source when its rows are safe ([`rivulet_dataflow::Source::confirm`]), so that senders
+    /// wait for that.
     pub confirms: bool,
-    /// Where the source or sink that is opened with this says how it gets on.
+    /// The health of the source or sink that is opened with this.
     pub health: Arc<Health>,
 }
 
 impl Host {
-    /// That of a process that has nothing, and the rights of its user.
+    /// The host of a process that provides nothing, with the rights of its user.
     pub fn of_user() -> Self {
         let (files, reach) = (Files::of_user(), Reach::everything());
         Self { files, reach, has_standard_streams: true, ..Self::default() }
@@ -60,31 +60,31 @@ impl fmt::Debug for Host {
 /// A source to open.
 #[derive(Clone, Debug)]
 pub struct SourceSpec {
-    /// What stands before the colon of the address.
+    /// The part of the address before the colon.
     pub connector: String,
-    /// What stands behind it.
+    /// The part of the address behind it.
     pub address: String,
-    /// How rows are written; `None` where the connector tells by itself, as files do by their ending.
+    /// The format of the rows; `None` if the connector knows it, as files do by their extension.
     pub format: Option<FormatText>,
     /// The declared columns.
     pub schema: SchemaRef,
-    /// Those of them that are read, ascending: polled rows have the schema projected to these, [`carried`].
+    /// The declared columns that are read, ascending: polled rows have the schema projected to these, [`carried`].
     pub columns: Vec<usize>,
-    /// The event time among the declared columns. It is never null.
+    /// The index of the event time among the declared columns. It is never null.
     pub event_time_column: Option<usize>,
-    /// Whether rows get an event time that is computed of the columns that are read.
+    /// Whether rows get an event time that is computed from the columns that are read.
     pub has_computed_time: bool,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
-    /// What there is already.
+    /// What the process provides.
     pub host: Host,
-    /// Where its partitions go on, as they said it themselves ([`rivulet_dataflow::Source::position`]). One source is
-    /// opened for each, in this order; behind them may come such as are new.
+    /// Where its partitions go on, as they stated it themselves ([`rivulet_dataflow::Source::position`]). One source is
+    /// opened for each, in this order; sources for new partitions may follow.
     pub resume: Option<Vec<Option<String>>>,
 }
 
 impl SourceSpec {
-    /// Where its partitions go on, in the connector's own words; `None` if it begins anew.
+    /// Where its partitions go on, in the connector's own terms; `None` if it begins anew.
     ///
     /// # Errors
     /// A checkpoint is not understood.
@@ -117,57 +117,57 @@ impl SourceSpec {
 /// A sink to open.
 #[derive(Clone, Debug)]
 pub struct SinkSpec {
-    /// What stands before the colon of the address.
+    /// The part of the address before the colon.
     pub connector: String,
-    /// What stands behind it.
+    /// The part of the address behind it.
     pub address: String,
-    /// How rows are written; `None` where the connector tells by itself, as files do by their ending.
+    /// The format of the rows; `None` if the connector knows it, as files do by their extension.
     pub format: Option<FormatText>,
     /// The columns of the rows.
     pub schema: SchemaRef,
-    /// Whether rows may take back others ([`rivulet_dataflow::Batch::retracts`]).
+    /// Whether rows may be retractions ([`rivulet_dataflow::Batch::retracts`]).
     pub changes: bool,
-    /// The columns by which rows are told apart where a sink keeps the newest of each, if the query's result has such
-    /// columns.
+    /// The columns that identify a row, for a sink that keeps the newest row of each key; if the query's result has
+    /// such columns.
     pub key: Option<Vec<usize>>,
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
-    /// What there is already.
+    /// What the process provides.
     pub host: Host,
-    /// Where checkpoints are made, so that what is written becomes final with them: what the instances of the sink have
-    /// said to the checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]); nothing
-    /// where it begins anew.
+    /// `Some` if checkpoints are made, so that written rows become final with them. It has what the instances of the
+    /// sink stated for the checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]);
+    /// empty if the query begins anew.
     pub checkpoints: Option<Vec<String>>,
-    /// Whether it is an output of an application: what its rows have in addition.
+    /// The additional columns of its rows, if it is an output of an application.
     pub output: Option<OutputRows>,
 }
 
-/// What the rows of an output of an application have behind the columns of the sink: the query of each (`UInt64`), what
-/// tells it from every other row (`Utf8`, the same when it comes again, empty where that is not known), and, if it
-/// `has_addresses`, where it goes (`Utf8`) in the place of the sink's address, which shows parameters as `{name}`.
+/// The columns that rows of an application's output have behind the columns of the sink: the query of each row
+/// (`UInt64`), its identity (`Utf8`: unique, the same when it comes again, empty if not known), and, if it
+/// `has_addresses`, its address (`Utf8`), which replaces the sink's address with parameters as `{name}`.
 ///
-/// Such a sink ends with its application and never fails by itself: what it cannot deliver waits, or is left out and
-/// counted.
+/// Such a sink ends with its application and never fails by itself: rows that it cannot deliver wait, or are left out
+/// and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputRows {
     /// Whether each row has an address of its own.
     pub has_addresses: bool,
 }
 
-/// Up to where the results of a query are final, as its sink has it.
+/// Up to which checkpoint the results of a query are final, according to its sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalUpTo {
-    /// Whatever checkpoint the query goes on from, the sink does too.
+    /// The sink can go on from any checkpoint that the query goes on from.
     Any,
-    /// None is: the query begins anew.
+    /// No result is final: the query begins anew.
     Nothing,
-    /// Those of a checkpoint are, and nothing behind them.
+    /// The results up to a checkpoint are final, and none after it.
     Epoch {
         /// The number of the checkpoint.
         number: u64,
         /// How an operator gives the sink another number: a sentence that ends in "to" and that number.
         set_by: &'static str,
     },
-    /// All are: the query has come to the end of its input.
+    /// All results are final: the query has come to the end of its input.
     Ended,
 }

@@ -1,4 +1,4 @@
-//! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query for its errors alone.
+//! `blackhole:` takes rows and keeps nothing: for measurements, and to run a query only for its errors.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rivulet_dataflow::{Batch, Sink, SinkError};
 use super::description::{Instance, Opening};
 use super::{ConnectorDescription, ConnectorError, DirectionDescription, Health, Options, SinkSpec};
 
-/// What it is.
+/// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     name: "blackhole",
     summary: "Takes rows and keeps nothing: for measurements, and to run a query for its errors alone.",
@@ -33,7 +33,7 @@ struct Blackhole {
 
 impl Sink for Blackhole {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
-        // As a real sink would, so that a compiler does not do away with what was computed for it.
+        // Uses the batch as a real sink would, so that the compiler does not remove the computation of it.
         std::hint::black_box(batch);
         self.health.hand_and_take(batch.rows(), 0);
         Ok(())

@@ -1,8 +1,8 @@
-//! Threads that post requests, again and again if need be.
+//! Threads that post requests, repeatedly if necessary.
 //!
-//! What must hold: a request leaves its queue when its receiver has taken it, or when it is left out, which is counted:
-//! the receiver has said that it is wrong and such are skipped, or it belongs to one of many receivers and its time is
-//! over. Otherwise the delivery has failed, and says so from then on.
+//! What must hold: a request leaves its queue when its receiver has accepted it, or when it is left out and counted. It
+//! is left out if the receiver has rejected it and rejected requests are skipped, or if it belongs to one of many
+//! receivers and its time is over. Otherwise the delivery has failed, and reports it from then on.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::receivers::{Change, PAUSE_MAX, Receivers, Request, Waiting};
 use crate::connector::Health;
 use crate::reach::Reach;
 
-/// A thread that has had nothing to do for so long ends.
+/// A thread that has been idle for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// How it posts.
+/// The options of posting.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
@@ -31,9 +31,9 @@ pub(super) struct DeliveryOptions {
     pub(super) retry_for: Duration,
     pub(super) skips_rejected: bool,
     pub(super) connections: usize,
-    /// Whether each row says where it goes: no receiver is waited for then.
+    /// Whether each row has its own address: then no single receiver is waited for.
     pub(super) has_many_receivers: bool,
-    /// Whether requests whose time is over are left out, and counted, in the place of a failure.
+    /// Whether requests whose time is over are left out and counted, instead of being a failure.
     pub(super) leaves_out: bool,
     pub(super) reach: Reach,
     pub(super) health: Arc<Health>,
@@ -41,7 +41,7 @@ pub(super) struct DeliveryOptions {
 
 struct State {
     receivers: Receivers,
-    /// Threads, and those of them that wait for a request.
+    /// The number of threads, and of those that wait for a request.
     threads: usize,
     idle: usize,
     failed: Option<String>,
@@ -52,7 +52,7 @@ struct Shared {
     options: DeliveryOptions,
     agent: Agent,
     state: Mutex<State>,
-    /// Something has changed.
+    /// Notified when the state has changed.
     changed: Condvar,
 }
 
@@ -61,15 +61,15 @@ pub(super) struct Delivery {
     shared: Arc<Shared>,
 }
 
-/// How an attempt went.
+/// The result of an attempt.
 enum Attempt {
     Taken,
-    /// Worth another one, after this long if the receiver says so.
+    /// Another attempt is worthwhile, after this long if the receiver says so.
     Again(String, Option<Duration>),
     Rejected(String),
 }
 
-/// Looks up names, and gives no address that may not be reached.
+/// Resolves names, and returns no address that may not be reached.
 #[derive(Debug)]
 struct WithinReach {
     names: DefaultResolver,
@@ -80,7 +80,7 @@ impl Resolver for WithinReach {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.names.resolve(uri, config, timeout)?;
         let host = uri.host().unwrap_or_default();
-        // Who runs the server has said which proxy there is.
+        // The operator of the server has configured the proxy.
         let is_proxy = config.proxy().is_some_and(|proxy| proxy.uri().authority() == uri.authority());
         let (mut within, mut refused) = (self.empty(), None);
         for address in found.iter() {
@@ -115,7 +115,7 @@ impl Delivery {
         Self { shared: Arc::new(Shared { options, agent, state: Mutex::new(state), changed: Condvar::new() }) }
     }
 
-    /// Takes requests to be posted.
+    /// Adds requests to be posted.
     pub(super) fn push(&self, requests: impl Iterator<Item = Request>) {
         let (shared, now) = (&self.shared, Instant::now());
         let mut state = shared.state.lock();
@@ -128,8 +128,8 @@ impl Delivery {
         shared.changed.notify_all();
     }
 
-    /// Whether fewer bytes and fewer requests than these wait or are on their way. After a failure there is room: to be
-    /// told of it.
+    /// Whether fewer than this many bytes and requests wait or are on their way. After a failure there is room, so that
+    /// the failure is reported with the next write.
     pub(super) fn has_room(&self, bytes: usize, requests: usize) -> bool {
         let state = self.shared.state.lock();
         let (waiting_bytes, waiting_requests) = state.receivers.room_taken();
@@ -141,19 +141,19 @@ impl Delivery {
         self.shared.state.lock().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether all was taken. Fails if a request failed.
+    /// Whether all requests were accepted. Fails if a request failed.
     pub(super) fn is_empty(&self) -> Result<bool, String> {
         let state = self.shared.state.lock();
         state.failed.clone().map_or(Ok(state.receivers.are_idle()), Err)
     }
 
-    /// What no receiver has taken, as `read` sees it.
+    /// Calls `read` with the requests that no receiver has accepted.
     pub(super) fn undelivered<T>(&self, read: impl FnOnce(&mut dyn Iterator<Item = &Arc<Request>>) -> T) -> T {
         read(&mut self.shared.state.lock().receivers.undelivered())
     }
 }
 
-/// What is not taken yet is given up: the threads end with the requests that are on their way now.
+/// Requests that were not accepted yet are abandoned: the threads end after the requests that are on their way now.
 impl Drop for Delivery {
     fn drop(&mut self) {
         self.shared.state.lock().is_closed = true;
@@ -162,8 +162,8 @@ impl Drop for Delivery {
 }
 
 impl Shared {
-    /// Starts as many threads as there are requests to post, up to as many as there may be connections. One that does
-    /// not start, where there is no other, is a failure like any other.
+    /// Starts as many threads as there are requests to post, up to the number of connections. If a thread cannot be
+    /// started and there is no other, that is a failure like any other.
     fn start_threads(self: &Arc<Self>, state: &mut State) {
         if !state.receivers.is_ready() || state.idle > 0 || state.threads >= self.options.connections {
             return;
@@ -199,7 +199,7 @@ impl Shared {
             let now = Instant::now();
             let until = match state.receivers.next(now) {
                 Ok(waiting) => {
-                    // There may be more of them than threads that are awake.
+                    // There may be more requests than threads that are awake.
                     self.start_threads(&mut state);
                     return Some(waiting);
                 }
@@ -216,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// What becomes of a request after an attempt.
+    /// Decides what becomes of a request after an attempt.
     fn settle(&self, waiting: Waiting, attempt: Attempt, took: Duration) {
         let Self { options, .. } = self;
         let (health, request, now) = (&options.health, waiting.request.clone(), Instant::now());
@@ -230,7 +230,7 @@ impl Shared {
             }
             Attempt::Rejected(problem) if options.skips_rejected => {
                 health.leave_out(request.rows, &problem);
-                // The receiver is there and answers, whatever it thinks of this request.
+                // The receiver answers, so it works, whatever it says about this request.
                 if state.receivers.done(&waiting, took) == Change::Recovered {
                     request.query.inspect(|query| health.recover_query(*query));
                 }
@@ -238,8 +238,8 @@ impl Shared {
             Attempt::Rejected(problem) => _ = state.failed.get_or_insert(problem),
             Attempt::Again(problem, asked) => {
                 let pause = state.receivers.pause_of(&request.url);
-                // Up to a quarter more, other for each request, so that those that failed together do not come back
-                // together.
+                // Up to a quarter more, different for each request, so that requests that failed together do not come
+                // back together.
                 let last = request.idempotency_key.as_bytes().last().copied().unwrap_or(0);
                 let jitter = pause.mul_f64(f64::from(last % 16) / 64.0);
                 let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));

@@ -1,13 +1,13 @@
 //! Idempotency keys that are the same when a request comes once more after a crash.
 //!
-//! A query goes on from its last checkpoint and computes the rows behind it once more, perhaps in another order and in
-//! other instances. So a key is made of what stays: the line of checkpoints, how many there were, the content of the
-//! request, and which of the equal ones since the checkpoint it is. Which of several equal requests has which number
-//! does not matter.
+//! A query goes on from its last checkpoint and computes the rows after it once more, perhaps in another order and in
+//! other instances. So a key is made from what stays the same: the line of checkpoints, their number, the content of
+//! the request, and its number among the equal requests since the checkpoint. It does not matter which of several equal
+//! requests has which number.
 //!
-//! What must hold: no two requests have the same key, unless one is the other come again. So this is for queries all of
-//! whose sources are read again; all instances count together, and nothing is written between the moment at which a
-//! checkpoint captures and the one at which it is known to be durable.
+//! What must hold: no two requests have the same key, unless one repeats the other. So this is for queries all of whose
+//! sources are read again; all instances count together, and nothing is written between the moment when a checkpoint
+//! captures the state and the moment when it is known to be durable.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -21,14 +21,15 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::connector::instances::Instances;
 
-/// So many different requests are told apart between two checkpoints; further ones get keys that are new each time.
+/// The number of different requests that are told apart between two checkpoints; further ones get keys that are new
+/// each time.
 const SEEN_MAX: usize = 1 << 20;
 
-/// What a checkpoint remembers of it.
+/// What a checkpoint stores of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Prepared {
     line: String,
-    /// How many checkpoints there were, this one included.
+    /// The number of checkpoints, including this one.
     checkpoints: u64,
 }
 
@@ -39,17 +40,17 @@ pub(super) struct Keys {
 }
 
 struct State {
-    /// How many checkpoints of the line are durable, and the number of the newest since the start.
+    /// The number of durable checkpoints of the line, and the epoch of the newest since the start.
     checkpoints: u64,
     epoch: u64,
     /// How often each content was sent since then.
     seen: HashMap<u128, u64>,
-    /// Requests that are not told apart, and what they have in common.
+    /// The number of requests that are not told apart, and the common part of their keys.
     unseen: u64,
     run: String,
 }
 
-/// The keys of sinks that are open, by their query.
+/// The keys of open sinks, by their query.
 static OPEN: Instances<Keys> = Instances::new();
 
 fn unlike_any_other() -> String {
@@ -57,8 +58,8 @@ fn unlike_any_other() -> String {
 }
 
 impl Keys {
-    /// Those of a sink of a query, opened by its first instance and found by the others, that goes on from what a
-    /// checkpoint remembers.
+    /// The keys of a query's sink: made by its first instance, from what a checkpoint has stored, and found by the
+    /// others.
     pub(super) fn open(query: &str, instance: usize, prepared: &[String]) -> Result<Arc<Self>, SinkError> {
         if let Some(open) = OPEN.find(query).filter(|_| instance > 0) {
             return Ok(open);
@@ -99,13 +100,13 @@ impl Keys {
         key
     }
 
-    /// What a checkpoint that is about to be made is to remember.
+    /// What the checkpoint that is about to be made is to store.
     pub(super) fn prepared(&self) -> String {
         let prepared = Prepared { line: self.line.clone(), checkpoints: self.state.lock().checkpoints + 1 };
         serde_json::to_string(&prepared).expect("texts and numbers are always JSON")
     }
 
-    /// The checkpoint with this number is durable. Each instance says so.
+    /// Notes that the checkpoint with this number is durable. Each instance calls it.
     pub(super) fn commit(&self, epoch: u64) {
         let mut state = self.state.lock();
         if state.epoch < epoch {
@@ -137,7 +138,7 @@ mod tests {
         first.commit(7);
         let behind = keys(&first, &["a", "c", "a"]);
         assert_eq!(before.intersection(&behind).count(), 0);
-        // A checkpoint that did not become durable counts for nothing.
+        // A checkpoint that did not become durable has no effect.
         let _ = first.prepared();
         let behind: BTreeSet<_> = behind.into_iter().chain(keys(&first, &["d"])).collect();
         let again = Keys::open("again", 0, &prepared).unwrap();

@@ -1,10 +1,10 @@
 //! A small HTTP server that takes posts into a bounded queue.
 //!
 //! What must hold: a post that was answered with 202 is in the queue; one that was answered with 200 is safe, if its
-//! source was opened for a host that confirms what it has taken; one that finds no room is answered so and leaves
-//! nothing. What is held is bounded: bodies that are being read by their number and size, bodies that wait by their
-//! bytes. A web page posts only if it is of this server, which serves none: it is a page of another site, or of a name
-//! that was made to resolve to this machine.
+//! source was opened for a host that confirms taken events; a post without room is answered so and leaves nothing
+//! behind. Memory is bounded: bodies that are being read by their number and size, waiting bodies by their bytes. Posts
+//! from web pages are refused: this server serves none, so such a page is of another site, or of a name that was made
+//! to resolve to this machine.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ use crate::descriptors::OF_HTTP_SOURCES;
 use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
 use crate::logins::{FailedLogins, is_secret};
 
-/// How many bytes the bodies have that are being read; more posts are told to come again.
+/// The most bytes of bodies that are being read; further posts are told to come again.
 const READING_BYTES_MAX: usize = 64 << 20;
 
 /// The bounds of connections. A connection that is silent for longer, or slower, is closed.
@@ -35,10 +35,10 @@ pub(super) const BOUNDS: ServerOptions = ServerOptions {
     shared: Some(&OF_HTTP_SOURCES),
 };
 
-/// What the length of a body is taken for at least, so that empty ones are bounded as well.
+/// The least size that a body counts for, so that empty ones are bounded as well.
 const BODY_BYTES_MIN: usize = 64;
 
-/// How it listens.
+/// The options of listening.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerOptions {
     pub(super) address: SocketAddr,
@@ -50,7 +50,7 @@ pub(super) struct ListenerOptions {
     pub(super) token: Option<String>,
     /// Whether posts are answered when they are confirmed.
     pub(super) confirms: bool,
-    /// The names that posts may be for; all without.
+    /// The host names that posts may be for; all if `None`.
     pub(super) hosts: Option<Hosts>,
     pub(super) server: ServerOptions,
 }
@@ -64,7 +64,7 @@ pub(super) struct Post {
     pub(super) body: Bytes,
     /// Whether each line is a payload.
     pub(super) is_lines: bool,
-    /// Told when it is safe, where its sender waits for that.
+    /// Notified when it is safe, if its sender waits for that.
     pub(super) confirm: Option<oneshot::Sender<()>>,
 }
 
@@ -107,7 +107,7 @@ impl Listener {
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("http source".into()).spawn(move || {
             runtime.block_on(async {
-                // Posts under way are given up with the source: nobody takes what they bring.
+                // Posts under way are abandoned with the source: their events would go nowhere.
                 tokio::select! {
                     () = http_server::serve(listener, router, watch::channel(server).1, std::future::pending()) => {}
                     _ = stopped => {}
@@ -117,7 +117,7 @@ impl Listener {
         Ok(Self { shared, _stop: stop })
     }
 
-    /// The post that waits longest.
+    /// Takes the post that has waited longest.
     pub(super) fn take(&self) -> Option<Post> {
         let mut queue = self.shared.queue.lock();
         let post = queue.posts.pop_front()?;
@@ -158,7 +158,7 @@ async fn take(
         shared.failed_logins.note(peer.ip(), "the HTTP source");
         return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response();
     }
-    // Asked before the body is read, so that what finds no room costs nothing.
+    // Asked before the body is read, so that a post without room costs nothing.
     if shared.queue.lock().bytes >= options.queue_bytes_max {
         return come_again(1);
     }
@@ -177,7 +177,7 @@ async fn take(
     }
     let confirmed = {
         let mut queue = shared.queue.lock();
-        // A body that is larger than all the room there is passes when nothing waits.
+        // A body larger than the bound is accepted if nothing waits.
         if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
             return come_again(1);
         }
@@ -255,7 +255,7 @@ mod tests {
         socket
     }
 
-    /// All that comes until the connection is closed.
+    /// Reads everything until the connection is closed.
     fn rest(socket: &mut TcpStream) -> String {
         let mut answer = Vec::new();
         let begun = Instant::now();
@@ -264,7 +264,7 @@ mod tests {
         String::from_utf8(answer).unwrap()
     }
 
-    /// The status that a post with these headers is answered with, and the text of the answer.
+    /// The status and the text of the answer to a post with these headers.
     fn post(address: SocketAddr, headers: &str) -> (u16, String) {
         let mut socket = connect(address);
         write!(socket, "POST /in HTTP/1.1\r\n{headers}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}").unwrap();
@@ -283,7 +283,7 @@ mod tests {
         half.write_all(b"POST /in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{").unwrap();
         let begun = Instant::now();
         slow.write_all(b"POST /in HTTP/1.1\r\n").unwrap();
-        // A byte now and then does not help.
+        // A byte now and then does not keep the connection open.
         while slow.write_all(b"x").is_ok() {
             assert!(begun.elapsed() < PATIENCE, "it is never cut off");
             sleep(Duration::from_millis(50));
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(statuses[..6], [401; 6]);
         let looked_at = statuses.iter().filter(|status| **status == 401).count();
         assert!(looked_at < 12, "{statuses:?}");
-        // The right one has to wait as well, or a guesser would find it all the same.
+        // The right token has to wait as well, or guessing would still find it.
         let mut answers = std::iter::from_fn(|| {
             sleep(Duration::from_millis(100));
             Some(guess("rose"))

@@ -1,9 +1,9 @@
 //! `http:` events that others post to us, and results that we post to others (webhooks); `https:` the latter encrypted.
 //!
-//! - [`listener`]: the small server that takes posts, [`source`]: rows of them;
-//! - [`receivers`]: requests that wait, for each receiver; [`delivery`]: the threads that post, again and again if need
-//!   be; [`sink`]: requests of rows; [`keys`]: by which a receiver tells which have come before; [`pending`]: requests
-//!   that a checkpoint remembers.
+//! - [`listener`]: the small server that takes posts, [`source`]: rows from posts;
+//! - [`receivers`]: requests that wait, for each receiver; [`delivery`]: the threads that post, repeatedly if
+//!   necessary; [`sink`]: requests from rows; [`keys`]: by which a receiver recognises repeated requests; [`pending`]:
+//!   requests that a checkpoint stores.
 
 mod delivery;
 mod keys;
@@ -32,7 +32,7 @@ use listener::{Listener, ListenerOptions};
 /// The formats of bodies.
 const FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
 
-/// What HTTP is, both ways.
+/// The description of HTTP, in both directions.
 pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     name: "http",
     summary: "Events that others post here, and results that are posted to others (webhooks).",
@@ -95,7 +95,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     },
 };
 
-/// What HTTPS is: webhooks.
+/// The description of HTTPS: webhooks.
 pub(super) const HTTPS: ConnectorDescription = ConnectorDescription {
     name: "https",
     summary: "Results that are posted to others (webhooks), encrypted.",
@@ -164,8 +164,8 @@ const SINK: DirectionDescription = DirectionDescription {
     ],
 };
 
-/// Headers that say where a request goes and where it ends: another value would make two requests of one, or a request
-/// to somebody else. Their help in [`SINK`] names them.
+/// Headers that say where a request goes and where it ends: another value could split a request into two, or send it to
+/// another host. Their help in [`SINK`] names them.
 const FRAMING_HEADERS: [&str; 10] = [
     "host",
     "content-length",
@@ -205,23 +205,23 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
 
-/// Which of the two a sink is.
+/// The name of the connector that a sink uses.
 fn connector_of(spec: &SinkSpec) -> &'static str {
     if spec.connector.eq_ignore_ascii_case(HTTPS.name) { HTTPS.name } else { HTTP.name }
 }
 
-/// Whether each row says where it goes.
+/// Whether each row has its own address.
 fn has_many_receivers(spec: &SinkSpec) -> bool {
     spec.output.is_some_and(|output| output.has_addresses)
 }
 
-/// How many requests are on their way at a time to receivers of which each has its own rows.
+/// The number of requests on their way at a time, if each receiver has its own rows.
 const SHARED_CONNECTIONS: usize = 32;
 
-/// How addresses are made of parameters.
+/// How addresses are made from parameters.
 const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
 
-/// Appends a value as a part of a URL: what means something there stands as `%2F`.
+/// Appends a value as a part of a URL: characters with a meaning in URLs are percent-encoded, as in `%2F`.
 fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {
     match value {
         "" => return Err("it is empty"),
@@ -252,7 +252,7 @@ fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
     })
 }
 
-/// The URL of an address, which may say by itself that it is encrypted.
+/// The URL of an address. One that begins with `https://` is encrypted, whichever connector is named.
 fn url_from(connector: &'static str, address: &str) -> Result<String, ConnectorError> {
     let connector = if address.starts_with("https://") { HTTPS.name } else { connector };
     let own = address.strip_prefix(connector).and_then(|rest| rest.strip_prefix(':'));
@@ -311,7 +311,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         queue_bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
         is_lines: options.boolean("lines"),
         token: token.map(str::to_owned),
-        // A page under a name that was made to resolve to this machine does not know the token.
+        // A web page under a name that was made to resolve to this machine does not know the token.
         confirms: spec.host.confirms,
         hosts: (token.is_none() || hosts.is_some()).then(|| Hosts::new(hosts.unwrap_or_default(), address.ip())),
         server: listener::BOUNDS,
@@ -335,7 +335,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
         retry_for: options.duration("retry_for").unwrap_or_default(),
-        // Who has no end cannot end with an error.
+        // A sink that never ends cannot end with an error.
         skips_rejected: options.text("on_reject") == Some("skip") || spec.output.is_some(),
         connections: options.count("connections").unwrap_or(if has_many_receivers { SHARED_CONNECTIONS } else { 1 }),
         has_many_receivers,
@@ -350,7 +350,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         problem: error.0,
         hint: "drop the query and create it again to begin anew".into(),
     };
-    // Where rows do not come again, a row that is like one before a crash is another one.
+    // If rows do not come again, a row equal to one before a crash is a different row.
     let keeps_keys = spec.host.comes_again && spec.output.is_none();
     let keys = spec.checkpoints.as_deref().filter(|_| keeps_keys).map(|prepared| {
         let query = format!("{}-{}", spec.host.server, spec.host.query);
@@ -371,7 +371,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     Ok(Box::new(sink))
 }
 
-/// Cuts an address into host (with port) and path.
+/// Splits an address into host (with port) and path.
 fn parse_address<'a>(connector: &'static str, address: &'a str) -> Result<(&'a str, &'a str), ConnectorError> {
     let rest = address.strip_prefix("//").unwrap_or(address);
     let (host, path) = match rest.find('/') {

@@ -1,4 +1,4 @@
-//! What a checkpoint remembers of requests that no receiver has taken: they are posted behind a restart.
+//! Requests that no receiver has accepted, as a checkpoint stores them: they are posted after a restart.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::receivers::Request;
 
-/// The version of the form.
+/// The version of the encoding.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -24,7 +24,7 @@ struct Saved {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     query: Option<u64>,
-    /// The body, as text or as digits.
+    /// The body, as text or as hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     body: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ pub(super) fn saved<'r>(requests: impl Iterator<Item = &'r Arc<Request>>) -> Str
     serde_json::to_string(&pending).expect("texts and numbers are always JSON")
 }
 
-/// The requests of a text.
+/// Reads the requests from a text.
 ///
 /// # Errors
 /// It is not understood, or of a later version.

@@ -1,11 +1,11 @@
-//! Requests that wait for their receivers: a queue for each, and which of them is tried next.
+//! Requests that wait for their receivers: a queue for each receiver, and the choice of the next one.
 //!
-//! A receiver is fast until an attempt fails or takes long. Those that are not share half of the connections, so that
-//! the others have a connection whatever becomes of them.
+//! A receiver is fast until an attempt fails or takes long. Slow receivers share half of the connections, so that the
+//! others always have connections.
 //!
-//! What must hold: the requests of one receiver leave in their order. What waits is bounded: for fast receivers their
-//! sinks ask whether there is room; of a slow one, where each row has a receiver of its own, the oldest requests give
-//! way.
+//! What must hold: the requests of one receiver leave in their order. Waiting requests are bounded: for fast receivers
+//! the sinks ask whether there is room; of a slow one, if each row has its own receiver, the oldest requests are
+//! dropped.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use std::time::{Duration, Instant};
 /// The first pause between two attempts; it doubles.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// The longest one, also if the receiver asks for more.
+/// The longest pause, even if the receiver asks for more.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// A receiver that takes longer for a request is slow.
 const FAST: Duration = Duration::from_secs(1);
 
-/// A receiver is slow, too, if a request waits for so long.
+/// A receiver is also slow if a request has waited for this long.
 const WAITS_MAX: Duration = Duration::from_secs(5);
 
-/// How much waits for one slow receiver.
+/// The most that waits for one slow receiver.
 const SLOW_BYTES: usize = 1 << 20;
 const SLOW_REQUESTS: usize = 1_024;
 
-/// How much waits for all slow ones together.
+/// The most that waits for all slow receivers together.
 const SLOW_BYTES_ALL: usize = 64 << 20;
 
-/// After so many requests to fast receivers comes one to a slow one.
+/// After this many requests to fast receivers there is one to a slow receiver.
 const FAST_IN_A_ROW: usize = 8;
 
-/// So many receivers are known by their pace while nothing waits for them.
+/// The number of receivers whose pace is remembered while nothing waits for them.
 const RECEIVERS_MAX: usize = 65_536;
 
-/// What is posted.
+/// A request to be posted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Where to.
+    /// The URL that it is posted to.
     pub(super) url: Arc<str>,
     pub(super) body: Vec<u8>,
     pub(super) rows: usize,
-    /// The same however often the request is posted, and of no other one.
+    /// Unique to the request, and the same however often it is posted.
     pub(super) idempotency_key: String,
-    /// The query that it is of, where a sink has rows of many.
+    /// The query that it belongs to, if a sink has rows of many queries.
     pub(super) query: Option<u64>,
 }
 
@@ -62,14 +62,14 @@ pub(super) struct Waiting {
 struct Receiver {
     queue: VecDeque<Waiting>,
     on_their_way: Vec<Arc<Request>>,
-    /// Of both.
+    /// The bytes of both.
     bytes: usize,
     pause: Duration,
     is_slow: bool,
     is_failing: bool,
-    /// Until when nothing is posted to it.
+    /// Nothing is posted to it before this moment.
     rests_until: Option<Instant>,
-    /// Whether it is among those that have a request to post.
+    /// Whether it is in a list of receivers with a request to post.
     is_listed: bool,
 }
 
@@ -95,23 +95,23 @@ pub(super) struct Receivers {
     fast: VecDeque<Arc<str>>,
     slow: VecDeque<Arc<str>>,
     resting: BTreeSet<(Instant, Arc<str>)>,
-    /// How many requests may be on their way: to one, and to all that are slow.
+    /// The most requests on their way: to one receiver, and to all slow receivers.
     of_one_max: usize,
     slow_max: usize,
     slow_on_their_way: usize,
-    /// How often a fast receiver came first since a slow one did.
+    /// How often a fast receiver was chosen since a slow one was.
     fast_in_a_row: usize,
-    /// What waits or is on its way: for fast receivers, and for slow ones.
+    /// The bytes that wait or are on their way: for fast receivers, and for slow ones.
     fast_bytes: usize,
     fast_requests: usize,
     slow_bytes: usize,
     slow_requests: usize,
     failing: usize,
-    /// Whether requests for slow receivers give way.
+    /// Whether requests for slow receivers are dropped when there are too many.
     gives_way: bool,
 }
 
-/// A receiver fails, or takes requests again.
+/// A receiver begins to fail, or accepts requests again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -119,8 +119,8 @@ pub(super) enum Change {
 }
 
 impl Receivers {
-    /// There is one receiver, to which so many requests are on their way at a time; or, if it `gives_way`, one for each
-    /// row, and so many requests to all together.
+    /// With one receiver, `connections` is the number of requests to it on their way at a time. If it `gives_way`,
+    /// there may be a receiver for each row, and it is the number of requests to all of them together.
     pub(super) fn new(connections: usize, gives_way: bool) -> Self {
         Self {
             known: HashMap::new(),
@@ -140,7 +140,7 @@ impl Receivers {
         }
     }
 
-    /// Takes a request. Gives back those that give way to it.
+    /// Adds a request. Returns the requests that are dropped for it.
     pub(super) fn push(&mut self, request: Arc<Request>, now: Instant) -> Vec<Arc<Request>> {
         let (url, bytes) = (request.url.clone(), request.body.len());
         if self.known.len() > RECEIVERS_MAX {
@@ -162,7 +162,8 @@ impl Receivers {
         gone
     }
 
-    /// The next request to post, whose receiver rests no longer; or until when all rest that have one.
+    /// Takes the next request to post, whose receiver is not resting. The error is the time until which all receivers
+    /// with a request rest.
     pub(super) fn next(&mut self, now: Instant) -> Result<Waiting, Option<Instant>> {
         while let Some((until, _)) = self.resting.first().filter(|(until, _)| *until <= now) {
             let until = *until;
@@ -179,7 +180,7 @@ impl Receivers {
         let Some(url) = url else { return Err(self.resting.first().map(|(until, _)| *until)) };
         let Some(receiver) = self.known.get_mut(&url) else { return self.next(now) };
         receiver.is_listed = false;
-        // One that has begun to rest since it was listed is listed again behind that.
+        // A receiver that has begun to rest since it was listed is listed again after its rest.
         if receiver.rests_until.is_some() {
             return self.next(now);
         }
@@ -196,7 +197,7 @@ impl Receivers {
         !self.fast.is_empty() || (!self.slow.is_empty() && self.slow_on_their_way < self.slow_max)
     }
 
-    /// A request is done: taken within this time, or left out.
+    /// Notes that a request is done: accepted within this time, or left out.
     pub(super) fn done(&mut self, waiting: &Waiting, took: Duration) -> Change {
         let url = &waiting.request.url;
         self.forget(&waiting.request);
@@ -212,7 +213,7 @@ impl Receivers {
         if was_failing { Change::Recovered } else { Change::None }
     }
 
-    /// An attempt failed: the request comes first again, when its receiver has rested.
+    /// Notes that an attempt failed: the request is first again when its receiver has rested.
     pub(super) fn again(&mut self, waiting: Waiting, rest: Duration, now: Instant) {
         let (url, until) = (waiting.request.url.clone(), now + rest);
         self.mark(&url, true);
@@ -226,7 +227,7 @@ impl Receivers {
         self.resting.insert((until, url));
     }
 
-    /// A request is given up, and with it all of its receiver that have waited since before `begin`.
+    /// Abandons a request, and with it all requests of its receiver that have waited since before `begin`.
     pub(super) fn give_up(&mut self, waiting: &Waiting, begin: Option<Instant>) -> Vec<Arc<Request>> {
         self.mark(&waiting.request.url, true);
         let mut gone = vec![waiting.request.clone()];
@@ -243,12 +244,12 @@ impl Receivers {
         gone
     }
 
-    /// How long a receiver rests that does not say it itself.
+    /// How long a receiver rests that does not say so itself.
     pub(super) fn pause_of(&self, url: &str) -> Duration {
         self.known.get(url).map_or(PAUSE_MIN, |receiver| receiver.pause)
     }
 
-    /// How many do not take requests at present.
+    /// The number of receivers that accept no requests at present.
     pub(super) fn failing(&self) -> usize {
         self.failing
     }
@@ -271,14 +272,14 @@ impl Receivers {
         self.resting.is_empty() && self.fast.is_empty() && self.slow.is_empty()
     }
 
-    /// All requests that have not been taken, for each receiver in their order.
+    /// All requests that have not been accepted, for each receiver in their order.
     pub(super) fn undelivered(&self) -> impl Iterator<Item = &Arc<Request>> {
         self.known.values().flat_map(|receiver| {
             receiver.on_their_way.iter().chain(receiver.queue.iter().map(|waiting| &waiting.request))
         })
     }
 
-    /// Puts a receiver among those that have a request to post, if it has one and may get it.
+    /// Lists a receiver as having a request to post, if it has one and may get it.
     fn list(&mut self, url: &Arc<str>) {
         let Some(receiver) = self.known.get_mut(url) else { return };
         let is_free = receiver.on_their_way.len() < self.of_one_max && receiver.rests_until.is_none();
@@ -317,7 +318,7 @@ impl Receivers {
         self.list(url);
     }
 
-    /// A request is neither waiting nor on its way any more.
+    /// Removes the counts of a request that is neither waiting nor on its way any more.
     fn forget(&mut self, request: &Arc<Request>) {
         let Some(receiver) = self.known.get_mut(&request.url) else { return };
         receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, request));
@@ -335,22 +336,22 @@ impl Receivers {
         }
     }
 
-    /// Has the oldest requests of a slow receiver give way until what waits for it is within bounds; then those of the
-    /// one for which most waits, until all is.
+    /// Drops the oldest requests of a slow receiver until its waiting requests are within bounds; then those of the
+    /// receiver with the most waiting bytes, until all together are.
     fn give_way(&mut self, url: &Arc<str>) -> Vec<Arc<Request>> {
         let mut gone = Vec::new();
         let Some(receiver) = self.known.get(url).filter(|receiver| receiver.is_slow) else { return gone };
         let (bytes, requests) = (receiver.bytes, receiver.queue.len() + receiver.on_their_way.len());
         if bytes > SLOW_BYTES || requests > SLOW_REQUESTS {
-            // The newest stays, however large it is.
+            // The newest request stays, however large it is.
             self.drop_oldest(url, SLOW_BYTES, SLOW_REQUESTS, 1, &mut gone);
         }
         while self.slow_bytes > SLOW_BYTES_ALL {
             let slow = self.known.iter().filter(|(_, one)| one.is_slow && !one.queue.is_empty());
             let largest = slow.max_by_key(|(_, one)| one.bytes).map(|(url, one)| (url.clone(), one.bytes));
-            // What is left is on its way.
+            // The rest is on its way.
             let Some((largest, bytes)) = largest else { break };
-            // Half of it, so that it is not looked for again with the next request.
+            // Half of its bytes are dropped, so that the largest is not searched again with the next request.
             let before = gone.len();
             self.drop_oldest(&largest, bytes / 2, usize::MAX, 0, &mut gone);
             self.note_idle(&largest);
@@ -361,7 +362,7 @@ impl Receivers {
         gone
     }
 
-    /// Drops requests down to so many bytes and requests, but none that is on its way, and not the newest ones.
+    /// Drops requests down to this many bytes and requests, but none that is on its way, and not the newest ones.
     fn drop_oldest(
         &mut self,
         url: &Arc<str>,
@@ -382,7 +383,7 @@ impl Receivers {
         }
     }
 
-    /// A receiver for which nothing waits does not fail.
+    /// Clears the failure of a receiver for which nothing waits.
     fn note_idle(&mut self, url: &Arc<str>) {
         if let Some(receiver) = self.known.get_mut(url).filter(|one| one.is_idle()) {
             self.failing -= usize::from(std::mem::take(&mut receiver.is_failing));
@@ -397,7 +398,7 @@ impl Receiver {
 }
 
 impl Waiting {
-    /// Since when it is tried, or since when it waits where that counts.
+    /// Since when it is tried, or since when it waits if that counts.
     pub(super) fn begun(&self, counts_waiting: bool) -> Instant {
         if counts_waiting { self.since } else { self.tried.unwrap_or(self.since) }
     }
@@ -421,7 +422,7 @@ mod tests {
         std::str::from_utf8(&waiting.request.body).unwrap()
     }
 
-    /// What the counters say is what there is.
+    /// Checks that the counters match the requests.
     fn check(receivers: &Receivers) {
         let count = |is_slow: bool| {
             let of = receivers.known.values().filter(|one| one.is_slow == is_slow);
@@ -445,7 +446,7 @@ mod tests {
         for url in ["a", "b", "c", "d"] {
             (0..2).for_each(|n| assert!(receivers.push(request(url, &format!("{url}{n}")), now).is_empty()));
         }
-        // One request a receiver, all at a time.
+        // One request for each receiver, all at a time.
         let taken: Vec<Waiting> = (0..4).map(|_| receivers.next(now).unwrap()).collect();
         assert_eq!(taken.iter().map(body).collect::<Vec<_>>(), ["a0", "b0", "c0", "d0"]);
         assert_eq!(receivers.next(now).unwrap_err(), None);
@@ -459,7 +460,7 @@ mod tests {
         check(&receivers);
         assert_eq!(receivers.done(&d, Duration::ZERO), Change::None);
         assert_eq!(body(&receivers.next(later).unwrap()), "d1");
-        // Two of the four connections are for them.
+        // Two of the four connections are for the slow receivers.
         let later = later + PAUSE_MIN;
         let first = receivers.next(later).unwrap();
         let second = receivers.next(later).unwrap();
@@ -487,7 +488,7 @@ mod tests {
         assert_eq!(receivers.room_taken(), (0, 0), "nobody waits for it");
         let next = receivers.next(now + PAUSE_MIN).unwrap();
         assert_eq!(body(&next), format!("{SLOW_REQUESTS}"), "the newest are there");
-        // A while later all is old.
+        // A while later all requests are old.
         let later = now + Duration::from_secs(60);
         assert_eq!(receivers.give_up(&next, Some(later)).len(), SLOW_REQUESTS);
         assert!(receivers.are_idle() && receivers.failing() == 0, "nothing waits for it");

@@ -1,4 +1,4 @@
-//! Requests of rows.
+//! Requests from rows.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::connector::outgoing::Outgoing;
 use crate::connector::{Health, OutputRows};
 use crate::formats::{Format, FormatError, RowFormat};
 
-/// Above this many bytes or requests that wait there is no room; one batch may go beyond.
+/// If more bytes or requests than this wait, there is no room; one batch may exceed it.
 const ROOM_BYTES: usize = 4 << 20;
 const ROOM_REQUESTS: usize = 1024;
 
-/// The same where each row may have a receiver of its own: they share it.
+/// The same if each row may have its own receiver: all receivers share it.
 const SHARED_ROOM_BYTES: usize = 4 * ROOM_BYTES;
 const SHARED_ROOM_REQUESTS: usize = 16 * ROOM_REQUESTS;
 
-/// What bodies in this format are called.
+/// The content type of bodies in this format.
 pub(super) fn content_type(format: &RowFormat) -> &'static str {
     match format {
         RowFormat::Plain { format: Format::Json | Format::NestedJson | Format::SenMl | Format::SenMlPivot, .. } => {
@@ -34,30 +34,30 @@ pub(super) fn content_type(format: &RowFormat) -> &'static str {
     }
 }
 
-/// A request for each row, or for several.
+/// Makes a request for each row, or for several.
 pub(super) struct HttpSink {
     connector: &'static str,
-    /// Where rows go, or a template of that.
+    /// The address of rows, or a template of it.
     url: Arc<str>,
-    /// What rows have behind the columns, which are so many.
+    /// The additional columns of rows behind the sink's own, and the number of those.
     output: Option<OutputRows>,
     columns: usize,
     delivery: Delivery,
     health: Arc<Health>,
     outgoing: Outgoing,
     batch_rows: usize,
-    /// Whether several rows are an array, and not lines.
+    /// Whether several rows are written as an array, instead of lines.
     is_array: bool,
-    /// Where checkpoints are made, keys of requests that are the same when they come again.
+    /// If checkpoints are made: keys of requests that are the same when they come again.
     keys: Option<Arc<Keys>>,
-    /// Unlike that of any other run or instance.
+    /// A number that differs from those of all other runs and instances.
     run: u64,
-    /// How many requests there were.
+    /// The number of requests so far.
     requests: u64,
 }
 
 impl HttpSink {
-    /// `prepared` has the requests that a checkpoint remembers.
+    /// `prepared` has the requests that a checkpoint has stored.
     pub(super) fn new(
         options: DeliveryOptions,
         (connector, url): (&'static str, Arc<str>),
@@ -96,7 +96,7 @@ impl HttpSink {
         })
     }
 
-    /// Takes requests again that a checkpoint remembers.
+    /// Adds the requests again that a checkpoint has stored.
     pub(super) fn resume(&self, prepared: &[String]) -> Result<(), SinkError> {
         for text in prepared.iter().filter(|text| !text.is_empty()) {
             let requests = pending::read(text)?;
@@ -128,7 +128,7 @@ impl Sink for HttpSink {
         let encoded = self.outgoing.encode(batch)?;
         self.health.hand(encoded.rows());
         let address = |row: usize| owners.and_then(|owners| owners.address(row));
-        // The last one: rows of one query come one behind the other.
+        // The last address is kept: rows of one query are adjacent.
         let (mut url, mut url_of) = (self.url.clone(), None);
         let mut start = 0;
         let made = std::iter::from_fn(|| {
@@ -139,7 +139,7 @@ impl Sink for HttpSink {
             let same = (start..encoded.rows()).take(batch_rows).take_while(|row| address(*row) == to);
             let rows = start..start + same.count();
             if let Some(to) = to.filter(|to| url_of != Some(*to)) {
-                // It was checked when the query was created.
+                // The address was checked when the query was created.
                 url = url_from(connector, to).map_or_else(|_| to.into(), Into::into);
                 url_of = Some(to);
             }
@@ -157,7 +157,7 @@ impl Sink for HttpSink {
             if is_array && batch_rows > 1 {
                 body.push(b']');
             }
-            // Of the delivery and not of its content: rows may be equal.
+            // The key is that of the delivery and not of its content: rows may be equal.
             *requests += 1;
             let idempotency_key = match owners.map(|owners| owners.id(start)).filter(|id| !id.is_empty()) {
                 Some(id) if rows.len() == 1 => id.to_owned(),
@@ -176,7 +176,7 @@ impl Sink for HttpSink {
         self.delivery.check().map_err(|problem| self.failed(&problem))
     }
 
-    /// All that was written has been taken by the receiver.
+    /// Returns whether the receiver has accepted all rows that were written.
     fn drain(&mut self) -> Result<bool, SinkError> {
         self.delivery.is_empty().map_err(|problem| self.failed(&problem))
     }
@@ -193,8 +193,8 @@ impl Sink for HttpSink {
     }
 }
 
-/// Requests are final at once; what goes with checkpoints are their keys, and of an output of an application the
-/// requests that wait: nobody waits for its receivers.
+/// Requests are final at once. Checkpoints store their keys and, for an output of an application, the requests that
+/// wait: such an output does not wait for its receivers.
 impl TransactionalSink for HttpSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         if self.output.is_some() {
@@ -208,7 +208,7 @@ impl TransactionalSink for HttpSink {
         Ok(true)
     }
 
-    /// Keys behind a checkpoint are others.
+    /// Keys after a checkpoint are different.
     fn waits_for_commit(&self) -> bool {
         self.keys.is_some()
     }

@@ -1,4 +1,4 @@
-//! Rows of posts.
+//! Rows from posts.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 use super::listener::{Listener, Post};
 use crate::connector::intake::Intake;
 
-/// How long to wait when there is nothing.
+/// The wait when there is no post.
 const IDLE: Duration = Duration::from_millis(5);
 
-/// One partition: what a listener takes.
+/// One partition: the posts of a listener.
 pub(super) struct HttpSource {
     listener: Listener,
     intake: Intake,
     /// The post whose lines are being taken, from this byte on.
     open: Option<(Post, usize)>,
-    /// Senders whose posts were taken as a whole, and who wait until they are confirmed.
+    /// Senders whose posts were taken as a whole, and that wait for their confirmation.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -61,7 +61,7 @@ impl Source for HttpSource {
     }
 
     fn confirm(&mut self) {
-        // Who has gone away meanwhile is not told.
+        // A sender that has gone meanwhile is not told.
         self.waiting.drain(..).for_each(|sender| _ = sender.send(()));
     }
 }

@@ -1,10 +1,10 @@
-//! The header of a CSV file: which field is which column.
+//! The header of a CSV file: the columns of the fields.
 
 use arrow::datatypes::Schema;
 
 /// For each field of a header, the declared column with its name (in any case); a field that is not declared has none.
 ///
-/// Fails with what is wrong if a column has no field or two fields have one name.
+/// The error says which column has no field, or which name two fields have.
 pub(crate) fn fields(header: &[u8], delimiter: u8, schema: &Schema) -> Result<Vec<Option<usize>>, String> {
     let header = String::from_utf8_lossy(header);
     let names: Vec<String> = header.split(char::from(delimiter)).map(name_of).collect();
@@ -24,7 +24,7 @@ pub(crate) fn fields(header: &[u8], delimiter: u8, schema: &Schema) -> Result<Ve
     Ok(fields)
 }
 
-/// A name in a header, in lower case, without the quotes and the space around it.
+/// A name in a header, in lower case, without surrounding quotes and spaces.
 fn name_of(field: &str) -> String {
     let field = field.trim();
     let name = field.strip_prefix('"').and_then(|field| field.strip_suffix('"')).unwrap_or(field);

@@ -1,6 +1,6 @@
-//! Lines of text as rows: what files and standard input have in common.
+//! Lines of text as rows: the common part of files and standard input.
 //!
-//! - [`reader`]: where lines begin and end; [`header`]: the names of columns that may stand before them.
+//! - [`reader`]: finds where lines begin and end; [`header`]: the names of columns that a header may give.
 
 mod header;
 mod reader;
@@ -14,10 +14,10 @@ use crate::formats::{Format, FormatError, RowFormat};
 
 pub(crate) use reader::{Left, LineRule, Lines, READ_BYTES};
 
-/// The formats that stand on a line each.
+/// The formats with one line for each row.
 pub(crate) const LINE_FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "SENML", "SENML_PIVOT"];
 
-/// Option: whether line breaks between quotes count.
+/// Option: whether fields in quotes may contain line breaks.
 pub(crate) const MULTILINE: OptionDescription = OptionDescription {
     name: "multiline",
     kind: OptionKind::Boolean,
@@ -25,7 +25,7 @@ pub(crate) const MULTILINE: OptionDescription = OptionDescription {
     help: "Whether quoted fields of CSV may have line breaks in them. Files are then not cut, and read by one partition each.",
 };
 
-/// Option: how long a line may be.
+/// Option: the greatest length of a line.
 pub(crate) const LINE_BYTES_MAX: OptionDescription = OptionDescription {
     name: "line_bytes_max",
     kind: OptionKind::Bytes,
@@ -33,7 +33,7 @@ pub(crate) const LINE_BYTES_MAX: OptionDescription = OptionDescription {
     help: "Longer lines are refused.",
 };
 
-/// How lines become rows; what all partitions of a source have in common.
+/// How lines become rows; shared by all partitions of a source.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) format: RowFormat,
@@ -62,31 +62,31 @@ impl Reading {
             files: spec.host.files.clone(),
         };
         reading.rule.keeps_empty = reading.is_csv_of(reading.declared.fields().len());
-        // Whatever is wrong with format and columns is told now.
+        // An error in format or columns is reported now.
         reading.intake()?;
         Ok(reading)
     }
 
-    /// Collects and decodes lines of a file without a header.
+    /// Makes the intake that collects and decodes lines of a file without a header.
     pub(crate) fn intake(&self) -> Result<Intake, FormatError> {
         let mut intake = Intake::new(self.format.decoder(&self.declared, &self.read, self.event_time_column)?);
         intake.set_takes_blocks(self.has_blocks_of(self.declared.fields().len()));
         Ok(intake)
     }
 
-    /// Whether lines of so many fields are taken in blocks: those of CSV, where an empty line is none and a line break
-    /// always the end of one.
+    /// Whether lines with this many fields are taken in blocks: lines of CSV, if empty lines are skipped and every line
+    /// break ends a line.
     fn has_blocks_of(&self, fields: usize) -> bool {
         let is_csv = matches!(self.format, RowFormat::Plain { format: Format::Csv { .. }, .. });
         is_csv && fields > 1 && !self.rule.has_quotes
     }
 
-    /// Whether so many fields are one field of CSV, so that an empty line is a row of a null.
+    /// Whether lines are CSV with one field, so that an empty line is a row with a null.
     fn is_csv_of(&self, fields: usize) -> bool {
         fields == 1 && matches!(self.format, RowFormat::Plain { format: Format::Csv { .. }, .. })
     }
 
-    /// Sets the intake to the fields that the header of a file names; gives the rule for the lines below it.
+    /// Sets the intake to the fields that the header of a file names. Returns the rule for the lines below it.
     pub(crate) fn follow_header(&self, header: &[u8], intake: &mut Intake) -> Result<LineRule, String> {
         let RowFormat::Plain { format: Format::Csv { delimiter }, .. } = self.format else { return Ok(self.rule) };
         let fields = header::fields(header, delimiter, &self.declared)?;

@@ -1,4 +1,4 @@
-//! Takes the lines of a piece of a file, or of a stream, into an [`Intake`].
+//! Puts the lines of a piece of a file, or of a stream, into an [`Intake`].
 //!
 //! What must hold: every line is taken by exactly one piece, the one in which it begins; a line that is longer than
 //! allowed is refused once and skipped, in bounded memory.
@@ -11,30 +11,30 @@ use rivulet_dataflow::Refusals;
 
 use crate::connector::intake::{Intake, refuse};
 
-/// How much is read at a time: enough that system calls do not count, and little enough to stay in the processor's
+/// The number of bytes read at a time: enough that system calls cost little, and few enough to stay in the processor's
 /// cache.
 pub(crate) const READ_BYTES: usize = 256 << 10;
 
-/// The byte order mark that some programs put before UTF-8.
+/// The byte order mark that some programs write before UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How lines are told apart.
+/// How lines are separated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineRule {
-    /// Whether a line break between quotes is none (CSV with line breaks in its fields).
+    /// Whether a line break in quotes does not end a line (CSV with line breaks in its fields).
     pub(crate) has_quotes: bool,
-    /// The longest line.
+    /// The greatest length of a line in bytes.
     pub(crate) line_bytes_max: usize,
-    /// Whether an empty line is one: it is a row of CSV with one field, which is null.
+    /// Whether an empty line counts: it is a row of CSV with one field, which is null.
     pub(crate) keeps_empty: bool,
 }
 
-/// What is left of a piece.
+/// Whether a piece has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Perhaps more lines.
+    /// There may be more lines.
     More,
-    /// Nothing now: all has been read, perhaps up to the middle of a line.
+    /// There is nothing now: all has been read, perhaps up to the middle of a line.
     Nothing,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct Lines<R = File> {
     from: R,
     rule: LineRule,
     read_bytes: usize,
-    /// Bytes that have been read and not been taken: `buffer[taken..filled]`.
+    /// Bytes that have been read and not taken: `buffer[taken..filled]`.
     buffer: Vec<u8>,
     taken: usize,
     filled: usize,
     /// How far the open line, which begins at `taken`, has been searched for its end.
     searched: usize,
-    /// Whether the search stands between quotes.
+    /// Whether the search is inside quotes.
     is_quoted: bool,
-    /// Whether the rest of the open line is skipped, because it is too long or belongs to the piece before.
+    /// Whether the rest of the open line is skipped, because it is too long or belongs to the previous piece.
     is_skipping: bool,
-    /// Where `buffer[taken]` stands in the file.
+    /// The offset of `buffer[taken]` in the file.
     offset: u64,
     /// Lines that begin here or later belong to the next piece.
     end: u64,
@@ -62,21 +62,21 @@ pub(crate) struct Lines<R = File> {
 impl Lines {
     /// The lines of `file` that begin at the bytes `start..end`.
     pub(crate) fn open(mut file: File, start: u64, end: u64, rule: LineRule) -> io::Result<Self> {
-        // The line that is open at `start` began in the piece before: all up to a line break that may stand right
-        // before `start`.
+        // A line that began before `start` belongs to the previous piece: everything up to the first line break is
+        // skipped, which may be right before `start`.
         let offset = start.saturating_sub(1);
         file.seek(SeekFrom::Start(offset))?;
         Ok(Self { is_skipping: start > 0, offset, end, ..Self::of(file, rule) })
     }
 
-    /// Whether the file goes on beyond what has been read.
+    /// Whether the file has more than has been read.
     pub(crate) fn has_more(&self) -> io::Result<bool> {
         Ok(self.from.metadata()?.len() > self.read_to())
     }
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines of a stream. One that would block has nothing now.
+    /// The lines of a stream. A stream that would block has nothing now.
     pub(crate) fn of(from: R, rule: LineRule) -> Self {
         Self {
             from,
@@ -93,40 +93,40 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The same, read so many bytes at a time.
+    /// The same, reading this many bytes at a time.
     pub(crate) fn with_read_bytes(self, read_bytes: usize) -> Self {
         Self { read_bytes, ..self }
     }
 
-    /// Tells the lines that follow apart by another rule.
+    /// Separates the following lines by another rule.
     pub(crate) fn set_rule(&mut self, rule: LineRule) {
         self.rule = rule;
     }
 
-    /// Whether the lines that begin at [`Lines::offset`] and later are all that is left, so that reading may go on
-    /// there another time.
+    /// Whether reading can be resumed at [`Lines::offset`] at another time, because only the lines from there on are
+    /// left.
     pub(crate) fn can_be_left(&self) -> bool {
-        // Where the quotes of a line that is too long end is known only to who has seen them begin.
+        // The end of a quoted line that is too long can only be found by a reader that has seen its beginning.
         !(self.is_skipping && self.is_quoted)
     }
 
-    /// Where they come from.
+    /// The file or stream of the lines.
     pub(crate) fn from(&self) -> &R {
         &self.from
     }
 
-    /// Where the next line begins.
+    /// The offset of the next line.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How far the file has been read: beyond the lines that were taken, by what is open.
+    /// How far the file has been read: beyond the lines that were taken, by the open line.
     pub(crate) fn read_to(&self) -> u64 {
         self.offset + (self.filled - self.taken) as u64
     }
 
-    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are none, unless the rule
-    /// says so.
+    /// Takes lines until the intake has no room for a poll of `rows_max` rows. Empty lines are skipped, unless the rule
+    /// keeps them.
     pub(crate) fn take_into(
         &mut self,
         intake: &mut Intake,
@@ -134,7 +134,7 @@ impl<R: Read> Lines<R> {
         now_us: i64,
         refusals: &mut Refusals,
     ) -> io::Result<Left> {
-        // Lines that are refused or empty do not fill the intake, and a poll ends all the same.
+        // Refused and empty lines do not fill the intake, so the number of reads also ends a poll.
         let mut reads_left = 16;
         while intake.has_room(rows_max) {
             if self.offset >= self.end {
@@ -167,7 +167,7 @@ impl<R: Read> Lines<R> {
         Ok(Left::More)
     }
 
-    /// Takes the last line, which is ended by the end of everything and not by a line break.
+    /// Takes the last line, which ends with the input and not with a line break.
     pub(crate) fn take_rest(&mut self, intake: &mut Intake, now_us: i64, refusals: &mut Refusals) {
         let length = self.filled - self.taken;
         if length > 0 && self.offset < self.end {
@@ -175,8 +175,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The first line with its line break taken off, for a header; `None` if there is none. A stream that would block
-    /// fails with that, and can be asked again.
+    /// The first line without its line break, for a header; `None` if there is none. If a stream would block, fails
+    /// with that error, and can be called again.
     pub(crate) fn take_first(&mut self) -> io::Result<Option<Vec<u8>>> {
         let length = loop {
             match self.find_end() {
@@ -223,8 +223,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// How many bytes of what has been read are whole lines with nothing about them: none is too long, has quotes,
-    /// belongs to the next piece, or is the first of the file.
+    /// The number of bytes read that are plain whole lines: none is too long, has quotes, belongs to the next piece, or
+    /// is the first of the file.
     fn whole_lines(&self, bytes_max: usize) -> Option<usize> {
         if self.is_skipping || self.is_quoted || self.offset == 0 {
             return None;
@@ -232,7 +232,7 @@ impl<R: Read> Lines<R> {
         let to_end = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
         let bytes = bytes_max.min(self.filled - self.taken).min(to_end).min(self.rule.line_bytes_max);
         let lines = &self.buffer[self.taken..self.taken + bytes];
-        // Whether quotes go on beyond a line break is for who takes line by line to say.
+        // Whether a quoted field contains a line break is decided when lines are taken one by one.
         let lines = &lines[..memchr(b'"', lines).unwrap_or(lines.len())];
         memrchr(b'\n', lines).map(|at| at + 1)
     }
@@ -255,7 +255,7 @@ impl<R: Read> Lines<R> {
         } else {
             let line = trimmed(line, self.offset);
             match self.rule.keeps_empty {
-                // A payload of nothing is none, so the line has its end with it.
+                // An empty payload would be no payload, so the line keeps its line break.
                 true if line.is_empty() => intake.push(now_us, b"\n"),
                 false if line.trim_ascii_start().is_empty() => {}
                 _ => intake.push(now_us, line),
@@ -287,7 +287,7 @@ impl<R: Read> Lines<R> {
         self.is_quoted = is_quoted;
     }
 
-    /// Reads more; gives the number of bytes, 0 at the end of the file.
+    /// Reads more. Returns the number of bytes, 0 at the end of the file.
     fn read(&mut self) -> io::Result<usize> {
         if self.taken > 0 {
             self.buffer.copy_within(self.taken..self.filled, 0);
@@ -321,7 +321,8 @@ fn refuse_long(rule: LineRule, line: &[u8], now_us: i64, refusals: &mut Refusals
     });
 }
 
-/// A line without what programs put around it: a carriage return at its end, a mark at the beginning of the file.
+/// A line without what programs put around it: a carriage return at its end, a byte order mark at the beginning of the
+/// file.
 #[inline]
 fn trimmed(line: &[u8], offset: u64) -> &[u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -365,7 +366,7 @@ mod tests {
         }
     }
 
-    /// The rows of CSV and what is said of those that are none, in pieces of so many bytes and polls of so many rows.
+    /// The rows of CSV and the refusals, read in pieces of `piece_bytes` and polls of `rows_max`.
     fn read_csv(text: &str, piece_bytes: u64, rows_max: usize, takes_blocks: bool) -> (Vec<String>, Vec<String>) {
         let field = |name: &str, data_type| Field::new(name, data_type, true);
         let schema = Arc::new(Schema::new(vec![field("n", DataType::Int64), field("word", DataType::Utf8)]));
@@ -389,7 +390,7 @@ mod tests {
                 rows.extend(numbers.zip(words).map(|row| format!("{row:?}")));
             }
         }
-        // A line that is too long is refused when it is seen, others with all that wait.
+        // A line that is too long is refused when it is seen, other lines together with all that wait.
         let mut refused: Vec<String> = refusals.records().iter().map(|refusal| refusal.detail.clone()).collect();
         refused.sort_unstable();
         (rows, refused)
@@ -401,7 +402,8 @@ mod tests {
         file
     }
 
-    /// Lines as a text editor would say, without those that are empty or too long, whose number comes with them.
+    /// Lines as a text editor shows them, without empty lines and lines that are too long; and the number of the
+    /// latter.
     fn expected(text: &str) -> (Vec<String>, u64) {
         let mut refused = 0;
         let mut lines = Vec::new();

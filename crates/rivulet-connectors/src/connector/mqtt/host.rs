@@ -1,4 +1,4 @@
-//! What a process offers that has a connection to a broker, or is one.
+//! The services of a process that has a connection to a broker, or is one.
 
 use std::sync::Arc;
 
@@ -6,37 +6,37 @@ use crate::mqtt::{Publisher, Router};
 
 /// Messages in and out, for sources and sinks of big queries.
 pub trait MqttHost: Send + Sync {
-    /// The routes of what is received.
+    /// The routes of received messages.
     fn router(&self) -> &Arc<Router>;
 
-    /// Where messages are handed over.
+    /// The publisher of messages.
     fn publisher(&self) -> Arc<dyn Publisher>;
 
-    /// Why messages do not come and go at present, if they do not.
+    /// Why no messages come and go at present, if that is so.
     fn problem(&self) -> Option<String> {
         None
     }
 
-    /// Asks the broker for what matches a filter. Filters are counted: each call is taken back by one of
+    /// Subscribes to a filter at the broker. Filters are counted: each call is taken back by one of
     /// [`MqttHost::unsubscribe`].
     fn subscribe(&self, filter: &str);
 
     /// Takes back a subscription.
     fn unsubscribe(&self, filter: &str);
 
-    /// Waits, for a bounded time, until the broker has agreed to a subscription, where it is worth waiting for.
+    /// Waits, for a bounded time, until the broker has agreed to a subscription, if it is worth waiting for.
     ///
     /// # Errors
-    /// It has not, and why.
+    /// The broker has not agreed, and why.
     fn await_subscription(&self, filter: &str) -> Result<(), String>;
 
-    /// Nothing more will be published: begins to bring what is left on its way, where nobody else does, and waits for
-    /// nothing.
+    /// Notes that nothing more will be published: if nothing else sends the remaining messages, begins to send them,
+    /// without waiting.
     fn finish(&self);
 
-    /// Whether that is done; after a bounded time it is, well or not.
+    /// Whether that is done; after a bounded time it is, successfully or not.
     ///
     /// # Errors
-    /// Something was not sent, and why.
+    /// A message was not sent, and why.
     fn is_finished(&self) -> Result<bool, String>;
 }

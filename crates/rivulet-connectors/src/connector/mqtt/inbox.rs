@@ -1,7 +1,8 @@
-//! Messages that wait for a query: what the router puts into it, bounded.
+//! Messages from the router that wait for a query, bounded.
 //!
 //! What must hold: a message is in the inbox, or the caller keeps it and is told so, or it was dropped as the source
-//! says, and counted; messages of one topic stay in their order. Who keeps others waiting for long is named in the log.
+//! declares, and counted; messages of one topic keep their order. A query that keeps others waiting for long is named
+//! in the log.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -15,39 +16,40 @@ use rivulet_dataflow::{Event, Events, Inbox, LoggedEvent, Push, Slot};
 use super::topic::Layout;
 use crate::connector::intake::PAYLOAD_BYTES_MAX;
 
-/// How many messages wait at most: about what is asked for at once, so that a worker takes all of them.
+/// The most messages that wait: about as many as one poll asks for, so that a worker takes all of them.
 const MESSAGES_MAX: usize = 8_192;
 
-/// How long an inbox is full before that is said, and how long until it is said again.
+/// How long an inbox is full before that is logged, and the interval at which it is logged again.
 const SAID_AFTER: Duration = Duration::from_secs(1);
 const SAY_PERIOD: Duration = Duration::from_secs(60);
 
-/// What happens with a message that finds no room.
+/// What happens to a message for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Overflow {
     /// Its connection waits.
     #[default]
     Block,
-    /// All that waits is dropped for it: rows count from the first that waits, so that is not dropped alone.
+    /// All waiting messages are dropped for it: rows are numbered from the first waiting message, so that one cannot be
+    /// dropped alone.
     DropOldest,
     /// It is dropped.
     DropNewest,
 }
 
-/// Whom an inbox belongs to, and what it does when it is full.
+/// The owner of an inbox, and what it does when it is full.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    /// All partitions together hold about so many bytes.
+    /// The bytes that all partitions together may hold, about.
     pub(super) bytes_max: usize,
     pub(super) overflow: Overflow,
-    /// The query and its filter, to be named.
+    /// The query and its filter, for messages.
     pub(super) query: String,
     pub(super) filter: String,
-    /// Whether it has been full for long, for others to see.
+    /// Set while it has been full for long, for others to see.
     pub(super) holds_up: Arc<AtomicBool>,
 }
 
-/// Since when an inbox is full, and when that was last said.
+/// Since when an inbox is full, and when that was last logged.
 #[derive(Debug, Default)]
 struct Full {
     since: Option<Instant>,
@@ -57,7 +59,7 @@ struct Full {
 /// Messages in one arena.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// With their topics.
+    /// The messages, with their topics.
     pub(super) events: Events,
     /// Messages that were dropped meanwhile.
     pub(super) dropped: u64,
@@ -65,17 +67,17 @@ pub(super) struct Messages {
 
 impl Messages {
     fn has_room_for(&self, bytes: usize, bytes_max: usize) -> bool {
-        // One that is larger than all the room there is passes when nothing waits.
+        // A message larger than the bound is accepted if nothing waits.
         let held = self.events.payload_bytes();
         self.events.is_empty() || (self.events.rows() < MESSAGES_MAX && held + bytes <= bytes_max)
     }
 }
 
-/// What waits for all partitions of a source. A topic always goes to the same one.
+/// The waiting messages of all partitions of a source. A topic always goes to the same partition.
 pub(super) struct TopicInbox {
     partitions: Vec<Mutex<Messages>>,
     layout: Arc<Layout>,
-    /// Of each partition.
+    /// The bound of each partition.
     bytes_max: usize,
     queue: Queue,
     full: Mutex<Full>,
@@ -83,14 +85,14 @@ pub(super) struct TopicInbox {
 }
 
 impl TopicInbox {
-    /// Without messages.
+    /// An inbox without messages.
     pub(super) fn new(layout: Arc<Layout>, partitions: usize, queue: Queue) -> Self {
         let partitions: Vec<Mutex<Messages>> = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
         let bytes_max = (queue.bytes_max / partitions.len()).min(PAYLOAD_BYTES_MAX);
         Self { partitions, layout, bytes_max, queue, full: Mutex::default(), hasher: RandomState::default() }
     }
 
-    /// Says now and then that this inbox keeps others waiting, and which query it belongs to.
+    /// Logs now and then that this inbox keeps others waiting, and which query it belongs to.
     fn say_full(&self) {
         let (mut full, now) = (self.full.lock(), Instant::now());
         let is_long = now - *full.since.get_or_insert(now) >= SAID_AFTER;
@@ -107,7 +109,7 @@ impl TopicInbox {
         }
     }
 
-    /// What waits where the messages of a topic go.
+    /// The waiting messages of the partition for a topic.
     fn partition(&self, topic: &[u8]) -> &Mutex<Messages> {
         match self.partitions.len() {
             1 => &self.partitions[0],
@@ -120,7 +122,7 @@ impl TopicInbox {
         messages.events.push_event(Event { input: 0, slot, arrival_us, position: 0, topic, payload });
     }
 
-    /// Swaps what waits for a partition with `empty`.
+    /// Swaps the waiting messages of a partition with `empty`.
     pub(super) fn take(&self, partition: usize, empty: &mut Messages) {
         debug_assert!(empty.events.is_empty(), "what was taken is gone");
         let mut messages = self.partitions[partition].lock();
@@ -163,12 +165,12 @@ impl Inbox for TopicInbox {
         Push::Taken
     }
 
-    /// Whether every partition has: which one it would be is not known here.
+    /// Whether every partition has room: which one it would be is not known here.
     fn has_room(&self, _slot: Slot, payload_bytes: usize) -> bool {
         self.partitions.iter().all(|one| one.lock().has_room_for(payload_bytes, self.bytes_max))
     }
 
-    /// Where a source stands is not known by positions of the log.
+    /// The position of this source does not depend on positions of the log.
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         if !must_fit {
             return self.push_message(event.slot, event.arrival_us, event.topic, event.payload);
@@ -190,7 +192,7 @@ mod tests {
     use crate::files::Files;
     use crate::formats::RowFormat;
 
-    /// Of `room/+`: the level is in the column `room`, and the payload has `n`.
+    /// An inbox of `room/+`: the level is in the column `room`, and the payload has `n`.
     fn inbox(partitions: usize, bytes_max: usize) -> (TopicInbox, Arc<Layout>) {
         overflowing(partitions, bytes_max, Overflow::Block)
     }

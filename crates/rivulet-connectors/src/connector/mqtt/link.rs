@@ -1,7 +1,7 @@
-//! A connection of one's own, on a thread of its own.
+//! A connection of one source or sink, on a thread of its own.
 //!
-//! What must hold: opening waits for the broker's answer for a bounded time. The end takes a bounded time for what is
-//! on its way, and nobody stands still meanwhile.
+//! What must hold: opening waits for the broker's answer for a bounded time. The end takes a bounded time for the
+//! messages on their way, and blocks no other code meanwhile.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,30 +16,30 @@ use crate::mqtt::{Client, ClientOptions, Publisher, Router};
 
 /// How long opening waits for the broker.
 const OPEN_MAX: Duration = Duration::from_secs(10);
-/// How long the end waits for what is on its way.
+/// How long the end waits for messages on their way.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-/// How long opening waits when it is known why there is no connection: a broker may be just about to start.
+/// How long opening waits when it is known why there is no connection: the broker may be just about to start.
 const OPEN_ERROR_MAX: Duration = Duration::from_secs(2);
-/// How often the state of the connection is looked at meanwhile.
+/// The interval at which the state of the connection is checked meanwhile.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
-/// A connection that is kept up until this is dropped.
+/// A connection that is maintained until this is dropped.
 pub(super) struct Link {
     router: Arc<Router>,
     client: Arc<Client>,
     turning: Mutex<Turning>,
 }
 
-/// The thread of a connection. One that is dropped ends by itself.
+/// The thread of a connection. If this is dropped, the thread ends by itself.
 struct Turning {
-    /// Ends it, within this time; nothing once it was told.
+    /// Ends the thread, within this time; `None` when it was told to end.
     stop: Option<oneshot::Sender<Duration>>,
-    /// It answers with the number of messages that were not sent; nothing once that is known.
+    /// The thread returns the number of messages that were not sent; `None` when that is known.
     thread: Option<JoinHandle<usize>>,
 }
 
 impl Link {
-    /// Connects, and waits until the broker has agreed to it.
+    /// Connects, and waits until the broker has accepted the connection.
     pub(super) fn open(options: ClientOptions) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("no thread can be started: {error}"))?;
@@ -64,7 +64,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Looks at the state of the connection until there is an answer.
+    /// Checks the state of the connection until there is an answer.
     fn wait_until(
         &self,
         answer: impl Fn(&crate::mqtt::ClientStatus) -> Option<Result<(), String>>,
@@ -99,7 +99,7 @@ impl MqttHost for Link {
 
     fn subscribe(&self, filter: &str) {
         if let Err(error) = self.client.subscribe([filter]) {
-            // It was checked when the source was opened.
+            // The filter was checked when the source was opened.
             tracing::error!("a subscription was not made (a defect): {error}");
         }
     }
@@ -120,7 +120,7 @@ impl MqttHost for Link {
 
     fn finish(&self) {
         if let Some(stop) = self.turning.lock().stop.take() {
-            // If nobody listens any more, the thread has ended already.
+            // If there is no receiver any more, the thread has ended already.
             let _ = stop.send(FINISH_MAX);
         }
     }

@@ -1,9 +1,9 @@
-//! `mqtt:` topics, both ways: through the connection that the process has already, as a server does, or through one of
-//! its own.
+//! `mqtt:` topics, in both directions: through the connection that the process has already, as a server does, or
+//! through a separate one.
 //!
-//! - [`host`]: what a process with a connection offers; [`link`]: a connection of one's own;
-//! - [`topic`]: columns that come from a topic; [`inbox`]: messages that wait; [`source`]: rows of them;
-//! - [`sink`]: messages of rows.
+//! - [`host`]: the services of a process with a connection; [`link`]: a separate connection;
+//! - [`topic`]: columns that come from a topic; [`inbox`]: messages that wait; [`source`]: rows from messages;
+//! - [`sink`]: messages from rows.
 
 mod host;
 mod inbox;
@@ -47,7 +47,7 @@ const CA_FILE: OptionDescription = OptionDescription {
     help: "Whom to trust with `mqtts://`: a file of certificates in PEM. Without it, those that the system trusts.",
 };
 
-/// What it is.
+/// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     name: "mqtt",
     summary: "Topics of MQTT.",
@@ -185,7 +185,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     let queue = Queue {
         bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
         overflow: match options.text("overflow") {
-            // Whoever only looks holds up nobody behind the same connection.
+            // A source that only inspects holds up no others behind the same connection.
             _ if spec.host.only_looks => Overflow::DropOldest,
             Some("drop_oldest") => Overflow::DropOldest,
             Some("drop_newest") => Overflow::DropNewest,
@@ -210,7 +210,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<
     Ok(Box::new(sink::MqttSink::new(host, rows, spec.host.health.clone())))
 }
 
-/// The connection of the process, or one of its own where a broker is named.
+/// The connection of the process, or a separate one if a broker is named.
 fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn MqttHost>, ConnectorError> {
     let Some(broker) = broker_of(options)? else {
         return host.mqtt.clone().ok_or_else(|| {
@@ -223,7 +223,7 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
     Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
 }
 
-/// The broker that is named, if one is.
+/// The broker that is named, if any.
 fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError> {
     let wrong = |error: crate::mqtt::AddressError| options.wrong("broker", "is no address of a broker", error.problem);
     options.text("broker").map(|broker| broker.parse().map_err(wrong)).transpose()
@@ -252,14 +252,14 @@ fn publish_of(options: &Options) -> Result<PublishOptions, ConnectorError> {
     Ok(PublishOptions { qos: qos(options), retain: options.boolean("retain"), expiry_s: expiry_s.transpose()? })
 }
 
-/// The options that an output of an application has. It is published by the connection that all share.
+/// The options of an output of an application. It is published by the connection that all share.
 const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
 
-/// How messages of an output of an application with these options are published. What they do not say is as in
+/// How messages of an output of an application with these options are published. Options that are not given are as in
 /// `default`.
 ///
 /// # Errors
-/// There is no such option, or it is one that only sinks of big queries have; or a value is none.
+/// There is no such option, or only sinks of big queries have it; or a value is invalid.
 pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> Result<PublishOptions, ConnectorError> {
     let options = Options::check(&CONNECTOR, super::Direction::Sink, given)?;
     let is_given = |wanted: &str| given.iter().any(|(name, _)| name == wanted);
@@ -275,7 +275,7 @@ pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> R
     })
 }
 
-/// The broker, or the way to it, refuses.
+/// The error if the broker, or the network, refuses.
 fn refused(address: &str, problem: String) -> ConnectorError {
     let (problem, hint) = match problem.split_once("\nhint: ") {
         Some((problem, hint)) => (problem.to_owned(), hint.to_owned()),
@@ -284,7 +284,7 @@ fn refused(address: &str, problem: String) -> ConnectorError {
     ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint }
 }
 
-/// An address that is no topic or filter; errors about topics have their hint behind them.
+/// The error for an address that is no topic or filter; errors about topics have their hint behind them.
 fn no_topic(address: &str, error: &str) -> ConnectorError {
     let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
     ConnectorError::Address {

@@ -1,7 +1,7 @@
-//! Messages of rows: a topic made of columns, and the others as payload.
+//! Messages from rows: a topic made from columns, and the other columns as payload.
 //!
-//! What must hold: a message is handed over for each row, in order; a row whose values make no topic ends the query, or
-//! is left out and said. Behind a checkpoint, all messages before it have left.
+//! What must hold: a message is handed over for each row, in order; a row whose values make no valid topic ends the
+//! query, or is left out and logged. When a checkpoint is complete, all messages before it have left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
 use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Template};
 
-/// The topic of rows with these columns; where they are not known yet, all that it names are taken to be there.
+/// The topic of rows with these columns; if they are not known yet, every name in the topic counts as a column.
 pub(super) fn topic(address: &str, columns: &[&str]) -> Result<Template, ConnectorError> {
     let named = || address.split('{').skip(1).filter_map(|part| part.split_once('}').map(|(name, _)| name));
     let columns = if columns.is_empty() { named().collect() } else { columns.to_vec() };
@@ -28,10 +28,10 @@ pub(super) fn topic(address: &str, columns: &[&str]) -> Result<Template, Connect
         .map_err(|error| no_topic(address, &error.to_string().replace("parameter", "column")))
 }
 
-/// From rows to messages.
+/// Turns rows into messages.
 pub(super) struct Rows {
     topic: Template,
-    /// The columns in the topic, by their place in the rows; each once.
+    /// The indices of the columns in the topic; each once.
     topic_columns: Vec<usize>,
     /// The columns of the payload, and their schema.
     payload: Vec<usize>,
@@ -41,23 +41,23 @@ pub(super) struct Rows {
     skips: bool,
     /// Rows that were left out.
     skipped: u64,
-    /// The bytes of the payloads that were written last.
+    /// The bytes of the payloads of the last batch.
     bytes: usize,
-    /// Kept for its memory.
+    /// Kept so that the memory is reused.
     text: String,
 }
 
-/// Rows are not delivered if they wait for so long and there is no connection.
+/// Rows count as stuck if they wait for this long and there is no connection.
 const STANDS_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the end waits for what is on its way.
+/// How long the end waits for messages on their way.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// Of how many batches it is known by themselves whether they have left; later ones are counted with the last.
+/// The number of batches that are tracked one by one until they have left; later ones are counted with the last.
 const ON_THEIR_WAY_MAX: usize = 1_024;
 
 impl Rows {
-    /// What `spec` asks for.
+    /// Prepares what `spec` asks for.
     pub(super) fn new(spec: &SinkSpec, options: &Options, format: &RowFormat) -> Result<Self, ConnectorError> {
         let fields = spec.schema.fields();
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
@@ -91,7 +91,7 @@ impl Rows {
     fn write(&mut self, batch: &Batch, out: &mut PublishBatch, publisher: &dyn Publisher) -> Result<(), SinkError> {
         let failed = |error: arrow::error::ArrowError| SinkError(error.to_string());
         let options = FormatOptions::default();
-        // By column of the rows; only those in the topic have one.
+        // By column of the rows; only columns in the topic have a formatter.
         let mut formatters: Vec<Option<ArrayFormatter<'_>>> = (0..batch.columns.num_columns()).map(|_| None).collect();
         for &column in &self.topic_columns {
             let array = batch.columns.column(column).as_ref();
@@ -109,7 +109,8 @@ impl Rows {
                 if let Some(formatter) =
                     formatters[column].as_ref().filter(|_| !batch.columns.column(column).is_null(row))
                 {
-                    // Writing to memory does not fail; what cannot be shown leaves no text, which is no level.
+                    // Writing to memory does not fail; a value that cannot be shown leaves no text, which is no valid
+                    // level.
                     let _ = formatter.value(row).write(text);
                 }
                 let level = level_problem(&text[begin..]);
@@ -135,7 +136,7 @@ impl Rows {
                 Ok(()) => {}
                 Err(_) if self.skips => {
                     self.skipped += 1;
-                    // The first, the second, the fourth: enough to know.
+                    // The first, the second, the fourth and so on are logged.
                     if self.skipped.is_power_of_two() {
                         let (topic, skipped) = (&self.text, self.skipped);
                         tracing::warn!(topic, skipped, "rows are left out whose values make no topic");
@@ -159,13 +160,13 @@ pub(super) struct MqttSink {
     host: Arc<dyn MqttHost>,
     publisher: Arc<dyn Publisher>,
     rows: Rows,
-    /// Empty between writes, kept for its memory.
+    /// Empty between writes, kept so that the memory is reused.
     batch: PublishBatch,
-    /// The number of the message before which all have to have left for a checkpoint.
+    /// All messages before this number must have left for the checkpoint that is being made.
     awaited: Option<u64>,
     health: Arc<Health>,
     on_their_way: VecDeque<OnTheirWay>,
-    /// Until when the end waits for what is on its way.
+    /// When the end stops waiting for messages on their way.
     finish_by: Option<Instant>,
 }
 
@@ -184,7 +185,7 @@ impl MqttSink {
         Self { publisher, host, rows, batch, awaited: None, health, on_their_way: VecDeque::new(), finish_by: None }
     }
 
-    /// Counts what has left since the last call, and says why nothing does.
+    /// Counts the rows that have left since the last call, and reports why none do.
     fn look(&mut self) {
         if self.on_their_way.is_empty() {
             return;
@@ -193,7 +194,7 @@ impl MqttSink {
         while let Some(gone) = self.on_their_way.pop_front_if(|one| one.until <= first_left) {
             self.health.take(gone.rows, gone.bytes);
         }
-        // A moment is nothing: what was just written is on its way.
+        // A short wait is normal: rows that were just written are on their way.
         if self.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER)
             && let Some(problem) = self.host.problem()
         {
@@ -223,7 +224,7 @@ impl Sink for MqttSink {
             _ => self.on_their_way.push_back(sent),
         }
         self.look();
-        // A checkpoint that was being made was given up.
+        // The checkpoint that was being made was abandoned.
         self.awaited = None;
         written
     }
@@ -233,7 +234,7 @@ impl Sink for MqttSink {
         Ok(())
     }
 
-    /// All that was written has left; with QoS 1 the broker has acknowledged it.
+    /// Returns whether all messages have left; with QoS 1, whether the broker has acknowledged them.
     fn drain(&mut self) -> Result<bool, SinkError> {
         let awaited = *self.awaited.get_or_insert_with(|| self.publisher.next());
         self.look();
@@ -248,7 +249,7 @@ impl Sink for MqttSink {
         self.host.finish();
         let is_finished = self.host.is_finished().map_err(SinkError)?;
         self.look();
-        // The connection of a server goes on behind us: what is still on its way then is said to wait.
+        // The connection of a server goes on after the query: messages still on their way then are reported as waiting.
         let finish_by = *self.finish_by.get_or_insert_with(|| Instant::now() + FINISH_MAX);
         Ok(is_finished && (self.on_their_way.is_empty() || Instant::now() >= finish_by))
     }

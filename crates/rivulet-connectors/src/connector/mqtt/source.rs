@@ -1,4 +1,4 @@
-//! Rows of messages that the router brings.
+//! Rows from messages that the router delivers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,26 +14,26 @@ use super::topic::Layout;
 use crate::connector::{ConnectorError, Health};
 use crate::mqtt::{InboxId, Route};
 
-/// How long to wait when there is nothing.
+/// The wait when there is no message.
 const IDLE: Duration = Duration::from_millis(2);
 
-/// The way of messages from the router to an inbox, until it is dropped.
+/// The route of messages from the router to an inbox, until it is dropped.
 struct Tap {
     host: Arc<dyn MqttHost>,
     filter: String,
     inbox: Arc<TopicInbox>,
-    /// The inbox as the router knows it, while messages come.
+    /// The router's number of the inbox, while messages come.
     registered: Mutex<Option<InboxId>>,
     health: Arc<Health>,
-    /// When it was last looked whether there is a connection, microseconds since the epoch.
+    /// When the connection was last checked, microseconds since the epoch.
     looked_us: AtomicI64,
 }
 
-/// How often it is looked whether there is a connection while nothing comes, microseconds.
+/// The interval at which the connection is checked while no messages come, microseconds.
 const LOOK_US: i64 = 1_000_000;
 
 impl Tap {
-    /// Looks now and then whether messages can come.
+    /// Checks now and then whether messages can come.
     fn look(&self, now_us: i64) {
         if now_us.saturating_sub(self.looked_us.load(Ordering::Relaxed)) < LOOK_US {
             return;
@@ -77,17 +77,17 @@ impl Drop for Tap {
     }
 }
 
-/// One partition of what matches a filter.
+/// One partition of the messages that match a filter.
 struct MqttSource {
     tap: Arc<Tap>,
     partition: usize,
     layout: Arc<Layout>,
     decoder: Box<dyn Decoder>,
-    /// What was taken; empty between polls.
+    /// The messages that were taken; empty between polls.
     messages: Messages,
 }
 
-/// Begins to read what matches a filter.
+/// Begins to read the messages that match a filter.
 pub(super) fn open(
     host: &Arc<dyn MqttHost>,
     filter: &str,
@@ -123,12 +123,12 @@ impl Source for MqttSource {
         self.tap.inbox.take(self.partition, &mut self.messages);
         refusals.count(Reason::Overflow, std::mem::take(&mut self.messages.dropped));
         let events = &self.messages.events;
-        // The oldest counts: what is said of latency is at least what it was.
+        // The oldest counts, so the reported latency is an upper bound.
         let Some(&arrival_us) = events.arrival_us().first() else {
             self.tap.look(now_us);
             return Ok(Polled::Nothing(IDLE));
         };
-        // One that always has messages never comes to look.
+        // A source that always has messages never checks the connection.
         self.tap.health.recover();
         let (count, bytes) = (events.rows(), events.payload_bytes());
         let columns = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
@@ -139,7 +139,7 @@ impl Source for MqttSource {
         })
     }
 
-    /// A full inbox would hold up everybody behind the same connection.
+    /// A full inbox would hold up all others behind the same connection.
     fn set_paused(&mut self, is_paused: bool) {
         if is_paused {
             self.tap.close();

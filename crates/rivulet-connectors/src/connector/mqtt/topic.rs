@@ -1,7 +1,7 @@
-//! Columns that come from the topic of a message: all of it, or what its wildcards stand for.
+//! Columns that come from the topic of a message: the whole topic, or the parts that its wildcards match.
 //!
-//! What must hold: a message whose topic is too much text in all its rows is refused, and so is one that is too much
-//! for a column together with those before it.
+//! What must hold: a message is refused if its topic, repeated in all its rows, is too much text, or if it is too much
+//! for a column together with the messages before it.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::connector::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat, topic};
 use crate::mqtt::topic::{TopicPart, check_filter};
 
-/// How many bytes of topics all rows of one batch may have.
+/// The most bytes of topics that all rows of one batch may have.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
-/// Which columns come from where.
+/// The origins of the columns.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     columns: message::Layout<TopicPart>,
@@ -50,7 +50,7 @@ impl Layout {
         Ok(Self { columns: message::Layout::new(spec, named, format)?, format: format.clone() })
     }
 
-    /// Decodes payloads.
+    /// Makes the decoder of payloads.
     pub(super) fn decoder(&self) -> Result<Box<dyn Decoder>, FormatError> {
         self.columns.decoder(&self.format)
     }
@@ -60,7 +60,7 @@ impl Layout {
         self.columns.slot(message)
     }
 
-    /// The rows of messages, which are gone then.
+    /// Decodes messages to rows, and removes them.
     pub(super) fn rows(
         &self,
         messages: &mut Messages,

@@ -19,7 +19,7 @@ use sink::StandardSink;
 pub use sink::{is_reader_gone, output_failed};
 use source::StreamSource;
 
-/// What standard input is.
+/// The description of standard input.
 pub(super) const STDIN: ConnectorDescription = ConnectorDescription {
     name: "stdin",
     summary: "Lines of standard input.",
@@ -47,7 +47,7 @@ const BOUNDED: OptionDescription = OptionDescription {
            results come out as they come.",
 };
 
-/// What standard output is.
+/// The description of standard output.
 pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
     name: "stdout",
     summary: "Lines of standard output.",
@@ -64,7 +64,7 @@ pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
     open: Opening { sink: Some(open_sink), check: Check { source: None, sink: Some(check_sink) }, ..Opening::NONE },
 };
 
-/// Whether somebody reads standard input; nobody else can then.
+/// Whether a source reads standard input; no other source can then.
 static STDIN_IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
@@ -98,7 +98,7 @@ fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError>
     check_process(STDOUT.name, &spec.host, &spec.address)
 }
 
-/// A server has no standard streams that a query could use.
+/// Refuses a server, which has no standard streams for queries.
 fn check_process(connector: &'static str, host: &Host, address: &str) -> Result<(), ConnectorError> {
     match host.has_standard_streams {
         true => Ok(()),

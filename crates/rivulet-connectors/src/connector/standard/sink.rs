@@ -1,4 +1,4 @@
-//! Rows as lines of a stream.
+//! Writes rows as lines of a stream.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::formats::{FormatError, RowFormat};
 /// The error when the reader of standard output has gone.
 const READER_GONE: &str = "the reader of standard output has gone";
 
-/// Whether a query failed with this message because nobody reads standard output any more, as when it is piped into
-/// `head`. That is a way to end and no failure.
+/// Whether a query failed with this message because the reader of standard output has gone, as when it is piped into
+/// `head`. That is a normal end and no failure.
 pub fn is_reader_gone(message: &str) -> bool {
     message == READER_GONE
 }
 
-/// What happened when standard output was written.
+/// The error for a failure to write standard output.
 pub fn output_failed(error: &io::Error) -> SinkError {
     match error.kind() {
         io::ErrorKind::BrokenPipe => SinkError(READER_GONE.into()),
@@ -27,7 +27,7 @@ pub fn output_failed(error: &io::Error) -> SinkError {
     }
 }
 
-/// Lines, a batch at a time.
+/// A sink of lines that writes a batch at a time.
 pub(super) struct StandardSink<W> {
     stream: W,
     content: Content,

@@ -1,4 +1,4 @@
-//! Rows from the lines of a stream that may make its reader wait: a thread reads, behind a bounded queue.
+//! Reads rows from the lines of a stream whose reads may block: a thread reads, behind a bounded queue.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -9,13 +9,13 @@ use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, Reading};
 
-/// How much is read at a time.
+/// The number of bytes read at a time.
 const BLOCK_BYTES: usize = 128 << 10;
 
-/// How many blocks wait at most. When they do, nothing is read, and the writer waits.
+/// The most blocks that wait. Beyond this, nothing is read, and the writer of the stream waits.
 const BLOCKS_MAX: usize = 8;
 
-/// How long to wait when there is nothing.
+/// The wait when no rows are available.
 const IDLE: Duration = Duration::from_millis(5);
 
 /// Rows of a stream.
@@ -28,7 +28,8 @@ pub(super) struct StreamSource {
 }
 
 impl StreamSource {
-    /// Begins to read. The thread ends with the stream, or with the first block that nobody wants any more.
+    /// Begins to read. The thread ends with the stream, or with the first block for which there is no receiver any
+    /// more.
     pub(super) fn new(stream: impl Read + Send + 'static, reading: Reading, intake: Intake, is_bounded: bool) -> Self {
         let (sender, receiver) = sync_channel(BLOCKS_MAX);
         let started = std::thread::Builder::new().name("stdin".into()).spawn({
@@ -58,7 +59,7 @@ fn read_blocks(mut stream: impl Read, sender: &SyncSender<io::Result<Vec<u8>>>) 
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                // Nobody there to hear it is as good.
+                // If the receiver has gone, the error need not arrive.
                 let _ = sender.send(Err(error));
                 return;
             }
@@ -106,7 +107,7 @@ impl Source for StreamSource {
     }
 }
 
-/// What the thread has read, as a stream that says that it would block instead of doing so.
+/// The blocks that the thread has read, as a stream that reports that it would block instead of blocking.
 struct Blocks {
     receiver: Receiver<io::Result<Vec<u8>>>,
     block: Vec<u8>,
@@ -174,7 +175,7 @@ mod tests {
         panic!("the stream does not end")
     }
 
-    /// A stream that comes in pieces of a few bytes.
+    /// A stream that delivers a few bytes at a time.
     struct Slow(io::Cursor<String>);
 
     impl Read for Slow {
