@@ -1,4 +1,4 @@
-//! A value as bare text, the way a CSV field, a TEXT payload or a quoted SenML number has it.
+//! A value as bare text, as in a CSV field, a TEXT payload or a quoted SenML number.
 
 use super::fault::Problem;
 use super::number::{Number, not_finite};

@@ -1,5 +1,4 @@
-//! What Avro and Protobuf have in common: how bytes are walked through, what stands before a payload, and how values go
-//! to columns.
+//! The common part of Avro and Protobuf: reading bytes, the frame of a payload, and how values go to columns.
 
 use super::FormatError;
 use super::fault::{Fault, Problem};
@@ -17,7 +16,7 @@ impl<'p> Bytes<'p> {
         Self { payload, at }
     }
 
-    /// Where it stands.
+    /// The offset of the next byte.
     #[inline]
     pub(crate) fn at(&self) -> usize {
         self.at
@@ -45,7 +44,7 @@ impl<'p> Bytes<'p> {
         }
     }
 
-    /// The next bytes of a fixed number.
+    /// The next `N` bytes.
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         let bytes = self.take(N)?;
@@ -59,7 +58,7 @@ impl<'p> Bytes<'p> {
         let mut shift = 0;
         loop {
             let Some(&byte) = self.payload.get(self.at) else { return Err(self.fault(Problem::BinaryEnd)) };
-            // The tenth byte has but one bit left.
+            // The tenth byte has only one bit left.
             if shift == 63 && byte > 1 {
                 return Err(self.fault(Problem::BinaryNumber));
             }
@@ -98,19 +97,19 @@ pub(crate) fn append_zigzag(value: i64, out: &mut Vec<u8>) {
     append_varint(((value << 1) ^ (value >> 63)) as u64, out);
 }
 
-/// What stands before a payload.
+/// The frame of a payload: the bytes before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Nothing.
     #[default]
     None,
-    /// What registries of schemas put there: a zero byte and the number of the schema, big end first. It is not looked
-    /// up: the schema is the one that was given.
+    /// The frame that schema registries use: a zero byte and the number of the schema, big-endian. The number is not
+    /// looked up: the schema is the one that was given.
     Registry(u32),
 }
 
 impl Framing {
-    /// The frame that the options `framing` and `schema_id` say.
+    /// The frame of the options `framing` and `schema_id`.
     pub(crate) fn parse(
         format: &'static str,
         framing: Option<&str>,
@@ -136,7 +135,7 @@ impl Framing {
         }
     }
 
-    /// Passes by the frame, of which the number of the schema may be any.
+    /// Skips the frame, with any number of the schema.
     #[inline]
     pub(crate) fn skip(self, bytes: &mut Bytes<'_>) -> Result<(), Fault> {
         match self {
@@ -208,7 +207,7 @@ pub(crate) fn push_text(column: &mut Column, text: &[u8]) -> Result<(), Problem>
     }
 }
 
-/// Puts a truth into a column of truths.
+/// Puts a truth value into a column of truth values.
 #[inline]
 pub(crate) fn push_boolean(column: &mut Column, value: bool) -> Result<(), Problem> {
     match column.values() {

@@ -23,9 +23,9 @@ pub(crate) enum Cell<'a> {
     UInt64(u64),
     /// Floating point numbers, also those that are not finite.
     Float64(f64),
-    /// The same of 32 bits.
+    /// Floating-point numbers of 32 bits.
     Float32(f32),
-    /// Digits, and how many of them stand behind the point.
+    /// The digits, and the number of digits behind the point.
     Decimal(i128, u32),
     /// Text.
     Text(&'a str),
@@ -37,7 +37,7 @@ pub(crate) enum Cell<'a> {
     Time(i64),
 }
 
-/// A column of a batch, brought to one of few types.
+/// A column of a batch, converted to one of a few types.
 pub(crate) enum Cells {
     Boolean(BooleanArray),
     Int64(Int64Array),

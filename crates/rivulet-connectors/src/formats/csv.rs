@@ -18,7 +18,7 @@ use super::separators::Separators;
 use super::times::TimeFormat;
 use super::timestamp;
 
-/// Whether numbers, booleans and times may have this character in them.
+/// Whether numbers, booleans and times may contain this character.
 fn is_in_numbers(delimiter: u8) -> bool {
     delimiter.is_ascii_alphanumeric() || b"+-.".contains(&delimiter)
 }
@@ -35,12 +35,12 @@ pub(crate) struct CsvParser {
 }
 
 impl CsvParser {
-    /// A parser of lines with a field for each of `places`, at least one: the column it belongs to, if it does to any.
+    /// A parser of lines with a field for each of `places`, at least one: the column of the field, if it has one.
     pub(crate) fn new(delimiter: u8, places: Vec<Option<usize>>) -> Self {
         Self { delimiter, has_plain_numbers: !is_in_numbers(delimiter), places, unquoted: Vec::new() }
     }
 
-    /// Reads the line at `start` into the open row; returns where the next one begins.
+    /// Reads the line at `start` into the open row. Returns where the next line begins.
     fn line(
         &mut self,
         payload: &[u8],
@@ -96,7 +96,7 @@ impl CsvParser {
         Ok(field)
     }
 
-    /// Where the field at `start`, which is not quoted, ends.
+    /// Finds the end of the field at `start`, which is not quoted.
     #[inline(always)]
     fn end(&self, payload: &[u8], start: usize, separators: &mut Separators<'_>) -> Result<Field, Fault> {
         let separator = separators.next(start);
@@ -111,7 +111,7 @@ impl CsvParser {
         }
     }
 
-    /// Reads the quoted field at `start` into `unquoted`; returns where it ends.
+    /// Reads the quoted field at `start` into `unquoted`. Returns where it ends.
     fn quoted(&mut self, payload: &[u8], start: usize) -> Result<usize, Fault> {
         self.unquoted.clear();
         let mut at = start + 1;
@@ -136,7 +136,7 @@ impl CsvParser {
     }
 }
 
-/// Where a field ends.
+/// The end of a field.
 #[derive(Clone, Copy)]
 struct Field {
     /// Behind its last byte.
@@ -145,8 +145,8 @@ struct Field {
     separator: usize,
 }
 
-/// Reads the field at `start..end` if its column is one of numbers and it is nothing but a number, as most are; whether
-/// it was. Everything else is left to a closer look.
+/// Reads the field at `start..end` if its column has numbers and the field is only a number, as most are. Returns
+/// whether it was read. Other fields are read in a slower way.
 #[inline(always)]
 fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Result<bool, Problem> {
     let values = column.values();
@@ -190,7 +190,7 @@ fn number(payload: &[u8], start: usize, end: usize, column: &mut Column) -> Resu
     Ok(true)
 }
 
-/// The fault as one of the field's column, if it has one.
+/// The fault, assigned to the field's column if it has one.
 fn within(fault: Fault, column: Option<usize>) -> Fault {
     match column {
         Some(index) => fault.in_column(index),
@@ -235,7 +235,7 @@ pub(crate) struct CsvEncoder {
     delimiter: u8,
     /// How the times of each column are written.
     times: Vec<TimeFormat>,
-    /// A time on its way.
+    /// The text of a time while it is written.
     scratch: Vec<u8>,
     /// Whether the delimiter can be part of what is written without quotes.
     is_in_numbers: bool,
@@ -247,7 +247,7 @@ impl CsvEncoder {
         Self { delimiter, times, scratch: Vec::new(), is_in_numbers: is_in_numbers(delimiter) }
     }
 
-    /// Appends a cell that is no text. What is separated by a letter, a digit or a point may need quotes.
+    /// Appends a cell that is not text. If the delimiter is a letter, a digit or a point, the cell may need quotes.
     fn bare(&self, cell: Cell<'_>, out: &mut Vec<u8>) {
         let start = out.len();
         append_bare(cell, out);

@@ -36,8 +36,8 @@ impl<P: PayloadParser> PayloadDecoder<P> {
     }
 }
 
-/// Appends the rows of an event to `rows` and returns how many; none if it does not fit and is refused. `input` is by
-/// which of several inputs it came.
+/// Appends the rows of an event to `rows` and returns their number; none if the event is refused. `input` is the number
+/// of the input that it came by.
 pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     parser: &mut P,
     rows: &mut Rows,
@@ -60,7 +60,7 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     rows.rows() - before
 }
 
-/// Which events the rows came from, kept only once that is not simply one row for each event.
+/// The events that the rows came from, kept only when that is no longer simply one row for each event.
 #[derive(Default)]
 struct Origins {
     slots: Vec<Slot>,

@@ -1,7 +1,7 @@
-//! Columns whose values are checked beyond their form: whole numbers of fewer bits than 64, dates, times of day and
+//! Columns whose values are checked beyond their form: whole numbers of fewer than 64 bits, dates, times of day and
 //! decimals; and how dates, times of day and decimals are written.
 //!
-//! What must hold: a decimal is made of its digits, never of a floating point number; and a value that does not fit its
+//! What must hold: a decimal is made from its digits, never from a floating-point number; a value that does not fit its
 //! declared type is refused, never cut or rounded.
 
 use std::sync::Arc;
@@ -25,9 +25,9 @@ const EPOCH_DAYS: i32 = 719_163;
 
 /// The values of a column under construction.
 pub(crate) enum CheckedValues {
-    /// Whole numbers of so many bits, as `Int64`.
+    /// Whole numbers of `bits` bits, as `Int64`.
     Whole { values: Vec<i64>, bits: u32 },
-    /// Days since 1970, and how texts name them if not in ISO 8601.
+    /// Days since 1970, and the format of their texts if it is not ISO 8601.
     Date { values: Vec<i32>, format: Option<TimeFormat> },
     /// Nanoseconds since midnight.
     Time(Vec<i64>),
@@ -52,7 +52,7 @@ impl CheckedValues {
         }
     }
 
-    /// What is wrong with a value that is neither a number nor a text.
+    /// The problem of a value that is neither a number nor a text.
     pub(crate) fn expected(&self) -> Problem {
         match self {
             Self::Whole { .. } | Self::Decimal { .. } => Problem::ExpectedNumber,
@@ -61,7 +61,7 @@ impl CheckedValues {
         }
     }
 
-    /// Appends the value that a number is; `text` is what was scanned.
+    /// Appends the value that a number stands for; `text` is the scanned text.
     pub(crate) fn push_number(&mut self, number: Number, text: &[u8]) -> Result<(), Problem> {
         match self {
             Self::Whole { .. } => self.push_integer(number.to_i64(text)?),
@@ -79,7 +79,7 @@ impl CheckedValues {
         }
     }
 
-    /// Appends the value that a text is, where numbers are no texts.
+    /// Appends the value that a text stands for, in formats where numbers are not texts.
     pub(crate) fn push_text(&mut self, text: &[u8]) -> Result<(), Problem> {
         match self {
             Self::Whole { .. } => Err(Problem::ExpectedNumber),
@@ -99,7 +99,7 @@ impl CheckedValues {
         }
     }
 
-    /// Appends the value that a bare text is: of a line, or a payload.
+    /// Appends the value of a bare text: of a line, or a payload.
     pub(crate) fn push_bare(&mut self, text: &[u8]) -> Result<(), Problem> {
         match self {
             Self::Whole { .. } | Self::Decimal { .. } => self.push_number(bare::number(text)?, text),
@@ -150,7 +150,7 @@ impl CheckedValues {
         Ok(())
     }
 
-    /// Appends what stands under a null.
+    /// Appends the placeholder under a null.
     pub(super) fn push_default(&mut self) {
         match self {
             Self::Whole { values, .. } | Self::Time(values) => values.push(0),
@@ -175,7 +175,7 @@ impl CheckedValues {
         }
     }
 
-    /// The values as a column, of which none is left here.
+    /// The values as a column; none is left here.
     pub(super) fn finish(&mut self, nulls: Option<NullBuffer>) -> ArrayRef {
         match self {
             Self::Whole { values, .. } => Arc::new(Int64Array::new(std::mem::take(values).into(), nulls)),
@@ -220,7 +220,7 @@ pub(crate) fn rescaled(digits: i128, from: i32, to: i32) -> Result<i128, Problem
     }
 }
 
-/// The digits, if there are at most so many.
+/// The digits, if there are at most `precision`.
 fn within(digits: i128, precision: u8) -> Result<i128, Problem> {
     match 10_u128.checked_pow(u32::from(precision)) {
         Some(bound) if digits.unsigned_abs() >= bound => Err(Problem::DecimalRange),
@@ -228,7 +228,7 @@ fn within(digits: i128, precision: u8) -> Result<i128, Problem> {
     }
 }
 
-/// Appends a day as `2026-11-21`, or as its pattern has it.
+/// Appends a day as `2026-11-21`, or in its pattern.
 pub(crate) fn append_date(days: i32, format: &TimeFormat, out: &mut Vec<u8>) {
     if let TimeFormat::Pattern(_) = format {
         return format.append(i64::from(days).saturating_mul(DAY_US), out);

@@ -1,7 +1,7 @@
-//! Why a payload does not fit: eight bytes when it happens, words only when somebody wants to read them.
+//! Why a payload does not fit: eight bytes when it happens, words only when they are read.
 //!
-//! A flood of broken events must cost no more than counting, so a [`Fault`] holds no text. What was found is read
-//! again from the payload at the fault's offset when the fault is described.
+//! A flood of broken events must cost no more than counting, so a [`Fault`] holds no text. To describe a fault, the
+//! payload is read again at the fault's offset.
 
 use arrow::datatypes::DataType;
 
@@ -97,7 +97,7 @@ impl Fault {
         Self { column: column as u16, ..self }
     }
 
-    /// The same fault in a payload that begins so many bytes before the part it was found in.
+    /// The same fault in a payload that begins this many bytes before the part in which it was found.
     #[inline]
     pub(crate) fn moved_by(self, bytes: usize) -> Self {
         Self { at: self.at.saturating_add(bytes as u32), ..self }
@@ -151,7 +151,7 @@ impl Fault {
                 format!("number {} has more digits behind the point than {}", excerpt(payload, at), in_which())
             }
             Problem::TimestampRange => {
-                // Which unit a number is taken for is what is wrong most often.
+                // A wrong unit of numbers is the most frequent cause.
                 let unit = times.and_then(TimeFormat::unit).map_or_else(String::new, |unit| format!(" as {unit}"));
                 format!("time {}{unit} is out of range (years 0001 to 9999)", excerpt(payload, at))
             }
@@ -226,7 +226,7 @@ fn is_word(payload: &[u8], at: usize, word: &str) -> bool {
         && rest.get(word.len()).is_none_or(is_end)
 }
 
-/// What stands at byte `at`, by its first byte.
+/// What is at byte `at`, judged by its first byte.
 fn found(payload: &[u8], at: usize) -> String {
     let Some((&first, _)) = payload.get(at..).and_then(<[u8]>::split_first) else {
         return "the end".into();

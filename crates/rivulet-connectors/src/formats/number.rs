@@ -34,7 +34,7 @@ pub(crate) struct Number {
     /// The digits as an integer; meaningless if there are more than [`Number::EXACT_DIGITS_MAX`].
     mantissa: u64,
     exponent: i32,
-    /// Digits of the mantissa, leading zeros included.
+    /// The number of digits of the mantissa, including leading zeros.
     digits: u32,
     negative: bool,
     /// Neither a fraction nor an exponent was written.
@@ -49,8 +49,8 @@ const EXACT_POWERS: [f64; 23] = [
 
 const SMALL_POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// In the high nibble of each byte of `word` that is no digit, some bit. Right for every byte up to the first that lies
-/// outside ASCII, and for those behind a decimal point.
+/// Sets some bit in the high nibble of each byte of `word` that is not a digit. Correct for every byte up to the first
+/// that is outside ASCII, and for those behind a decimal point.
 #[inline(always)]
 fn not_digits(word: u64) -> u64 {
     // A byte is a digit if its high nibble is 3 and stays 3 when six is added. The addition can only carry out of
@@ -69,7 +69,7 @@ fn digits_value(word: u64, count: u32) -> u64 {
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff
 }
 
-/// Appends the digits from `at` on to `mantissa` (wrapping around); returns it and how many there were.
+/// Appends the digits from `at` on to `mantissa` (wrapping around). Returns it and the number of digits.
 #[inline(always)]
 fn scan_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     let start = at;

@@ -1,4 +1,4 @@
-//! RAW: the whole payload as it is, in one text column. Bytes that are not text are written in hexadecimal or Base64.
+//! RAW: the whole payload unchanged, in one text column. Bytes that are not text are written in hexadecimal or Base64.
 
 use rivulet_dataflow::Batch;
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::files::Files;
 
-/// How rows are written, with everything that the format needs to know.
+/// The format of rows, with everything that it needs to know.
 #[derive(Clone, Debug)]
 pub enum RowFormat {
     /// A format that small queries have as well.
@@ -26,7 +26,7 @@ pub enum RowFormat {
         format: Format,
         /// How times are written.
         times: Times,
-        /// Whether names of columns stand before the rows; only CSV has them, and only in files.
+        /// Whether names of columns come before the rows; only CSV has them, and only in files.
         has_header: bool,
     },
     /// The payload as it is, in one text column.
@@ -86,7 +86,7 @@ impl RowFormat {
         matches!(self, Self::Plain { has_header: true, .. })
     }
 
-    /// Whether a payload never has a line break in it, so that payloads can stand on a line each.
+    /// Whether a payload never contains a line break, so that each payload can have a line of its own.
     pub fn is_text(&self) -> bool {
         matches!(self, Self::Plain { .. } | Self::Raw(_))
     }
@@ -170,7 +170,7 @@ impl RowFormat {
     }
 }
 
-/// Checks what all formats of single rows ask of columns.
+/// Checks the requirements on columns of all formats of single rows.
 fn check_columns(format: &'static str, declared: &Schema, event_time_column: Option<usize>) -> Result<(), FormatError> {
     let wrong = |column: usize, hint: &str| FormatError::Setting {
         format,
@@ -242,7 +242,7 @@ fn plain_decoder(
     event_time_column: Option<usize>,
 ) -> Result<Box<dyn Decoder>, FormatError> {
     match format {
-        // Fields and values are told by their place, so that all are looked at.
+        // Fields and values are identified by their position, so all columns are decoded.
         Format::Csv { delimiter } => {
             let places = (0..declared.fields().len()).map(|column| read.binary_search(&column).ok()).collect();
             let (schema, event_time) = projected(declared, read, event_time_column);
@@ -252,7 +252,7 @@ fn plain_decoder(
             let rows = Rows::new(declared.clone(), event_time_column).with_times(times);
             Ok(some_of(format.decoder_into(rows, event_time_column)?, declared, read))
         }
-        // A record counts as a row if it has one of the columns; so these stay.
+        // A record counts as a row if it has one of the columns, so all columns stay.
         Format::SenMl | Format::SenMlPivot => {
             Ok(some_of(format.decoder(declared.clone(), event_time_column)?, declared, read))
         }

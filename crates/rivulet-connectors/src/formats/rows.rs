@@ -22,8 +22,8 @@ use super::number::Number;
 use super::times::{TimeFormat, Times};
 use super::topic::TopicColumns;
 
-/// How many rows one payload may give. A few bytes (`{}`) can be a whole row, so the bytes of a payload alone do not
-/// bound the memory its rows take.
+/// The most rows that one payload may give. A few bytes (`{}`) can be a whole row, so the bytes of a payload alone do
+/// not bound the memory of its rows.
 pub(crate) const ROWS_PER_EVENT_MAX: usize = 65_536;
 
 /// The rows of one batch under construction.
@@ -34,11 +34,11 @@ pub(crate) struct Rows {
     columns: Vec<Column>,
     /// Finished rows.
     rows: usize,
-    /// How many columns of the open row have a value.
+    /// The number of columns of the open row that have a value.
     written: usize,
     /// No payload may go beyond this many rows.
     rows_max: usize,
-    /// What rows have from the topics of their events.
+    /// The columns that rows get from the topics of their events.
     topic: Option<TopicColumns>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Values {
     Timestamp(TimeValues),
     /// `Utf8`.
     Text(TextValues),
-    /// What is checked beyond its form.
+    /// Values that are checked beyond their form.
     Checked(CheckedValues),
 }
 
@@ -85,7 +85,7 @@ impl TimeValues {
         self.values.push(time_us);
     }
 
-    /// Appends the time that a number is; `text` is what was scanned.
+    /// Appends the time that a number stands for; `text` is the scanned text.
     #[inline(always)]
     pub(crate) fn push_number(&mut self, number: Number, text: &[u8]) -> Result<(), Problem> {
         self.values.push(self.format.number(number, text)?);
@@ -103,7 +103,7 @@ impl TimeValues {
         matches!(self.format, TimeFormat::Milliseconds)
     }
 
-    /// Whether times are numbers or texts, and not after a pattern.
+    /// Whether times may be written as numbers, that is, have no pattern.
     #[inline(always)]
     pub(crate) fn may_be_number(&self) -> bool {
         self.format.is_number()
@@ -133,7 +133,7 @@ impl TextValues {
         pushed.map_err(|_| Problem::TooMuchText)
     }
 
-    /// Appends a value unless it is no UTF-8.
+    /// Appends a value unless it is not UTF-8.
     #[inline]
     pub(crate) fn push_checked(&mut self, text: &[u8]) -> Result<(), Problem> {
         if std::str::from_utf8(text).is_err() {
@@ -142,8 +142,8 @@ impl TextValues {
         self.push(text)
     }
 
-    /// Appends a value that `write` writes. What it appends must be valid UTF-8 whenever it returns `Ok`; whatever it
-    /// appended before an error is taken back by [`Rows::truncate`].
+    /// Appends a value that `write` writes. When it returns `Ok`, the appended bytes must be valid UTF-8; after an
+    /// error, [`Rows::truncate`] removes them.
     #[inline]
     pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), Fault>) -> Result<(), Fault> {
         write(&mut self.bytes)?;
@@ -285,7 +285,7 @@ impl Rows {
         Self { schema, carried, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
     }
 
-    /// The same rows with times that are written otherwise.
+    /// The same rows with times in another format.
     pub(super) fn with_times(mut self, times: &Times) -> Self {
         for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
             match &mut column.values {
@@ -334,7 +334,7 @@ impl Rows {
         self.rows
     }
 
-    /// All rows of an event stand from `before` on, and it was sent to `topic`.
+    /// Ends an event: its rows are those from `before` on, and it was sent to `topic`.
     #[inline]
     pub(super) fn end_event(&mut self, before: usize, topic: &[u8]) -> Result<(), Fault> {
         match &mut self.topic {

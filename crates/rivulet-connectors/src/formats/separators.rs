@@ -1,8 +1,7 @@
-//! Where fields of CSV end: delimiters, line feeds and quotes, found 64 bytes at a time.
+//! Finds where fields of CSV end: delimiters, line feeds and quotes, 64 bytes at a time.
 //!
-//! The bytes of a block are compared at once, and the results kept as bits, so that what a field costs does not depend
-//! on how many there are in a line (as Langdale and Lemire find structure, "Parsing gigabytes of JSON per second",
-//! 2019).
+//! The bytes of a block are compared at once, and the results kept as bits, so the cost of a field does not depend on
+//! the number of fields in a line (the technique of Langdale and Lemire, "Parsing gigabytes of JSON per second", 2019).
 
 const BLOCK: usize = 64;
 
@@ -10,9 +9,9 @@ const BLOCK: usize = 64;
 pub(super) struct Separators<'p> {
     payload: &'p [u8],
     delimiter: u8,
-    /// Where the block begins whose bits are known.
+    /// The offset of the block whose bits are known.
     base: usize,
-    /// A bit for each byte of the block that is what is searched for.
+    /// A bit for each byte of the block: whether it is one of the bytes searched for.
     bits: u64,
 }
 
@@ -21,8 +20,8 @@ impl<'p> Separators<'p> {
         Self { payload, delimiter, base: 0, bits: bits_at(payload, 0, delimiter) }
     }
 
-    /// The first delimiter, line feed or quote at `from` or behind; the end of the payload if there is none. `from` is
-    /// never before where it was asked for last.
+    /// The first delimiter, line feed or quote at `from` or behind; the end of the payload if there is none. `from`
+    /// never decreases from call to call.
     #[inline(always)]
     pub(super) fn next(&mut self, from: usize) -> usize {
         let (mut base, mut bits) = (self.base, self.bits);
@@ -53,7 +52,7 @@ fn bits_at(payload: &[u8], base: usize, delimiter: u8) -> u64 {
         None => {
             let mut block = [0; BLOCK];
             block[..rest.len()].copy_from_slice(rest);
-            // What was added is nothing of the payload.
+            // The bits of the padding are removed.
             bits_of(&block, delimiter) & !(u64::MAX << rest.len())
         }
     }

@@ -1,5 +1,5 @@
-//! The decoder of an application with several inputs: each event is parsed in the format of its input, and one batch
-//! comes out with the columns of all inputs side by side.
+//! The decoder of an application with several inputs: each event is parsed in the format of its input, and the
+//! resulting batch has the columns of all inputs side by side.
 //!
 //! What must hold: rows are in the order of their events, whichever input these came by.
 
@@ -17,7 +17,7 @@ use super::topic::TopicColumns;
 use super::{Format, FormatError, Parser, Times};
 use crate::mqtt::TopicPart;
 
-/// How the rows of an input are made of its events.
+/// How the events of an input become rows.
 #[derive(Clone, Debug)]
 pub struct InputFormat {
     /// The format.
@@ -43,7 +43,7 @@ impl InputFormat {
         self.format.decoder_into(rows, event_time_column)
     }
 
-    /// The rows, of which the parser knows the columns of payloads only, and the event time among these.
+    /// The rows, for a parser that knows only the columns of payloads; and the event time among these.
     fn rows(&self) -> Result<(Rows, Option<usize>), FormatError> {
         let is_of_topic = |column: usize| self.topic_columns.iter().any(|(of_topic, _)| *of_topic == column);
         let of_payload: Vec<usize> = (0..self.schema.fields().len()).filter(|column| !is_of_topic(*column)).collect();

@@ -6,7 +6,7 @@ use rivulet_dataflow::{Events, Refusals};
 
 use super::{Format, FormatError, InputFormat, Times};
 
-/// How many wrong lines are told in words.
+/// The number of wrong lines that are described.
 const FAULTS_MAX: usize = 3;
 
 /// Why a file is not the content of a table.
@@ -42,8 +42,8 @@ fn describe(first: &[(u32, String)], count: u64) -> String {
     text.join("; ")
 }
 
-/// The rows in `bytes`: a record on each line (of CSV, a quoted field may go on over several). Empty lines are passed
-/// over, and the first line of `Format::Csv` if it `has_header`, which must be the names of the columns in their order.
+/// The rows in `bytes`: a record on each line (in CSV a quoted field may span several). Empty lines are skipped. With
+/// `has_header` the first line of `Format::Csv` is skipped too; it must have the names of the columns in their order.
 pub fn decode_table(
     format: Format,
     has_header: bool,
@@ -56,7 +56,7 @@ pub fn decode_table(
     }
 }
 
-/// The same of what can be read: rows, and the lines that cannot be, if there are any.
+/// The same for a file with errors: the rows that can be read, and the lines that cannot be, if there are any.
 pub fn decode_table_in_part(
     format: Format,
     times: &Times,
@@ -80,7 +80,7 @@ pub fn decode_table_in_part(
         line += lines(bytes, rest);
         bytes = rest;
     }
-    // Each record is an event whose slot is its line, so that a refusal says which line it is of.
+    // Each record is an event whose slot is its line number, so that a refusal names its line.
     let mut events = Events::default();
     while !bytes.is_empty() {
         let (record, rest) = split_record(bytes, matches!(format, Format::Csv { .. }));

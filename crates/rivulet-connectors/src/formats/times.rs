@@ -1,7 +1,7 @@
-//! How times are written: the options `timestamp` and `timestamp.column` of the formats JSON, CSV and TEXT.
+//! The formats of times: the options `timestamp` and `timestamp.column` of the formats JSON, CSV and TEXT.
 //!
-//! Without one, a number counts milliseconds since 1970 and a text is ISO 8601. A unit says what numbers count; texts
-//! stay ISO 8601. A pattern is of texts alone.
+//! Without an option, a number counts milliseconds since 1970 and a text is ISO 8601. A unit says what numbers count;
+//! texts stay ISO 8601. With a pattern, all times are texts.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub(crate) enum TimeFormat {
     Seconds,
     /// Microseconds since 1970.
     Microseconds,
-    /// Nanoseconds since 1970; what is finer than a microsecond is cut off.
+    /// Nanoseconds since 1970; digits below a microsecond are cut off.
     Nanoseconds,
-    /// A text after a pattern of `strftime`.
+    /// A text in a pattern of `strftime`.
     Pattern(Arc<Pattern>),
 }
 
@@ -68,7 +68,7 @@ impl TimeFormat {
             _ => {
                 let items = StrftimeItems::new(value).parse_to_owned();
                 let items = items.map_err(|_| wrong(&format!("'{value}', which is no pattern")))?;
-                // A name such as CET can be passed over, and not be read.
+                // A name such as CET can be skipped, but not interpreted.
                 if items.contains(&Item::Fixed(Fixed::TimezoneName)) {
                     return Err(FormatError::Setting {
                         format,
@@ -77,7 +77,7 @@ impl TimeFormat {
                     });
                 }
                 let pattern = Self::Pattern(Arc::new(Pattern { text: value.to_owned(), items }));
-                // What is written has to be read as the same day, so the pattern has a whole date.
+                // A written time must be read as the same day, so the pattern needs a whole date.
                 let mut text = Vec::new();
                 pattern.append(0, &mut text);
                 let is_escaped = |byte: &u8| *byte < 0x20 || matches!(byte, b'"' | b'\\');
@@ -95,7 +95,7 @@ impl TimeFormat {
         })
     }
 
-    /// Whether nothing that a pattern writes of a time is lost when it is read.
+    /// Whether reading a time that was written with the pattern loses nothing that the pattern writes.
     fn reads_what_it_writes(&self) -> bool {
         /// 2001-02-03 13:04:15.123456, which differs in each part from midnight and from noon.
         const PROBE_US: i64 = 981_205_455_123_456;
@@ -105,7 +105,7 @@ impl TimeFormat {
         read.is_ok() && first == again
     }
 
-    /// The time of a number. `text` is what was scanned; digits below a microsecond are rounded.
+    /// The time that a number stands for. `text` is the scanned text; digits below a microsecond are rounded.
     #[inline(always)]
     pub(crate) fn number(&self, number: Number, text: &[u8]) -> Result<i64, Problem> {
         match self {
@@ -135,7 +135,7 @@ impl TimeFormat {
             parse(&mut parsed, text.trim(), pattern.items.iter()).ok()?;
             match parsed.timestamp().is_some() || parsed.offset().is_some() {
                 true => parsed.to_datetime().ok().map(|time| time.timestamp_micros()),
-                // Without a zone it is UTC, and without a time midnight.
+                // Without a zone it is UTC, and without a time of day midnight.
                 false => {
                     let time = parsed.to_naive_time().or_else(|error| match error.kind() {
                         ParseErrorKind::NotEnough => Ok(NaiveTime::MIN),
@@ -149,7 +149,7 @@ impl TimeFormat {
         time_us.ok_or(Problem::ExpectedTimestamp).and_then(timestamp::check_range)
     }
 
-    /// What is expected of a payload.
+    /// A description of the expected text, for messages.
     pub(crate) fn in_words(&self) -> String {
         match (self, self.unit()) {
             (Self::Pattern(pattern), _) => format!("as '{}'", pattern.text),
@@ -157,7 +157,7 @@ impl TimeFormat {
         }
     }
 
-    /// What numbers count, where that was said.
+    /// The unit of numbers, if an option gives it.
     pub(crate) fn unit(&self) -> Option<&'static str> {
         match self {
             Self::Seconds => Some("epoch seconds"),
@@ -206,7 +206,7 @@ impl Write for Text<'_> {
 }
 
 impl Times {
-    /// Takes an option of a format if it is about times; whether it is.
+    /// Takes an option of a format if it is about times. Returns whether it is.
     pub(super) fn take(&mut self, format: &'static str, key: &str, value: &str) -> Result<bool, FormatError> {
         let (name, column) = key.split_once('.').map_or((key, None), |(name, column)| (name, Some(column)));
         if !name.eq_ignore_ascii_case("timestamp") {
@@ -220,7 +220,7 @@ impl Times {
         Ok(true)
     }
 
-    /// Checks that the columns that are named are there and hold times.
+    /// Checks that the named columns exist and hold times.
     pub(super) fn check(&self, format: &'static str, schema: &Schema) -> Result<(), FormatError> {
         for (column, time) in &self.of_columns {
             let found = schema.fields().iter().find(|field| field.name() == column);
@@ -242,7 +242,8 @@ impl Times {
         Ok(())
     }
 
-    /// The same of each column, by its place. Dates are ISO 8601 unless a pattern is said of the column itself.
+    /// The format of each column, by its index. Dates are ISO 8601 unless an option gives a pattern for the column
+    /// itself.
     pub(crate) fn of_fields(&self, schema: &Schema) -> Vec<TimeFormat> {
         let of = |field: &Field| match field.data_type() {
             DataType::Date32 => self.of_date(field.name()).unwrap_or_default(),
@@ -251,7 +252,7 @@ impl Times {
         schema.fields().iter().map(|field| of(field)).collect()
     }
 
-    /// The pattern of a column of dates, if one is said of the column itself.
+    /// The pattern of a column of dates, if an option gives one for the column itself.
     pub(crate) fn of_date(&self, column: &str) -> Option<TimeFormat> {
         let own = self.of_columns.iter().find(|(name, _)| name == column);
         own.map(|(_, time)| time.clone()).filter(|time| matches!(time, TimeFormat::Pattern(_)))

@@ -1,7 +1,7 @@
 //! Points in time as text: ISO 8601 in the profile of RFC 3339, a little relaxed, and epoch milliseconds.
 //!
-//! `2026-11-21T08:30:00.250Z`, `2026-11-21 08:30:00+09:00`, `2026-11-21T08:30` and `2026-11-21` are all taken; a time
-//! without a zone is UTC. Fractions finer than a microsecond are cut off.
+//! `2026-11-21T08:30:00.250Z`, `2026-11-21 08:30:00+09:00`, `2026-11-21T08:30` and `2026-11-21` are all accepted; a
+//! time without a zone is UTC. Fractions finer than a microsecond are cut off.
 
 use super::fault::Problem;
 use super::number::Number;

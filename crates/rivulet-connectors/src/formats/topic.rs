@@ -11,35 +11,35 @@ use super::fault::{Fault, Problem};
 use crate::mqtt::TopicPart;
 use crate::mqtt::topic::level_text;
 
-/// How many bytes the topic of one event may be in all rows of it: each has all of it in each column, so an event of
-/// half a megabyte could be gigabytes.
+/// The most bytes that the topic of one event may take in all its rows: each row has the topic in each column, so an
+/// event of half a megabyte could become gigabytes.
 const EVENT_BYTES_MAX: usize = 4 << 20;
 
-/// Whether an event with this topic may have so many rows.
+/// Whether the topic is too long for an event with this many rows.
 pub(crate) fn is_too_much(topic: &[u8], rows: usize) -> bool {
     topic.len().saturating_mul(rows) > EVENT_BYTES_MAX
 }
 
-/// What is said of it if not.
+/// The message if it is.
 pub(crate) fn too_much() -> String {
     format!("the topic is too long for so many rows ({} MiB of it in one column)", EVENT_BYTES_MAX >> 20)
 }
 
-/// The columns from topics of a batch under construction.
+/// The topic columns of a batch under construction.
 pub(super) struct TopicColumns {
-    /// All columns, those of payloads among them.
+    /// All columns, including those of payloads.
     schema: SchemaRef,
     columns: Vec<TopicColumn>,
 }
 
 struct TopicColumn {
-    /// Among all columns.
+    /// Its index among all columns.
     place: usize,
     part: TopicPart,
     values: Values,
 }
 
-/// What such a column has: text of a topic, and of what stands for one also numbers and times.
+/// The values of such a column: text of a topic, or, where a key takes the place of a topic, also numbers and times.
 struct Values {
     is_nullable: bool,
     of: ValuesOf,
@@ -62,7 +62,7 @@ impl Values {
         Self { is_nullable: field.is_nullable(), of }
     }
 
-    /// How much text it has.
+    /// The number of bytes of its text.
     fn text_bytes(&self) -> usize {
         match &self.of {
             ValuesOf::Text(values) => values.values_slice().len(),
@@ -70,7 +70,7 @@ impl Values {
         }
     }
 
-    /// Whether it may have what a topic says.
+    /// Whether it can have this text of a topic as its value.
     fn takes(&self, text: &str) -> bool {
         self.is_nullable || matches!(self.of, ValuesOf::Text(_)) || text.parse::<i64>().is_ok()
     }
@@ -104,7 +104,7 @@ impl TopicColumns {
         Self { schema, columns }
     }
 
-    /// Appends what the rows of one event have, or nothing if that is too much text.
+    /// Appends the values for the rows of one event, or nothing if that is too much text.
     pub(super) fn append(&mut self, topic: &[u8], rows: usize) -> Result<(), Fault> {
         if is_too_much(topic, rows) {
             return Err(Fault::new(Problem::TooMuchTopic, 0));
@@ -126,7 +126,7 @@ impl TopicColumns {
         Ok(())
     }
 
-    /// The rows with all columns, those of their payloads given; nothing is left here.
+    /// The rows with all columns, given those of their payloads; nothing is left here.
     pub(super) fn finish(&mut self, payload: &RecordBatch) -> RecordBatch {
         let (mut of_payload, mut of_topic) = (payload.columns().iter(), self.columns.iter_mut().peekable());
         let columns = (0..self.schema.fields().len()).map(|place| -> ArrayRef {

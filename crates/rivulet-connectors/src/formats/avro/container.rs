@@ -1,8 +1,8 @@
-//! Avro's object container files: a schema, then blocks of records, each behind its number and length and before a
-//! mark.
+//! Avro's object container files: a schema, then blocks of records, each with its number of records and its length in
+//! front and a sync marker behind.
 //!
-//! What must hold: a file that is broken is an error and never more memory than a block may have; a record that is
-//! broken takes those behind it in its block along, for where they begin is not known, and no others.
+//! What must hold: a broken file is an error and never takes more memory than a block may have; a broken record
+//! invalidates the records behind it in its block, because it is unknown where they begin, and no others.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const BLOCK_BYTES_MAX: usize = 256 << 20;
 /// The most that may stand before the blocks: mostly the schema.
 const HEADER_BYTES_MAX: usize = 4 << 20;
 
-/// How many records without a byte a block may have.
+/// The most records without a byte that a block may have.
 const EMPTY_RECORDS_MAX: u64 = 1 << 20;
 
 /// How blocks are compressed.
@@ -45,7 +45,7 @@ pub(crate) struct ContainerReader<R> {
     codec: Codec,
     mark: [u8; 16],
     schema: Arc<AvroSchema>,
-    /// The block as it lies in the file, and as it is.
+    /// The block as it is in the file, and decompressed.
     raw: Vec<u8>,
     block: Vec<u8>,
 }
@@ -100,7 +100,7 @@ impl<R: Read> ContainerReader<R> {
         Ok(BlockDecoder { parser, rows: Rows::new(schema, event_time) })
     }
 
-    /// Reads the next block; gives its number of records, and `None` at the end.
+    /// Reads the next block. Returns its number of records; `None` at the end.
     pub(crate) fn next_block(&mut self) -> Result<Option<u64>, String> {
         let Some(count) = zigzag(&mut self.from)? else { return Ok(None) };
         let length = zigzag(&mut self.from)?.ok_or("it ends in a block")?;

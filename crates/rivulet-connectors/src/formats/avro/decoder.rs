@@ -1,6 +1,6 @@
 //! Avro records into rows.
 //!
-//! Which field goes to which column is worked out once; what is left for a payload is a walk over its bytes.
+//! The column of each field is determined once; decoding a payload is then one pass over its bytes.
 
 use std::sync::Arc;
 
@@ -204,7 +204,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Passes by a value.
+    /// Skips a value.
     fn skip(&self, bytes: &mut Bytes<'_>, node: &Node, depth: usize) -> Result<(), Fault> {
         if depth > DEPTH_MAX {
             return Err(bytes.fault(Problem::BinaryDepth));
@@ -232,7 +232,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Passes by the blocks of an array or a map.
+    /// Skips the blocks of an array or a map.
     fn skip_blocks(&self, bytes: &mut Bytes<'_>, items: &Node, has_keys: bool, depth: usize) -> Result<(), Fault> {
         loop {
             let count = bytes.zigzag()?;
@@ -250,7 +250,7 @@ impl Walk<'_> {
                     text(bytes)?;
                 }
                 self.skip(bytes, items, depth + 1)?;
-                // Items that have no byte are none to be counted: a few bytes could claim any number of them.
+                // Items without a byte are not skipped one by one: a few bytes could claim any number of them.
                 if bytes.at() == before {
                     break;
                 }
@@ -336,7 +336,7 @@ fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> 
 /// An integer in big-endian two's complement, if it has at most 128 bits.
 fn integer_of(digits: &[u8]) -> Option<i128> {
     let sign = if digits.first().is_some_and(|&byte| byte >= 0x80) { -1_i128 } else { 0 };
-    // Bytes that only repeat the sign say nothing.
+    // Leading bytes that only repeat the sign carry no information.
     let said = digits.iter().position(|&byte| byte != sign as u8).unwrap_or(digits.len());
     let said = &digits[said..];
     let fits = said.len() < 16 || (said.len() == 16 && (said[0] >= 0x80) == (sign < 0));

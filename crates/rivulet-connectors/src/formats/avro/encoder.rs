@@ -135,7 +135,7 @@ fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8
                 append_record(steps, columns, row, out);
             }
             Step::Column { column, node, null, value } => match columns[*column].cell(row) {
-                // Without a branch for it there is no null: the column has none.
+                // The column has no null if the union has no branch for it.
                 Cell::Null => branch(null, out),
                 cell => {
                     branch(value, out);
@@ -150,7 +150,7 @@ fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
     match (node, cell) {
         (Node::Boolean, Cell::Boolean(value)) => out.push(u8::from(value)),
         (Node::Integer, Cell::Int64(value)) => append_zigzag(value, out),
-        // The largest number that there is for those that are beyond.
+        // Larger values become the largest number.
         (Node::Integer, Cell::UInt64(value)) => append_zigzag(i64::try_from(value).unwrap_or(i64::MAX), out),
         (Node::Integer, Cell::Timestamp(time_us)) => append_zigzag(time_us.div_euclid(1000), out),
         (Node::Time(unit), Cell::Timestamp(time_us)) => append_zigzag(unit.of_us(time_us), out),

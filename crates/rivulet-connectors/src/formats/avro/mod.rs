@@ -1,12 +1,12 @@
-//! AVRO (Apache Avro 1.12, binary encoding): one record a payload, its schema given in the statement; or files of
-//! records that bring their schema.
+//! AVRO (Apache Avro 1.12, binary encoding): one record in each payload, its schema given in the statement; or files of
+//! records that contain their schema.
 //!
 //! A column is the field with its name; `a.b` is the field `b` of the record in field `a`. Fields without a column are
 //! skipped. A null in a union is null. Whole numbers are also read into DOUBLE and DECIMAL, and into TIMESTAMP as
 //! milliseconds; the logical types `date`, `time-*` and `decimal` are DATE, TIME and DECIMAL.
 //!
 //! - [`schema`]: the schema as a tree; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads;
-//! - [`container`]: files of them.
+//! - [`container`]: files of records.
 
 mod container;
 mod decoder;

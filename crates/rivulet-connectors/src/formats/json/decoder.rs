@@ -35,8 +35,7 @@ impl JsonParser {
     fn object(&mut self, node: usize, reader: &mut Reader<'_>, depth: usize, rows: &mut Rows) -> Result<(), Fault> {
         let mut position = 0;
         loop {
-            // As long as the keys are those that were learned and their values need no more than a column, nothing
-            // else is done.
+            // As long as the keys are the learned ones and their values go to a column, nothing else is done.
             let mut taken = None;
             for step in self.tree.node(node).steps().get(position..).unwrap_or_default() {
                 if !step.take(reader) {
@@ -138,7 +137,7 @@ impl PayloadParser for JsonParser {
     }
 }
 
-/// Out of line, so that the way of values that fit stays short.
+/// Out of line, so that the path of valid values stays short.
 #[cold]
 #[inline(never)]
 fn in_column(fault: Fault, column: usize) -> Fault {
@@ -211,7 +210,7 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
         Values::Text(_) => Problem::ExpectedString,
         Values::Boolean(_) => Problem::ExpectedBoolean,
     };
-    // After white space, the value may be what its column wants after all.
+    // After white space, the value may be of the column's type after all.
     if at > begin { read_value_after_space(column, reader, scratch) } else { Err(Fault::new(expected, at)) }
 }
 

@@ -16,15 +16,15 @@ use super::super::times::{TimeFormat, Times};
 /// fraction where there is one.
 pub(crate) struct JsonEncoder {
     members: Vec<Member>,
-    /// What stands behind the last value: `}` for each object that is open.
+    /// The bytes behind the last value: `}` for each open object.
     end: Vec<u8>,
 }
 
-/// A value of a row and what stands before it.
+/// A value of a row and the bytes before it.
 struct Member {
     /// `{"first":`, `,"second":` and so on.
     prefix: Vec<u8>,
-    /// The place of its column.
+    /// The index of its column.
     column: usize,
     /// Whether the column holds JSON.
     is_json: bool,

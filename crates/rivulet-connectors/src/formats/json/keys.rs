@@ -1,8 +1,8 @@
-//! Which key of an object belongs to which column, and the order of keys that messages have shown so far.
+//! Finds the column of each key of an object, and learns the order of keys from earlier messages.
 //!
-//! Devices write their messages with one program, so what stands between two values (`,"value": `) is the same bytes
-//! every time. After a message has been read once, a comparison of these bytes replaces finding, checking and looking
-//! up the key; where a message differs, that one key is read in full and learned anew.
+//! A device writes its messages with one program, so the bytes between two values (`,"value": `) are the same every
+//! time. After a message has been read once, a comparison of these bytes replaces finding, checking and looking up the
+//! key. Where a message differs, that one key is read in full and learned anew.
 
 use hashbrown::HashMap;
 
@@ -15,7 +15,7 @@ use super::reader::Reader;
 pub(super) enum Target {
     /// There is no further key: the object has ended.
     End,
-    /// No column wants it.
+    /// No column has it.
     Skip,
     /// It is the value of this column.
     Column(u16),
@@ -38,14 +38,14 @@ pub(super) struct Node {
     targets: HashMap<Box<[u8]>, Target, foldhash::fast::RandomState>,
     /// The columns in this object and in those below it.
     pub(super) columns: Vec<u16>,
-    /// What the last messages had before their first value, their second value, and so on.
+    /// The bytes that the last messages had before their first value, their second value, and so on.
     steps: Vec<Step>,
 }
 
-/// How many keys of an object are learned. Keys beyond are read in full each time.
+/// The number of keys of an object that are learned. Further keys are read in full each time.
 const STEPS_MAX: usize = 256;
 
-/// How long what is between two values may be to be learned.
+/// The greatest length of the bytes between two values that is learned.
 const STEP_BYTES_MAX: usize = 128;
 
 /// The bytes before a value, and where the value goes.
@@ -53,7 +53,7 @@ pub(super) struct Step {
     /// The first and the second eight bytes, as far as there are any.
     words: [u64; 2],
     masks: [u64; 2],
-    /// All of them; empty if nothing was learned here.
+    /// All of the bytes; empty if nothing was learned here.
     bytes: Vec<u8>,
     target: Target,
     /// The target, if that is a column, else a number that is no column's.
@@ -66,7 +66,7 @@ impl Step {
         Self { words: [1, 0], masks: [0, 0], bytes: Vec::new(), target: Target::Skip, column: u32::MAX }
     }
 
-    /// Takes the learned bytes if they are what comes next; whether they are.
+    /// Takes the learned bytes if they come next. Returns whether they do.
     #[inline(always)]
     pub(super) fn take(&self, reader: &mut Reader<'_>) -> bool {
         let length = self.bytes.len();
@@ -165,7 +165,7 @@ impl Node {
         *entry = match *entry {
             Target::Skip => Target::Column(column),
             Target::Object(node) => Target::Either(column, node),
-            // SQL refuses two columns of one name; should one come all the same, the first has it.
+            // SQL refuses two columns of one name; if there were two, the first would get the value.
             taken => taken,
         };
     }

@@ -1,6 +1,6 @@
 //! Messages into rows.
 //!
-//! Which field goes to which column is worked out once; what is left for a payload is a walk over its bytes.
+//! The column of each field is determined once; decoding a payload is then one pass over its bytes.
 
 use arrow::datatypes::{DataType, Schema};
 use prost_reflect::{Kind, MessageDescriptor};
@@ -35,7 +35,7 @@ impl ProtobufParser {
     /// A parser into those of the declared columns that are read, in their order.
     pub(super) fn new(format: &ProtobufFormat, declared: &Schema, read: &[usize]) -> Result<Self, String> {
         let mut root = Message::default();
-        // Those that are not read are looked at as well, for what is wrong with them.
+        // Columns that are not read are checked as well.
         let mut unread = Message::default();
         for (index, field) in declared.fields().iter().enumerate() {
             let (into, place) = match read.binary_search(&index) {
@@ -50,7 +50,7 @@ impl ProtobufParser {
 }
 
 impl Message {
-    /// Adds the field that a column means; `rest` is what is left of its name.
+    /// Adds the field for a column; `rest` is the rest of its name.
     fn add(
         &mut self,
         message: &MessageDescriptor,
@@ -113,7 +113,7 @@ impl Message {
 
     /// Reads the fields up to the end of `bytes`.
     fn read(&self, bytes: &mut Bytes<'_>, rows: &mut Rows) -> Result<(), Fault> {
-        // Writers put fields in the order of their numbers, so the next one is mostly the one behind the last.
+        // Writers order fields by their numbers, so the next field is mostly the one behind the last.
         let mut next = 0;
         while !bytes.is_at_end() {
             let at = bytes.at();
@@ -167,7 +167,7 @@ impl Field {
                     return Err(Fault::new(Problem::BinaryWireType, at));
                 }
                 let inner = length_delimited(bytes)?;
-                // Places in it count from where it begins; they are told from where the message begins.
+                // Offsets in it count from its beginning; they are reported from the beginning of the message.
                 let start = bytes.at() - inner.len();
                 message.read(&mut Bytes::new(inner, 0), rows).map_err(|fault| fault.moved_by(start))
             }
@@ -203,7 +203,7 @@ fn timestamp(bytes: &mut Bytes<'_>, wire_type: WireType, at: usize) -> Result<i6
         .ok_or_else(|| Fault::new(Problem::TimestampRange, at))
 }
 
-/// Passes by a value.
+/// Skips a value.
 fn skip(bytes: &mut Bytes<'_>, wire_type: WireType, number: u32, depth: usize) -> Result<(), Fault> {
     match wire_type {
         WireType::Varint => _ = bytes.varint()?,

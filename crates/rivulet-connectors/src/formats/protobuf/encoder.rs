@@ -128,7 +128,7 @@ fn append_fields(fields: &mut [Field], columns: &[Cells], row: usize, out: &mut 
             Field::Message { number, fields, scratch } => {
                 scratch.clear();
                 append_fields(fields, columns, row, scratch);
-                // One without anything in it is as good as none.
+                // An empty message need not be written.
                 if !scratch.is_empty() {
                     append_bytes_field(*number, scratch, out);
                 }
@@ -155,14 +155,14 @@ fn append_bytes_field(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes a value; not if it is null, and not if it is the default that a reader takes for one that is not there.
+/// Writes a value, unless it is null or the default that a reader assumes for a missing value.
 fn append_scalar(number: u32, scalar: &Scalar, has_presence: bool, cell: Cell<'_>, out: &mut Vec<u8>) {
     let integer = match cell {
         Cell::Null => return,
         Cell::Text(text) => {
             match scalar {
                 Scalar::Enum(names) => {
-                    // A text that is no name of the enum cannot be said.
+                    // A text that is no name of the enum cannot be written.
                     let Some(&value) = names.by_name.get(text) else { return };
                     if value != 0 || has_presence {
                         append_tag(number, WireType::Varint, out);
@@ -190,7 +190,7 @@ fn append_scalar(number: u32, scalar: &Scalar, has_presence: bool, cell: Cell<'_
         }
         Cell::Boolean(value) => i64::from(value),
         Cell::Int64(value) => value,
-        // Beyond what the field can say there is nothing nearer.
+        // A value beyond the field's range becomes the nearest one that it has.
         Cell::UInt64(value) if matches!(scalar, Scalar::Unsigned64 | Scalar::Fixed64) => value as i64,
         Cell::UInt64(value) => i64::try_from(value).unwrap_or(i64::MAX),
         Cell::Timestamp(time_us) => time_us.div_euclid(1000),

@@ -1,4 +1,4 @@
-//! How a field of a message and a column go together.
+//! How the field of a message and a column fit together.
 
 use std::collections::HashMap;
 
@@ -83,7 +83,7 @@ impl Scalar {
                 let values: Vec<(i32, String)> =
                     names.values().map(|value| (value.number(), value.name().to_owned())).collect();
                 let by_name = values.iter().map(|(number, name)| (name.clone(), *number)).collect();
-                // Of several names for a number, the first counts.
+                // If a number has several names, the first counts.
                 let by_number = values.into_iter().rev().collect();
                 Self::Enum(EnumNames { by_number, by_name })
             }
@@ -136,7 +136,7 @@ impl Scalar {
         pushed.map_err(|problem| Fault::new(problem, at))
     }
 
-    /// Puts the value into a column that a message has if it does not say one.
+    /// Puts the default into a column, for a message that has no value.
     pub(super) fn push_default(&self, column: &mut Column) -> Result<(), Problem> {
         match self {
             Self::Boolean => push_boolean(column, false),
@@ -154,7 +154,7 @@ impl EnumNames {
     fn push(&self, column: &mut Column, number: i32) -> Result<(), Problem> {
         match (column.values(), self.by_number.get(&number)) {
             (Values::Text(_), Some(name)) => push_text(column, name.as_bytes()),
-            // A number that has no name yet is what it is.
+            // A number without a known name is written as a number.
             (Values::Text(values), None) => {
                 let pushed = values.push_with(|bytes| {
                     crate::formats::encode::append_display(bytes, format_args!("{number}"));

@@ -82,13 +82,13 @@ impl ProtobufFormat {
         Ok(Box::new(encoder))
     }
 
-    /// Passes by what stands before a message.
+    /// Skips the frame of a message.
     fn skip_frame(framing: Framing, bytes: &mut Bytes<'_>) -> Result<(), Fault> {
         framing.skip(bytes)?;
         if framing == Framing::None {
             return Ok(());
         }
-        // Which message of the file it is; it is taken for the one that was given.
+        // The frame says which message of the file it is; it is assumed to be the given one.
         let at = bytes.at();
         let count = bytes.zigzag()?;
         if !(0..=64).contains(&count) {
@@ -97,7 +97,7 @@ impl ProtobufFormat {
         (0..count).try_for_each(|_| bytes.zigzag().map(|_| ()))
     }
 
-    /// What stands before a message.
+    /// The frame of a message.
     fn frame(&self) -> Vec<u8> {
         let mut frame = Vec::new();
         self.framing.append(&mut frame);
@@ -105,7 +105,7 @@ impl ProtobufFormat {
             // The path in the file's descriptor has a field number before each index.
             let indices: Vec<i32> = self.message.path().iter().skip(1).step_by(2).copied().collect();
             match indices.as_slice() {
-                // The first message of all is written short.
+                // The index of the first message of a file has a short form.
                 [0] => append_zigzag(0, &mut frame),
                 indices => {
                     append_zigzag(indices.len() as i64, &mut frame);

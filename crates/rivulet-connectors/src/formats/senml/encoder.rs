@@ -32,7 +32,7 @@ impl SenMlEncoder {
 
 impl Encoder for SenMlEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
-        /// Times below this are relative in SenML, so they cannot be said and are left out.
+        /// Times below this are relative in SenML, so they cannot be written and are left out.
         const ABSOLUTE_FROM_US: i64 = (1 << 28) * 1_000_000;
         let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
         for row in 0..batch.rows() {

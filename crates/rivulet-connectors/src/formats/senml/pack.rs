@@ -14,7 +14,7 @@ pub(super) struct Pack<'p, 's> {
     scratch: &'s mut Vec<u8>,
     arrival_us: i64,
     base: Base,
-    /// Whether this is the older form, whose records stand in the array `e` of an object.
+    /// Whether this is the older form, whose records are in the array `e` of an object.
     is_draft: bool,
     state: State,
 }
@@ -26,7 +26,7 @@ enum State {
     End,
 }
 
-/// The base fields, which hold for the record they stand in and all that follow.
+/// The base fields, which apply to the record that has them and to all that follow.
 #[derive(Clone, Copy)]
 struct Base {
     name: Span,
@@ -47,7 +47,7 @@ pub(super) struct Record<'p> {
     pub(super) unit: Option<Span>,
     /// The value.
     pub(super) value: Value<'p>,
-    /// What is to be added to a numeric value.
+    /// The base value, which is added to a numeric value.
     pub(super) base_value: f64,
     /// The absolute time, microseconds since the epoch.
     pub(super) time_us: i64,
@@ -58,7 +58,7 @@ pub(super) struct Record<'p> {
 /// A record's value.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'p> {
-    /// None that we take: only a sum, or binary data.
+    /// No supported value: only a sum, or binary data.
     None,
     /// `v`, and the text it was written as.
     Number(Number, &'p [u8]),
@@ -175,7 +175,7 @@ impl<'p, 's> Pack<'p, 's> {
                 State::End => false,
             };
             if !another {
-                // What follows the records of the older form was read before them.
+                // The rest behind the records of the older form was read before them.
                 if self.state != State::End && !self.is_draft {
                     self.reader.finish()?;
                 }
