@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rivulet_dataflow::{Clock, Leaps};
 
-/// Who sets a clock by less corrects it, and the difference is let be.
+/// A smaller change of the clock is a correction and is ignored.
 const LEAP_US_MIN: i64 = 1_000_000;
 
-/// The machine's clock. There is one, however many have it.
+/// The machine's clock. All values share one.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock;
 
@@ -48,9 +48,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock made of one that may be set at any time, and one that goes on evenly.
+/// A clock that advances evenly, made from one that may be set at any time and one that is steady.
 struct EvenClock {
-    /// What it shows beyond the steady clock.
+    /// Its difference to the steady clock.
     offset_us: AtomicI64,
     leaps: Mutex<Leaps>,
     leap_count: AtomicUsize,
@@ -97,7 +97,7 @@ impl EvenClock {
         }
         tracing::warn!(?by, "the machine's clock was set forward; nobody counts as silent for that");
         *leaps = leaps.with(even_us, wall_us);
-        // The leap first: whoever sees a time behind it sees it too.
+        // The leap is stored first: a reader that sees a time after the leap sees the leap too.
         self.leap_count.store(leaps.count(), Ordering::Release);
         self.offset_us.store(wall_us - steady_us, Ordering::Release);
         wall_us

@@ -1,5 +1,5 @@
-//! File descriptors that connections may take. The process has a limit of open files; what connections leave of it is
-//! for checkpoints, the log and the files and brokers of queries, which a crowd of clients must not hold up.
+//! File descriptors that connections may take. The process has a limit of open files. The rest of it is for
+//! checkpoints, the log and the files and brokers of queries, which a crowd of clients must not hold up.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,21 +10,22 @@ use tokio::sync::Notify;
 /// The connections of all HTTP sources of the process.
 pub static OF_HTTP_SOURCES: Descriptors = Descriptors::new(usize::MAX);
 
-/// How many connections that have given way may be open beside `connections_max` others, until they are closed.
+/// The number of connections that have given way and may still be open, beside `connections_max` others, until they are
+/// closed.
 pub(crate) fn leaving_max(connections_max: usize) -> usize {
     connections_max / 8 + 2
 }
 
-/// How long a newcomer waits for connections that have given way to be closed.
+/// How long a new connection waits for connections that have given way to be closed.
 const CLOSED_WAIT: Duration = Duration::from_secs(1);
 
-/// Waits until `is_so`, which is looked at each time `closed` tells of a connection that has given way and is closed;
-/// most are as soon as their tasks are run.
+/// Waits until `is_so`, which is checked each time `closed` reports that a connection has given way and is closed. Most
+/// are closed as soon as their tasks run.
 pub(crate) async fn wait_closed(closed: &Notify, is_so: impl Fn() -> bool) {
     let wait = async {
         loop {
             let mut next = pin!(closed.notified());
-            // Before looking: what is closed from here on is not missed.
+            // Enabled before looking, so that nothing that is closed from here on is missed.
             next.as_mut().enable();
             if is_so() {
                 return;
@@ -43,7 +44,7 @@ pub(crate) struct Yield {
 }
 
 impl Yield {
-    /// The place of the connection goes to another one.
+    /// Tells the connection that its place goes to another one.
     pub(crate) fn tell(&self) {
         self.is_told.store(true, Ordering::Release);
         self.notify.notify_one();
@@ -62,8 +63,8 @@ impl Yield {
     }
 }
 
-/// How many connections there may be if they are to take no more than so many descriptors, those of connections that
-/// have given way and are not closed yet among them. At least one.
+/// The number of connections that take at most this many descriptors, including those that have given way and are not
+/// closed yet. At least one.
 pub fn connections_within(descriptors: usize) -> usize {
     let both = descriptors.saturating_sub(2);
     (both - both.div_ceil(9)).max(1)
@@ -93,7 +94,8 @@ impl Descriptors {
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1)).is_ok()
     }
 
-    /// As [`Descriptors::take`], for one in whose place another is being closed: so many more may be open meanwhile.
+    /// As [`Descriptors::take`], for a connection that replaces one that is being closed: so many more may be open
+    /// meanwhile.
     pub(crate) fn take_over(&self) -> bool {
         let max = self.max.load(Ordering::Relaxed);
         let max = max.saturating_add(leaving_max(max));

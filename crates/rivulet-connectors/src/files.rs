@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Which files statements may name. By default none.
+/// The files that statements may name. By default none.
 #[derive(Clone, Debug, Default)]
 pub struct Files(Rights);
 
@@ -31,12 +31,12 @@ struct Bounds {
     allowed: Vec<PathBuf>,
     /// Files and folders of the server, which are never allowed.
     kept: Vec<PathBuf>,
-    /// A folder that is not kept though one above it is.
+    /// A folder that is allowed though a folder above it is in `kept`.
     exchange: PathBuf,
 }
 
 impl Files {
-    /// Whatever the user of this process may read and write.
+    /// All files that the user of this process may read and write.
     pub fn of_user() -> Self {
         Self(Rights::OfUser)
     }
@@ -118,13 +118,13 @@ impl Files {
         }
     }
 
-    /// What is in a file, which may have so many bytes.
+    /// The content of a file, which may have at most `bytes_max` bytes.
     ///
     /// # Errors
     /// As with [`Files::open`]; [`io::ErrorKind::FileTooLarge`] if it has more bytes.
     pub fn read(&self, path: impl AsRef<Path>, bytes_max: u64) -> io::Result<Vec<u8>> {
         let path = path.as_ref();
-        // Of a user's pipe, too, nothing is to be read that has no end.
+        // A user's pipe is not read either, because it may have no end.
         if !fs::metadata(self.locate(path)?)?.is_file() {
             return Err(no_file(path));
         }
@@ -144,7 +144,7 @@ impl Files {
         fs::create_dir_all(self.locate(path)?)
     }
 
-    /// Gives a file another name, in place of the file that has it.
+    /// Renames a file, replacing the file that has the new name.
     ///
     /// # Errors
     /// One of them is not allowed, or what the system says.
@@ -160,7 +160,7 @@ impl Files {
         fs::remove_file(self.locate_name(path)?)
     }
 
-    /// A name in its folder. Renaming and removing mean the name, and not what a link of this name leads to.
+    /// A name in its folder. Renaming and removing affect the name itself, not the target of a link with this name.
     fn locate_name(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let path = path.as_ref();
         match (&self.0, path.parent(), path.file_name()) {
@@ -173,13 +173,13 @@ impl Files {
 }
 
 impl Bounds {
-    /// The path without links, whether there is something or not.
+    /// The path without links, whether it exists or not.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        // An absolute path takes the place of the folder.
+        // An absolute path replaces the folder.
         let from_first = self.allowed[0].join(path);
         match resolved(&from_first) {
             Ok(real) => self.check(&real, path),
-            // Nobody learns whether there is something outside.
+            // The error does not reveal whether a path outside exists.
             Err(_) if path.components().any(|part| part == Component::ParentDir) => Err(self.outside(path)),
             Err(error) => self.check(&from_first, path).and(Err(error)),
         }
@@ -211,7 +211,7 @@ impl Bounds {
 
     fn open(&self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         let real = self.resolve(path)?;
-        // Opening some devices has effects, so they are told before if that can be.
+        // Opening some devices has effects, so they are recognised before, if possible.
         if let Ok(metadata) = fs::symlink_metadata(&real)
             && !metadata.is_file()
         {
@@ -226,7 +226,7 @@ impl Bounds {
     }
 }
 
-/// Opens files by the folder that they are in, so that nobody can put a link in the place of a folder that was checked.
+/// Opens files through a handle of their folder, so that a folder that was checked cannot be replaced by a link.
 #[cfg(target_os = "linux")]
 mod by_folder {
     use std::ffi::OsStr;
@@ -258,7 +258,7 @@ mod by_folder {
     }
 }
 
-/// Elsewhere what is opened is only checked before.
+/// On other systems a file is only checked before it is opened.
 #[cfg(not(target_os = "linux"))]
 mod by_folder {
     use std::ffi::OsStr;
@@ -279,12 +279,12 @@ mod by_folder {
     }
 }
 
-/// A path as the system has it, absolute and without links. What does not exist yet is where it would be made.
+/// A path as the system has it, absolute and without links. A missing file is resolved to where it would be created.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match (path.parent(), path.file_name()) {
-            // A link to nothing is where it leads to. Circles are another error, so this ends.
+            // A link to nothing is resolved to its target. Circles are another error, so this ends.
             (Some(folder), Some(_)) if path.is_symlink() => resolved(&folder.join(fs::read_link(&path)?)),
             (Some(folder), Some(name)) => Ok(resolved(folder)?.join(name)),
             _ => Err(error),

@@ -3,9 +3,9 @@
 //! - [`mqtt`]: the client, the embedded broker, topic templates and routing;
 //! - [`connector`]: sources and sinks of big queries, by name;
 //! - [`formats`]: payload bytes to rows and rows to payload bytes;
-//! - [`http_server`]: HTTP/1.1 within bounds, for the REST API and for sources that take posts; [`descriptors`]: how
-//!   many connections the limit of open files allows;
-//! - [`files`]: the files that statements may name; [`reach`]: the hosts that they may have posted to; [`clock`]: the
+//! - [`http_server`]: an HTTP/1.1 server with bounds, for the REST API and for sources that receive posts;
+//!   [`descriptors`]: the number of connections that the limit of open files allows;
+//! - [`files`]: the files that statements may name; [`reach`]: the hosts that statements may post to; [`clock`]: the
 //!   machine's clock.
 
 pub mod mqtt;

@@ -1,4 +1,4 @@
-//! Failed logins: told in the log with their address, and slowed down by address.
+//! Failed logins: logged with their address, and slowed down by address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// Addresses that are remembered; the one that failed longest ago is forgotten for a new one.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Failures of an address that cost it nothing: somebody mistypes.
+/// The failures of an address that are free, because users mistype.
 const FAILURES_FREE: u32 = 5;
 
 /// How long an address waits after the next failure; twice as long after each further one.
@@ -18,13 +18,13 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// An address that has not failed for so long begins anew.
+/// An address that has not failed for this long begins anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// The least time between two lines in the log.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Who has failed, and how often.
+/// The addresses that have failed, and how often.
 #[derive(Debug, Default)]
 pub struct FailedLogins(Mutex<Table>);
 
@@ -52,13 +52,13 @@ impl Failures {
 }
 
 impl FailedLogins {
-    /// How long an address has yet to wait, if it has. Until then its logins are not looked at, right or wrong.
+    /// How long an address still has to wait, if it has to. Until then its logins are not checked, right or wrong.
     pub fn must_wait(&self, address: IpAddr) -> Option<Duration> {
         self.must_wait_at(address, Instant::now())
     }
 
-    /// Notes that a login of an address has failed, and tells of it in the log, unless it did so a moment ago.
-    /// `where_to` is what it was for.
+    /// Notes that a login of an address has failed, and logs it, unless another failure was logged a moment ago.
+    /// `where_to` is what the login was for.
     pub fn note(&self, address: IpAddr, where_to: &str) {
         if let Some(failures) = self.note_at(address, Instant::now()) {
             tracing::warn!(%address, failures, "logins at {where_to} failed; the last one came from this address");
@@ -72,7 +72,7 @@ impl FailedLogins {
         (!left.is_zero()).then_some(left)
     }
 
-    /// How many failures there are to tell of, if now is the time for it.
+    /// The number of failures to log, if it is time for that.
     fn note_at(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let mut table = self.0.lock();
         let network = network(address);
@@ -95,7 +95,7 @@ impl FailedLogins {
     }
 }
 
-/// What counts as one address: of IPv6 the network, of which a host has all addresses.
+/// What counts as one address: in IPv6 the network, for a host can use all addresses of it.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -103,7 +103,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether a secret is the one that was given; takes as long whichever byte differs.
+/// Whether the given text is the secret; takes the same time whichever byte differs.
 pub(crate) fn is_secret(given: &[u8], secret: &[u8]) -> bool {
     let different = given.iter().zip(secret).fold(0, |different, (a, b)| std::hint::black_box(different | (a ^ b)));
     given.len() == secret.len() && different == 0

@@ -1,13 +1,13 @@
-//! Which hosts the server posts to where statements and parameters of queries say to whom.
+//! The hosts that the server may post to when statements and parameters of queries name the receiver.
 //!
-//! What must hold: an address is looked at when it is connected to, behind the name that led to it, because a name may
-//! lead elsewhere by then.
+//! What must hold: the address is checked when it is connected to, after the name was resolved, because a name may lead
+//! to another address by then.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The hosts that may be reached. By default all but this machine, link-local addresses (where clouds have their
-/// metadata) and addresses that are of nobody.
+/// metadata) and addresses that belong to no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach(Rules);
 
@@ -24,7 +24,7 @@ enum Rules {
 enum Entry {
     Any,
     Name(String),
-    /// What names end with, a dot in front.
+    /// The ending of names, with a dot in front.
     Below(String),
     /// The first bits of addresses.
     Network(IpAddr, u8),
@@ -52,7 +52,7 @@ const METADATA: [IpAddr; 2] =
     [IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200))];
 
 impl Reach {
-    /// Every host, as the user of this process may.
+    /// All hosts, with the rights of the user of this process.
     pub fn everything() -> Self {
         Self(Rules::Everything)
     }
@@ -68,10 +68,10 @@ impl Reach {
         Ok(Self(Rules::Listed(entries.collect::<Result<_, _>>()?)))
     }
 
-    /// Whether a host of an address may be reachable, before its name leads to an address.
+    /// Checks that a host may be reachable, before its name is resolved.
     ///
     /// # Errors
-    /// It is not, whatever the name leads to.
+    /// It is not, whatever address its name leads to.
     pub fn check_host(&self, host: &str) -> Result<(), OutOfReach> {
         let host = plain(host);
         if let Ok(address) = host.parse() {
@@ -88,7 +88,7 @@ impl Reach {
         }
     }
 
-    /// Whether an address may be connected to that a host of this name has.
+    /// Checks that an address of a host with this name may be connected to.
     ///
     /// # Errors
     /// It may not.
@@ -116,7 +116,7 @@ fn is_local_name(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// This machine, the link that it is at, metadata, and what is no host at all.
+/// Whether an address is this machine, on its link, a metadata service, or no host at all.
 fn is_near(address: IpAddr) -> bool {
     let is_near = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,

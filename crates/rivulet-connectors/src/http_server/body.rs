@@ -10,21 +10,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::progress::has_stalled;
 
-/// Memory that requests may hold, together.
+/// The memory that all requests may hold together.
 #[derive(Clone, Debug)]
 pub struct Budget {
     left: Arc<Semaphore>,
     bytes: usize,
 }
 
-/// A part of a [`Budget`], which it has back when this is dropped.
+/// A part of a [`Budget`], given back when this is dropped.
 pub type Held = OwnedSemaphorePermit;
 
 /// The most that is taken of a budget at once.
 const TAKEN_MAX: usize = u32::MAX as usize;
 
 impl Budget {
-    /// So many bytes, at most 4 GiB.
+    /// A budget of this many bytes, at most 4 GiB.
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.min(TAKEN_MAX);
         Self { left: Arc::new(Semaphore::new(bytes)), bytes }
@@ -35,19 +35,19 @@ impl Budget {
         self.bytes
     }
 
-    /// Takes bytes if they are there. What is more than there is in all takes all.
+    /// Takes bytes if they are available. A request for more than the whole budget takes all of it.
     pub fn try_take(&self, bytes: usize) -> Option<Held> {
         self.left.clone().try_acquire_many_owned(bytes.min(self.bytes) as u32).ok()
     }
 
-    /// Takes bytes when they are there. Whoever waits here should hold none.
+    /// Takes bytes when they are available. A task that waits here should hold none.
     pub async fn take(&self, bytes: usize) -> Held {
         let taken = self.left.clone().acquire_many_owned(bytes.min(self.bytes) as u32).await;
         taken.unwrap_or_else(|closed| unreachable!("nobody closes it: {closed}"))
     }
 }
 
-/// How much is read of a body that is refused.
+/// The number of bytes that are read of a refused body.
 const PASSED_OVER_MAX: usize = 8 << 20;
 
 /// Why a body was not read.
@@ -57,14 +57,14 @@ pub enum BodyError {
     TooLarge,
     /// There is no memory for it at present.
     NoRoom,
-    /// Too little of it came in the time it had.
+    /// Too little of it arrived in the allowed time.
     Stalled(String),
     /// It was broken off or is not well-formed.
     Broken(String),
 }
 
-/// Reads a body of at most `bytes_max` bytes. Each byte takes `cost` of the budget, as it comes, and all is held as
-/// long as what is returned beside the body.
+/// Reads a body of at most `bytes_max` bytes. Each byte takes `cost` of the budget when it arrives. All of that is held
+/// as long as the value returned beside the body.
 ///
 /// # Errors
 /// See [`BodyError`].
@@ -94,7 +94,7 @@ pub async fn read_body(
     Ok((bytes, held))
 }
 
-/// Reads on without keeping anything: a client that is answered while it sends may see a broken connection and not the
+/// Reads and ignores the rest: a client that is answered while it sends may see a broken connection instead of the
 /// answer.
 async fn pass_over(mut body: Body, mut passed: usize) {
     while let Ok(Some(frame)) = next_data(&mut body).await {

@@ -1,4 +1,4 @@
-//! The names under which a server is asked, and the pages that may ask it.
+//! The host names that requests to a server may use, and the web pages that may send them.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ const EVERY: &str = "*";
 
 /// The names and addresses that requests may be for.
 ///
-/// A browser says in `Host` under which name it asks. A page of an attacker can have its own name resolve to this
-/// machine (DNS rebinding), and is then of the same origin as the server; but its name stays its own. Loopback names
-/// and the address that the server listens at are always accepted, with any port. Where it listens at every address of
-/// the machine, every numeric address is accepted: nobody can have one of those resolve to something else.
+/// A browser says in `Host` which name it uses. An attacker's page can make its own name resolve to this machine (DNS
+/// rebinding), and then has the same origin as the server; but `Host` still has the attacker's name. Loopback names and
+/// the address that the server listens on are always accepted, with any port. If it listens on every address of the
+/// machine, every numeric address is accepted: a numeric address cannot be made to resolve to another one.
 #[derive(Clone, Debug)]
 pub struct Hosts {
     names: Vec<String>,
@@ -86,8 +86,8 @@ pub fn is_host_list(list: &str) -> bool {
     list.split(',').all(|name| is_name(name.trim()))
 }
 
-/// Whether a page of another site asks: a browser lets any page post to this machine's ports, and says in `Origin`
-/// which page it was. Programs send no `Origin`. `Host` must have been checked.
+/// Whether the request comes from a page of another site: a browser lets any page post to this machine's ports, and
+/// names the page's site in `Origin`. Programs send no `Origin`. `Host` must have been checked.
 pub fn is_of_other_site(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());

@@ -107,7 +107,7 @@ pub async fn serve(
             Some(seat) => {
                 tokio::spawn(serve_connection(stream, peer, router.clone(), seat, options, stopped.clone()));
             }
-            // A client that does not get it sees a connection that was closed.
+            // A client that does not get the answer sees a closed connection.
             None => drop(stream.try_write(NO_ROOM)),
         }
     }
@@ -146,7 +146,7 @@ async fn serve_connection(
     let mut is_stopping = false;
     loop {
         tokio::select! {
-            // A client that breaks off or takes too long is gone; there is nobody to tell.
+            // A client that breaks off or takes too long is gone and cannot be told.
             _ = connection.as_mut() => return,
             () = place.gives_way() => return,
             _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {

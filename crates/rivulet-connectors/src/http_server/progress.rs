@@ -1,4 +1,4 @@
-//! Time limits by progress: what comes slowly may go on as long as it comes.
+//! Time limits by progress: a slow transfer may continue as long as it advances.
 
 use std::error::Error;
 use std::io;
@@ -16,18 +16,18 @@ use tokio::time::{Instant, Sleep};
 
 use super::seats::Place;
 
-/// For so many bytes the limit is waited once.
+/// The number of bytes for which the client has the whole limit once.
 const PROGRESS_BYTES: usize = 1 << 10;
 
-/// A client has sent too little, or taken too little of its answer, in the time that it had.
+/// A client has sent too little, or taken too little of its answer, in its time.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("less than {PROGRESS_BYTES} bytes came in {} s", limit.as_secs_f32())]
 struct Stalled {
-    /// The time that it had.
+    /// The time limit.
     limit: Duration,
 }
 
-/// Whether what ended the reading of a body is that it stalled.
+/// Whether the error is that the body has stalled.
 pub(super) fn has_stalled(error: &(dyn Error + 'static)) -> bool {
     let mut error = Some(error);
     while let Some(cause) = error {
@@ -39,17 +39,17 @@ pub(super) fn has_stalled(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Measures how long a client was waited for.
+/// Measures how long the server has waited for a client.
 struct Progress {
     limit: Duration,
-    /// Since the last [`PROGRESS_BYTES`].
+    /// The time waited since the last [`PROGRESS_BYTES`].
     waited: Duration,
     bytes: usize,
-    /// Since when it is being waited, and what ends that.
+    /// Since when the server waits, and the timer that ends the wait.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// How many reasons there are why the client is not waited for: see [`ClientWait::pause`].
+    /// The number of pauses, in which the server does not wait for the client: see [`ClientWait::pause`].
     pauses: usize,
-    /// Who asked last.
+    /// The task that polled last.
     asked: Option<Waker>,
 }
 
@@ -58,7 +58,7 @@ impl Progress {
         Self { limit, waited: Duration::ZERO, bytes: 0, waiting: None, pauses: 0, asked: None }
     }
 
-    /// Notes that the client is not waited for any more; whether it was.
+    /// Notes that the server waits for the client no longer. Returns whether it did.
     fn end_wait(&mut self) -> bool {
         let ended = self.waiting.take();
         self.waited += ended.as_ref().map_or(Duration::ZERO, |(since, _)| since.elapsed());
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// Notes that the client is being waited for; ready when it has had its time.
+    /// Notes that the server waits for the client; ready when the client's time is over.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<Stalled> {
         match &mut self.asked {
             Some(asked) => asked.clone_from(context.waker()),
@@ -91,7 +91,7 @@ impl Progress {
     }
 }
 
-/// The body of a request; its error is [`Stalled`] where too little of it comes.
+/// The body of a request; its error is [`Stalled`] if too little of it arrives.
 pub(super) struct Awaited {
     body: Incoming,
     wait: ClientWait,
@@ -116,8 +116,8 @@ pub struct ClientWait {
 }
 
 impl ClientWait {
-    /// Until this is dropped the client may wait for the server: the time does not count, and its connection gives way
-    /// to no other.
+    /// Until the result is dropped, the client may be waiting for the server: the time does not count, and its
+    /// connection gives way to no other.
     pub fn pause(&self) -> Pause {
         let mut progress = self.progress.lock();
         progress.pauses += 1;
@@ -135,7 +135,7 @@ impl Drop for Pause {
     fn drop(&mut self) {
         let mut progress = self.0.progress.lock();
         progress.pauses -= 1;
-        // Whoever asked asks again, and that begins the wait.
+        // The task that polled last polls again, and that begins the wait.
         let asked = if progress.pauses == 0 { progress.asked.take() } else { None };
         drop(progress);
         asked.into_iter().for_each(Waker::wake);
@@ -185,7 +185,7 @@ impl Drop for Awaited {
     }
 }
 
-/// A connection that ends where the client takes too little of its answer.
+/// A connection that ends if the client takes too little of its answer.
 pub(super) struct Taken {
     stream: TcpStream,
     progress: Progress,

@@ -1,5 +1,5 @@
-//! The places of connections, and which connection gives way when there are no more. A connection that has given way
-//! counts until it is closed, and there is a bound for those: each holds a file descriptor.
+//! The places of connections, and which connection gives way when all are taken. A connection that has given way counts
+//! until it is closed, and the number of those is bounded: each holds a file descriptor.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::descriptors::{Descriptors, Yield, leaving_max, wait_closed};
 /// The places of a server's connections.
 pub(super) struct Seats {
     connections_max: AtomicUsize,
-    /// What other servers take from as well.
+    /// The descriptors that are shared with other servers.
     shared: Option<&'static Descriptors>,
     table: Mutex<Table>,
-    /// Told of each connection that has given way and is closed.
+    /// Notified of each connection that has given way and is closed.
     closed: Notify,
 }
 
 #[derive(Default)]
 struct Table {
-    /// All that are not closed.
+    /// The number of connections that are not closed.
     open: usize,
-    /// Those of them that have given way.
+    /// The number of those that have given way.
     leaving: usize,
     /// Connections that wait for their client, the one that has waited longest first.
     waiting: BTreeMap<u64, Arc<Yield>>,
@@ -37,17 +37,18 @@ impl Seats {
         Arc::new(Self { connections_max, shared, table: Mutex::default(), closed: Notify::new() })
     }
 
-    /// Changes how many there are. Connections that are there stay.
+    /// Changes the number of places. Open connections stay.
     pub(super) fn set_connections_max(&self, connections_max: usize) {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
-    /// Waits until those that have given way are closed: a crowd that comes at once must not keep others out by them.
+    /// Waits until connections that have given way are closed: a crowd that comes at once must not keep others out by
+    /// them.
     pub(super) async fn wait_closed(&self) {
         wait_closed(&self.closed, || self.table.lock().leaving == 0).await;
     }
 
-    /// A place for a new connection, if need be that of the connection that has waited longest for its client.
+    /// Takes a place for a new connection, if necessary that of the connection that has waited longest for its client.
     pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
         let mut table = self.table.lock();
         let connections_max = self.connections_max.load(Ordering::Relaxed);
@@ -69,7 +70,7 @@ impl Seats {
     }
 }
 
-/// The place of one connection, which it has until it gives way; this is dropped when the connection is closed.
+/// The place of one connection, which it has until it gives way. It is dropped when the connection is closed.
 pub(super) struct Seat(Place);
 
 impl Seat {
@@ -110,12 +111,12 @@ struct State {
     has_request: bool,
     awaits_body: bool,
     has_ended: bool,
-    /// Its place in the order of those that wait.
+    /// Its number in the order of connections that wait.
     ticket: Option<u64>,
 }
 
 impl Place {
-    /// Changes what the connection does. One that waits and begins to wait anew goes behind all others.
+    /// Changes what the connection does. A waiting connection that begins to wait anew goes behind all others.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut table = self.seats.table.lock();
         let mut state = self.state.lock();
@@ -131,13 +132,13 @@ impl Place {
         }
     }
 
-    /// A request has come; its turn ends when the answer is written.
+    /// Begins a request; its turn ends when the answer is written.
     pub(super) fn begin_request(&self) -> Turn {
         self.change(|state| state.has_request = true);
         Turn(self.clone())
     }
 
-    /// Whether the body of the request is being waited for.
+    /// Notes whether the server waits for the body of the request.
     pub(super) fn await_body(&self, awaits_body: bool) {
         self.change(|state| state.awaits_body = awaits_body);
     }
