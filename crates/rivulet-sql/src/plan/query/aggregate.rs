@@ -1,4 +1,4 @@
-//! GROUP BY: over windows, over rows that carry their window, or over everything so far.
+//! GROUP BY: over windows, over rows that carry their window, or over all rows so far.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +22,10 @@ use super::lower::Lowering;
 use super::stream::{Attached, Partition, Pending, Place, Stream};
 use crate::SqlError;
 
-/// What a key of GROUP BY is.
+/// The kind of a key of GROUP BY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
-    /// The key at this place.
+    /// The key with this index.
     Column(usize),
     WindowStart,
     WindowEnd,
@@ -42,7 +42,7 @@ impl Lowering {
         if let Some(pending) = &stream.pending {
             let has =
                 |bound: Place| aggregate.group_expr.iter().any(|key| place_in(key, schema, &stream) == Some(bound));
-            // A key that does not tell one window from all others is that of rows.
+            // A bound that does not tell one window from all others is an ordinary key, and rows need it as a column.
             let by_window = match pending.kind {
                 KeyedWindowKind::Cumulate { .. } => has(Place::WindowEnd),
                 _ => has(Place::WindowStart) || has(Place::WindowEnd),
@@ -61,7 +61,7 @@ impl Lowering {
         }
     }
 
-    /// The window that the keys name, of those that rows carry.
+    /// Returns the window that the keys name, if rows carry it.
     fn attached(&self, aggregate: &Aggregate, stream: &Stream) -> Option<Attached> {
         let window = stream.window?;
         let has = |column: usize| {
@@ -79,7 +79,8 @@ impl Lowering {
         let schema = aggregate.input.schema();
         if stream.changes {
             let problem = match pending.kind {
-                // Windows that overlap are made before the aggregate, so that a row can be taken back from each.
+                // Overlapping windows are assigned before the aggregate, so that a row can be retracted from each of
+                // them.
                 KeyedWindowKind::Hop { .. } | KeyedWindowKind::Cumulate { .. } => {
                     let stream = self.builder.with_windows(stream)?;
                     return match self.attached(aggregate, &stream) {
@@ -124,7 +125,7 @@ impl Lowering {
             .collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
         let windows = self.keyed_window(aggregate, stream, (pending.kind, pending.behind_us), &places, &bounds)?;
-        // The window stands behind the keys.
+        // The columns of the window are behind the keys.
         let start = windows.schema.fields().len() - aggregate.aggr_expr.len() - 2;
         self.builder.held(windows, &pending.held, [start, start + 1])
     }
@@ -147,20 +148,20 @@ impl Lowering {
             .collect();
         let keys: Vec<&Expr> =
             aggregate.group_expr.iter().zip(&bounds).filter(|(_, bound)| bound.is_none()).map(|(key, _)| key).collect();
-        // Windows that were made behind the watermark end behind it.
+        // Windows of rows that came behind the watermark can end behind it.
         let behind_us = stream.bound_of(window.end).map_or(0, |bound| 1_i64.saturating_sub(bound).max(0));
         let kept: BTreeSet<usize> = window.start.into_iter().chain([window.end]).collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &kept)?;
         let Some(Attached { start, end, .. }) = stream.window else {
             return Err(not_yet(self.position(), "this window"));
         };
-        // An aggregate may read the start although no key names it: it does not tell windows apart then.
+        // Only a start that the keys name distinguishes windows. An aggregate may read the start without that.
         let start = window.start.and(start).unwrap_or(end);
         let kind = KeyedWindowKind::Attached { start, end };
         self.keyed_window(aggregate, stream, (kind, behind_us), &places, &bounds)
     }
 
-    /// The rows with what an aggregate needs and no more, and the places of its keys.
+    /// Returns the rows with only the columns that an aggregate needs, and the indices of its keys.
     fn grouped(
         &mut self,
         aggregate: &Aggregate,
@@ -209,18 +210,19 @@ impl Lowering {
             format!("{:?} {kind:?} {keys:?} {:?} {}{behind}", phase, spec.aggregates, spec.input_retracts)
         };
         let end = keys.len() + 1;
-        // Windows that rows carry are in one place each; a window that is made of pieces needs all of them.
+        // If rows carry their windows, each window is in one instance. A window that is made of panes needs all its
+        // panes in one instance.
         let is_attached = matches!(kind, KeyedWindowKind::Attached { .. });
         let apart = match kind {
             KeyedWindowKind::Attached { end, .. } if keys.is_empty() => vec![end],
             _ => keys.clone(),
         };
         let (edge, partition) = self.builder.edge(&stream, &apart);
-        // States travel instead of rows: always where all rows go together, and of keys as long as that is less, which
-        // the operator measures. To find a text among the states costs more than to send its row, however few states
-        // there are.
+        // Partial states are sent instead of rows: always if all rows go to one instance; for keys as long as there is
+        // less to send, which the operator measures. Finding a text among the states costs more than sending its row,
+        // however few states there are.
         let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
-        // A row that comes too late is looked at by itself where somebody wants it.
+        // If a sink takes refused rows, each late row must arrive by itself.
         let is_reduced_first = edge != EdgeKind::Forward
             && !letters::are_kept(&self.sources)
             && whole.can_be_split()
@@ -230,7 +232,7 @@ impl Lowering {
             let partial_schema = partial.partial_schema();
             let inputs = [(stream.node, 0, EdgeKind::Forward)];
             let node = self.builder.operator("window", &what(Phase::Partial), partial, partial_schema, &inputs);
-            // Keys stand where they stand in the result, and behind them the window.
+            // In partial states the keys have the same indices as in the result, and the window is behind them.
             let edge = match (keys.len(), is_attached) {
                 (0, false) => EdgeKind::Gather,
                 (0, true) => EdgeKind::Hash(vec![end]),
@@ -289,12 +291,12 @@ impl Lowering {
             }),
             changes: false,
             partition,
-            // Two windows of so many rows may begin and end at the same times.
+            // Two windows of a number of rows may begin and end at the same times.
             key: (!is_of_rows).then_some(key),
         })
     }
 
-    /// GROUP BY and DISTINCT without a window.
+    /// Plans GROUP BY and DISTINCT without a window.
     fn ungrouped_by_window(&mut self, aggregate: &Aggregate, stream: Stream) -> Result<Stream, SqlError> {
         let keys: Vec<&Expr> = aggregate.group_expr.iter().collect();
         let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
@@ -308,7 +310,8 @@ impl Lowering {
             input_retracts: stream.changes,
             state_ttl_us: self.state_ttl_us(&stream, &keys),
         };
-        // A row comes for a key when a row of the key has come; and the greatest of times is at least that row's.
+        // A result for a key follows a row of that key, so the bounds of keys hold for results. The greatest of times
+        // is at least that of the row.
         let greatest = |aggregate: &AggregateSpec| match aggregate.arguments.as_slice() {
             [argument] if aggregate.function == AggregateFunction::Max && aggregate.filter.is_none() => {
                 stream.bound_of(argument.downcast_ref::<Column>()?.index())
@@ -384,7 +387,7 @@ impl Lowering {
         })
     }
 
-    /// An aggregate over the rows of a stream.
+    /// Returns an aggregate over the rows of a stream.
     pub(super) fn aggregate_of(
         &self,
         function: AggregateFunction,
@@ -405,7 +408,7 @@ impl Lowering {
                 )));
             }
         };
-        // The count of a constant is that of rows.
+        // The count of a constant is the count of rows.
         let counts_rows = function == F::Count
             && matches!(args, [Expr::Literal(value, _)] if !matches!(value, ScalarValue::Null) && !value.is_null());
         let arguments = match counts_rows {
@@ -423,7 +426,8 @@ impl Lowering {
     }
 }
 
-/// The keys, each once, and for each key of GROUP BY what it is. `places` are those of the keys that are no bounds.
+/// Returns the distinct keys, and for each key of GROUP BY its kind. `places` are the indices of the keys that are no
+/// bounds.
 fn distinct(places: &[usize], bounds: &[Option<Key>]) -> (Vec<usize>, Vec<Key>) {
     let (mut keys, mut group) = (Vec::new(), Vec::with_capacity(bounds.len()));
     let mut places = places.iter();

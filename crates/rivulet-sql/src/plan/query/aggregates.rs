@@ -1,4 +1,4 @@
-//! The aggregate functions of the language, to the relational planner: names and types.
+//! The aggregate functions of the language, for the relational planner: names and types.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct PlannedAggregate {
     signature: Signature,
 }
 
-/// All of them, by all their names.
+/// All aggregates, by all their names.
 pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
     const OTHER_NAMES: [&str; 9] = [
         "mean",
@@ -50,7 +50,7 @@ impl AggregateUDFImpl for PlannedAggregate {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        // What of a longer decimal does not fit is an error of its row.
+        // If a value of a longer decimal does not fit, that is an error of its row.
         let kept = |argument: &DataType| match argument {
             DataType::Decimal128(precision, scale @ 0..) if *precision > DECIMAL_DIGITS => {
                 DataType::Decimal128(DECIMAL_DIGITS, (*scale).min(DECIMAL_DIGITS as i8))
@@ -80,7 +80,7 @@ impl AggregateUDFImpl for PlannedAggregate {
         !matches!(self.function, AggregateFunction::Count)
     }
 
-    /// What there is for no rows: a subquery that counts gives 0 where nothing is found.
+    /// The result over no rows: a subquery that counts returns 0 if it finds nothing.
     fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
         use AggregateFunction as F;
         match self.function {

@@ -1,11 +1,12 @@
-//! What the condition of a join says about times: from when on a row of one side can meet no new row of the other.
+//! What the condition of a join says about times: when a row of one side can no longer meet a new row of the other
+//! side.
 //!
 //! A conjunct like `bid.ts <= auction.expires` says that one time is at most another, plus a constant. If no bid comes
-//! any more with less than the watermark, an auction whose `expires` is behind it has met all its bids.
+//! any more with a time before the watermark, an auction whose `expires` is before the watermark has met all its bids.
 //!
-//! That holds of rows which stay. One that is taken back is looked for among the rows of its side, and takes back its
-//! pairs with rows of the other side, however old these are: a join with a side that changes forgets nothing because of
-//! its condition.
+//! This holds for rows that are not retracted. A retracted row is looked up among the rows of its side, and its pairs
+//! with rows of the other side are retracted, however old these are. So a join with a side that changes forgets nothing
+//! because of its condition.
 
 use datafusion_common::DFSchema;
 use datafusion_expr::{BinaryExpr, Expr, Operator};
@@ -14,14 +15,14 @@ use rivulet_operators::parallel::Expiry;
 use super::stream::{Place, Stream};
 use crate::value::{TIMESTAMP, interval_us};
 
-/// The sides of a join.
+/// The index of each side of a join.
 pub(super) const LEFT: usize = 0;
 pub(super) const RIGHT: usize = 1;
 
-/// That the time `earlier` of one side is at most the time `later` of the other, plus so much.
+/// Says that the time `earlier` of one side is at most the time `later` of the other plus `plus_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Constraint {
-    /// The side of the time that is the lesser one.
+    /// The side of the `earlier` time.
     pub(super) side: usize,
     pub(super) earlier: usize,
     pub(super) later: usize,
@@ -36,14 +37,14 @@ struct Time {
     plus_us: i64,
 }
 
-/// Where the columns of a join's two inputs are.
+/// The indices of the columns of a join's two inputs.
 pub(super) struct Sides<'a> {
     pub(super) schemas: [&'a DFSchema; 2],
     pub(super) streams: [&'a Stream; 2],
 }
 
 impl Sides<'_> {
-    /// The constraints that conjuncts of the join's condition are.
+    /// Returns the constraints in the conjuncts of the join's condition.
     pub(super) fn constraints<'e>(&self, conjuncts: impl IntoIterator<Item = &'e Expr>) -> Vec<Constraint> {
         let mut found = Vec::new();
         for conjunct in conjuncts {
@@ -70,7 +71,7 @@ impl Sides<'_> {
         found
     }
 
-    /// The constraints of two columns that are equal.
+    /// Returns the constraints of two columns that are equal.
     pub(super) fn equality(&self, left: usize, right: usize) -> Vec<Constraint> {
         if *self.streams[LEFT].schema.field(left).data_type() != TIMESTAMP {
             return Vec::new();
@@ -115,7 +116,7 @@ fn constraint(earlier: Time, later: Time) -> Option<Constraint> {
     Some(Constraint { side: earlier.side, earlier: earlier.column, later: later.column, plus_us })
 }
 
-/// The length of a constant interval, microseconds.
+/// The length of a constant interval, in microseconds.
 fn constant(expression: &Expr) -> Option<i64> {
     match expression {
         Expr::Literal(datafusion_common::ScalarValue::IntervalMonthDayNano(Some(value)), _) => interval_us(*value),
@@ -124,18 +125,19 @@ fn constant(expression: &Expr) -> Option<i64> {
     }
 }
 
-/// When rows of a side expire, and what that says of the other side's rows.
+/// When rows of a side expire, and what that means for rows of the other side.
 #[derive(Clone, Copy)]
 pub(super) struct Forgetting {
-    /// From when on rows of the side can meet no new row of the other.
+    /// From when on rows of the side can no longer meet new rows of the other side.
     pub(super) expiry: Expiry,
-    /// By a row of the other side: none that it meets expires before.
+    /// For a row of the other side: no row that it meets expires before this time.
     pub(super) reach: Expiry,
 }
 
 /// When rows of a side are forgotten, if ever.
 pub(super) fn forgetting(side: usize, constraints: &[Constraint], streams: [&Stream; 2]) -> Option<Forgetting> {
-    // What the other side takes back may have been joined long ago, and what this side takes back must still be there.
+    // A row that the other side retracts may have been joined long ago, and a row that this side retracts must still be
+    // in the state.
     if streams.iter().any(|stream| stream.changes) {
         return None;
     }
@@ -143,8 +145,8 @@ pub(super) fn forgetting(side: usize, constraints: &[Constraint], streams: [&Str
     constraints
         .iter()
         .filter(|constraint| constraint.side != side)
-        // New rows of the other side have at least the watermark plus the bound; none of them is as early as this one
-        // needs, once that is more than the later time.
+        // New rows of the other side are at or after the watermark plus the bound. Once that is after the last time
+        // that a row of this side can meet, the row meets no new rows.
         .filter_map(|constraint| {
             let bound = other.bound_of(constraint.earlier)?;
             Some(Forgetting {
@@ -155,14 +157,14 @@ pub(super) fn forgetting(side: usize, constraints: &[Constraint], streams: [&Str
         .min_by_key(|forgetting| forgetting.expiry.after_us)
 }
 
-/// When a row of a side is late, if that is known: behind the bound that the rows of its stream keep to.
+/// When a row of a side is late, if that is known: when it is behind the bound that holds for the rows of its stream.
 pub(super) fn lateness(side: &Stream) -> Option<Expiry> {
     let (column, bound) = side.bounds.iter().filter(|_| !side.changes).max_by_key(|(_, bound)| *bound)?;
     Some(Expiry { column: *column, after_us: bound.checked_neg()? })
 }
 
-/// How far behind the watermark the times of a side can be in pairs: in such with a new row of this side, or with a new
-/// one of the other.
+/// How far behind the watermark the times of a side can be in new pairs, which have a new row of this side or of the
+/// other side.
 pub(super) fn bounds_of_pairs(side: usize, constraints: &[Constraint], streams: [&Stream; 2]) -> Vec<(usize, i64)> {
     let (own, other) = (streams[side], streams[1 - side]);
     own.bounds

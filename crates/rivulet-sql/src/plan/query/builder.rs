@@ -1,4 +1,4 @@
-//! Adds operators to a dataflow. A step that is there already is not added again, so that what a query says twice is
+//! Adds operators to a dataflow. If an equal step exists, it is not added again, so that what a query says twice is
 //! done once.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,20 +21,19 @@ use crate::plan::arithmetic::compile;
 use crate::plan::expression::plain_message;
 use crate::{Position, SqlError};
 
-/// In how many windows a row may come.
+/// The most windows that a row may be in.
 const WINDOWS_OF_ROW_MAX: i64 = 10_000;
 
 /// The dataflow so far.
 pub(super) struct Builder {
     pub(super) dataflow: Dataflow,
-    /// What each node does with which inputs, and the node.
+    /// The nodes by what they do with which inputs.
     known: HashMap<String, NodeId>,
-    /// What each operator does, by the places of columns and not by their names, whatever it reads.
+    /// What each operator does, by the indices of columns and not by their names, independent of its inputs.
     pub(super) identities: BTreeMap<NodeId, String>,
-    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to
-    /// them may.
+    /// For each stateful operator, whether it may retract rows. Any other operator may if its inputs may.
     pub(super) changes: BTreeMap<NodeId, bool>,
-    /// Where errors stand that have no place of their own.
+    /// The position of errors that have none of their own.
     pub(super) position: Position,
 }
 
@@ -44,7 +43,8 @@ impl Builder {
         Self { dataflow: Dataflow::default(), known: HashMap::new(), identities, changes, position }
     }
 
-    /// An operator with these inputs. `what` tells it from all others of its name.
+    /// Adds an operator with these inputs, or returns an equal one. `what` distinguishes it from all other operators
+    /// with its name.
     pub(super) fn operator(
         &mut self,
         name: &str,
@@ -71,7 +71,7 @@ impl Builder {
         defect(error, self.position)
     }
 
-    /// An expression over the columns of the relational plan as one over the rows of a stream.
+    /// Converts an expression over the columns of the relational plan to one over the rows of a stream.
     pub(super) fn physical(
         &self,
         expression: &Expr,
@@ -116,8 +116,8 @@ impl Builder {
         }
     }
 
-    /// The rows with the columns `kept` and, behind them, computed ones. The columns of the relational plan follow
-    /// those that are kept.
+    /// Returns the rows with the columns `kept` and, behind them, computed ones. The columns of the relational plan are
+    /// mapped to the columns that are kept.
     pub(super) fn project(
         &mut self,
         stream: &Stream,
@@ -150,7 +150,7 @@ impl Builder {
         Ok((self.operator("project", &what, project, schema.clone(), &inputs), schema))
     }
 
-    /// The rows for which a condition is true.
+    /// Returns the rows for which a condition is true.
     pub(super) fn filter(&mut self, stream: &Stream, condition: Arc<dyn PhysicalExpr>) -> Result<Stream, SqlError> {
         let what = format!("{condition:?}");
         let filter =
@@ -160,7 +160,7 @@ impl Builder {
         Ok(Stream { node, ..stream.clone() })
     }
 
-    /// The rows with their windows as columns, if they were still to get them.
+    /// Returns the rows with their windows as columns, assigning pending windows first.
     pub(super) fn with_windows(&mut self, stream: Stream) -> Result<Stream, SqlError> {
         let Some(pending) = stream.pending.clone() else { return Ok(stream) };
         if matches!(pending.kind, KeyedWindowKind::Count { .. }) {
@@ -212,14 +212,14 @@ impl Builder {
             bounds,
             pending: None,
             window: Some(Attached { start: Some(start), end, has_fixed_width: has_fixed_width(&pending.kind) }),
-            // A row may come several times.
+            // A row may be in several windows.
             key: None,
             ..stream
         };
         self.held(windowed, &pending.held, [start, end])
     }
 
-    /// The rows whose windows, in the columns `bounds`, are such as conditions that were held back want.
+    /// Applies conditions on windows that were held back, with the window in the columns `bounds`.
     pub(super) fn held(&mut self, stream: Stream, held: &[Expr], bounds: [usize; 2]) -> Result<Stream, SqlError> {
         let Some(condition) = datafusion_expr::utils::conjunction(held.iter().cloned()) else { return Ok(stream) };
         let failed = |error: DataFusionError| SqlError::new(self.position, plain_message(&error));
@@ -228,7 +228,7 @@ impl Builder {
         self.filter(&stream, condition)
     }
 
-    /// The rows with this column as their event time.
+    /// Returns the rows with this column as their event time.
     pub(super) fn with_event_time(&mut self, stream: Stream, column: usize) -> Result<Stream, SqlError> {
         if stream.time == Some(column) {
             return Ok(stream);
@@ -239,7 +239,8 @@ impl Builder {
         Ok(Stream { node, time: Some(column), ..stream })
     }
 
-    /// Says by which of its keys the rows of a node come to instances, if by any. Both are columns of what it reads.
+    /// Records by which of its keys the rows of a node are distributed to instances, if by any. Both arguments are
+    /// columns of its input.
     pub(super) fn divide(&mut self, node: NodeId, keys: &[usize], partition: &Partition) {
         let Partition::Keys(columns) = partition else { return };
         let places = columns.iter().map(|column| keys.iter().position(|key| key == column));
@@ -248,7 +249,8 @@ impl Builder {
         }
     }
 
-    /// How rows get to those that have all rows of these keys, and which rows are in one instance then.
+    /// Returns the kind of edge that brings all rows with equal keys to one instance, and the partition behind that
+    /// edge.
     pub(super) fn edge(&self, stream: &Stream, keys: &[usize]) -> (EdgeKind, Partition) {
         if stream.is_partitioned_by(keys) {
             (EdgeKind::Forward, stream.partition.clone())
@@ -260,7 +262,7 @@ impl Builder {
     }
 }
 
-/// Whether all windows of this kind are equally long.
+/// Whether all windows of this kind have the same length.
 pub(super) fn has_fixed_width(kind: &KeyedWindowKind) -> bool {
     matches!(
         kind,
@@ -268,8 +270,8 @@ pub(super) fn has_fixed_width(kind: &KeyedWindowKind) -> bool {
     )
 }
 
-/// How far behind the watermark the bounds of windows can be, when rows come by the last microsecond of their window,
-/// or so much later.
+/// How far behind the watermark the bounds of windows can be, if rows come at the last microsecond of their window or
+/// at most `behind_us` later.
 pub(super) fn window_bounds(
     kind: &KeyedWindowKind,
     start: usize,

@@ -1,4 +1,4 @@
-//! The functions that a query calls: those that are not there are refused by name, with what was probably meant.
+//! The functions that a query calls. Functions that do not exist are refused by name, with what was probably meant.
 
 use rivulet_operators::AggregateFunction;
 use rivulet_relational::calls::calls;
@@ -8,7 +8,7 @@ use crate::plan::functions::{Found, REGISTRY, UUID_OF_NOTHING};
 use crate::statement::BigQuery;
 use crate::{Position, SqlError, suggest};
 
-/// Functions of windows, which have their own places.
+/// Functions of windows, which may only be called in their own places.
 const WINDOWS: [&str; 14] = [
     "tumble",
     "hop",
@@ -29,10 +29,10 @@ const WINDOWS: [&str; 14] = [
 /// Arguments of windows in FROM that look like calls.
 const ARGUMENTS: [&str; 2] = ["descriptor", "partition_by"];
 
-/// Functions that rank or look at other rows, and are not there.
+/// Functions that rank or read other rows and are not supported.
 const RANKS: [&str; 4] = ["percent_rank", "cume_dist", "ntile", "nth_value"];
 
-/// Fails at the first call of a function that is not there.
+/// Fails at the first call of a function that does not exist.
 pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
     for call in calls(query.query()?) {
         let position = Position::from(call.place).or(query.position);

@@ -1,4 +1,4 @@
-//! Which columns expressions use, and where those are in the rows of a stream.
+//! Which columns expressions use, and the indices of these columns in the rows of a stream.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use rivulet_relational::functions::PROCTIME;
 
 use super::stream::{Place, Stream, WINDOW_END, WINDOW_START};
 
-/// The expression without the names that it is given.
+/// The expression without its aliases.
 pub(super) fn unaliased(expression: &Expr) -> &Expr {
     match expression {
         Expr::Alias(alias) => unaliased(&alias.expr),
@@ -18,7 +18,7 @@ pub(super) fn unaliased(expression: &Expr) -> &Expr {
     }
 }
 
-/// The columns that expressions use, as places in a schema.
+/// The columns that expressions use, as indices in a schema.
 pub(super) fn used_columns<'e>(expressions: impl IntoIterator<Item = &'e Expr>, schema: &DFSchema) -> BTreeSet<usize> {
     let mut used = BTreeSet::new();
     for expression in expressions {
@@ -27,7 +27,7 @@ pub(super) fn used_columns<'e>(expressions: impl IntoIterator<Item = &'e Expr>, 
     used
 }
 
-/// Where an expression that only names a column is; `None` if it is more than that.
+/// The place of an expression that only names a column; `None` if it is more than that.
 pub(super) fn place_in(expression: &Expr, schema: &DFSchema, stream: &Stream) -> Option<Place> {
     match unaliased(expression) {
         Expr::Column(column) => stream.columns.get(schema.maybe_index_of_column(column)?).copied(),
@@ -36,7 +36,7 @@ pub(super) fn place_in(expression: &Expr, schema: &DFSchema, stream: &Stream) ->
     }
 }
 
-/// Whether expressions look at the bounds of windows that are not assigned yet.
+/// Whether expressions use the bounds of windows that are not assigned yet.
 pub(super) fn uses_windows<'e>(
     expressions: impl IntoIterator<Item = &'e Expr>,
     schema: &DFSchema,
@@ -46,14 +46,14 @@ pub(super) fn uses_windows<'e>(
     used_columns(expressions, schema).iter().any(is_bound)
 }
 
-/// Whether a condition is about the bounds of windows that are not assigned yet, and about nothing else.
+/// Whether a condition uses only the bounds of windows that are not assigned yet.
 pub(super) fn is_of_bounds(condition: &Expr, schema: &DFSchema, stream: &Stream) -> bool {
     let used = used_columns([condition], schema);
     let is_bound = |column: &usize| matches!(stream.columns.get(*column), Some(Place::WindowStart | Place::WindowEnd));
     !used.is_empty() && used.iter().all(is_bound)
 }
 
-/// A condition about the bounds of windows, over [`bounds_schema`](super::stream::bounds_schema).
+/// Converts a condition about the bounds of windows to one over [`bounds_schema`](super::stream::bounds_schema).
 pub(super) fn over_bounds(condition: &Expr, schema: &DFSchema, stream: &Stream) -> Expr {
     let renamed = condition.clone().transform(|node| {
         let Expr::Column(column) = &node else { return Ok(Transformed::no(node)) };
@@ -64,7 +64,7 @@ pub(super) fn over_bounds(condition: &Expr, schema: &DFSchema, stream: &Stream) 
     renamed.data().expect("names are replaced without error")
 }
 
-/// Whether an expression is this constant number.
+/// Returns the number if an expression is a constant whole number.
 pub(super) fn whole_number(expression: &Expr) -> Option<i64> {
     match expression {
         Expr::Literal(ScalarValue::Int64(value), _) => *value,

@@ -1,6 +1,6 @@
-//! Columns of a source that are computed of its declared ones: `event AS to_timestamp(ts / 1000) EVENT TIME`.
+//! Columns of a source that are computed from its declared ones: `event AS to_timestamp(ts / 1000) EVENT TIME`.
 //!
-//! They are planned as those of applications are, and are columns like all others to what reads the source.
+//! They are planned in the same way as those of applications. To operators behind the source they are ordinary columns.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::statement::{ComputedColumn, Name};
 /// Columns, and for each the expression that computes it.
 type Planned = (Vec<Field>, Vec<Arc<dyn PhysicalExpr>>);
 
-/// The columns, and what computes them of the declared ones, by the places of these.
+/// Returns the computed columns, and the expressions that compute them, over the indices of the declared columns.
 pub(crate) fn plan(source: &Name, written: &[ComputedColumn], declared: &Schema) -> Result<Planned, SqlError> {
     with_room(source.position, || {
         let none: SchemaRef = Arc::new(Schema::empty());
@@ -35,8 +35,8 @@ pub(crate) fn plan(source: &Name, written: &[ComputedColumn], declared: &Schema)
     })
 }
 
-/// The declared columns that a source is asked for so that its rows have `columns`, ascending; and what computes these
-/// of them, if any is computed.
+/// Returns the declared columns that a source must read so that its rows have `columns`, in ascending order; and what
+/// computes `columns` from them, if any of these is computed.
 pub(super) fn asked(
     source: &SourceDeclaration,
     columns: &[usize],

@@ -1,5 +1,5 @@
-//! The part of a query that DataFusion refuses without saying where, or in words of its own: the smallest expression
-//! that is refused by itself. What is wrong with it is said as of an application.
+//! Finds the part of a query that DataFusion refuses without a position or in words of its own: the smallest expression
+//! that is refused by itself. Its error is explained as in an application.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::{Position, SqlError};
 /// An expression of a SELECT.
 struct Part<'s> {
     expression: &'s ast::Expr,
-    /// The clause that needs a condition, if it is one.
+    /// The name of the clause if it needs a condition.
     condition: Option<&'static str>,
 }
 
-/// The error at its place, if it is of an expression of the query.
+/// Returns the error with its position, if it is about an expression of the query.
 pub(super) fn find(
     error: &RelationalError,
     query: &ast::Query,
@@ -36,11 +36,11 @@ pub(super) fn find(
         return None;
     }
     selects(query).into_iter().find_map(|(select, keys)| {
-        // A window with a name has no meaning for an expression by itself.
+        // A named window has no meaning for an expression by itself.
         if !select.named_window.is_empty() {
             return None;
         }
-        // Those inside of it are looked at before.
+        // Inner SELECTs are checked before outer ones.
         let columns = columns_of(&select, query, catalog).ok()?;
         let planner = ExpressionPlanner::new(columns, catalog.clone());
         let type_of = |expression: &ast::Expr| type_of(&planner, expression);
@@ -57,7 +57,7 @@ pub(super) fn find(
 }
 
 fn type_of(planner: &ExpressionPlanner, expression: &ast::Expr) -> Result<DataType, Wrong> {
-    // One that is a key of GROUP BY by itself is not looked at.
+    // An expression that is a key of GROUP BY by itself is not checked.
     if let ast::Expr::Function(call) = expression
         && is_window(expression)
     {
@@ -74,7 +74,7 @@ fn type_of(planner: &ExpressionPlanner, expression: &ast::Expr) -> Result<DataTy
     Ok(data_type)
 }
 
-/// The expressions of a SELECT, but for windows in GROUP BY, in the order in which they are written.
+/// The expressions of a SELECT, except windows in GROUP BY, in the order in which they are written.
 fn parts<'s>(select: &'s ast::Select, order: &'s [ast::Expr]) -> Vec<Part<'s>> {
     let plain = |expression| Part { expression, condition: None };
     let condition = |clause| move |expression| Part { expression, condition: Some(clause) };
@@ -97,7 +97,7 @@ fn parts<'s>(select: &'s ast::Select, order: &'s [ast::Expr]) -> Vec<Part<'s>> {
     found
 }
 
-/// What stands in ON.
+/// The condition of ON.
 fn on(join: &ast::Join) -> Option<&ast::Expr> {
     use ast::JoinOperator::{FullOuter, Inner, Join, Left, LeftOuter, Right, RightOuter};
     match &join.join_operator {

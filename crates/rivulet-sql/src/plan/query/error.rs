@@ -1,4 +1,4 @@
-//! What is wrong with a query, in the words and places of the script.
+//! The errors of a query, in the words and with the positions of the script.
 
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_expr::Expr;
@@ -10,22 +10,22 @@ use crate::plan::expression::placed;
 use crate::scope::Scope;
 use crate::{Position, SqlError, suggest};
 
-/// What of the language is not there.
+/// The error for a part of the language that is not supported yet.
 pub(super) fn not_yet(position: Position, what: &str) -> SqlError {
     SqlError::new(position, format!("{what} is not supported yet"))
 }
 
-/// What cannot be run over streams.
+/// The error for a query that cannot be run over streams.
 pub(super) fn refused(position: Position, message: impl Into<String>) -> SqlError {
     SqlError::new(position, message)
 }
 
-/// An operator's refusal that no check here has foreseen.
+/// Converts an error of an operator that no check here has caught.
 pub(super) fn defect(error: PlanError, position: Position) -> SqlError {
     crate::plan::defect(error, position)
 }
 
-/// Where an expression stands: the place of its first name.
+/// The position of an expression: that of its first name.
 pub(super) fn place_of(expression: &Expr) -> Position {
     let mut position = Position::default();
     let found = expression.apply(|node| {
@@ -40,10 +40,10 @@ pub(super) fn place_of(expression: &Expr) -> Position {
     found.map_or_else(|_| Position::default(), |_| position)
 }
 
-/// The endings of files that a SELECT reads by their paths.
+/// The extensions of files that a SELECT reads by their paths.
 const FILE_NAMES: [&str; 5] = [".jsonl", ".ndjson", ".json", ".csv", ".parquet"];
 
-/// An error of the relational planner.
+/// Converts an error of the relational planner.
 pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Position) -> SqlError {
     let position = error.place.map(Position::from).unwrap_or_default().or(fallback);
     match &error.problem {
@@ -98,7 +98,7 @@ pub(super) fn relational(error: RelationalError, scope: &Scope, fallback: Positi
     }
 }
 
-/// A name as it has to be written: with its input, where more than one has it.
+/// A name as it must be written: with its input, if several inputs have it.
 fn shown(column: &KnownColumn) -> Vec<String> {
     match column.inputs.as_slice() {
         [] | [_] => vec![column.name.clone()],

@@ -1,4 +1,5 @@
-//! Joins: on equal keys, with what their condition says about times as expiry; and lookups in reference tables.
+//! Joins on equal keys. What their condition says about times decides when rows expire. Also lookups in reference
+//! tables.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use super::lower::Lowering;
 use super::stream::{Attached, Partition, Place, Stream};
 use crate::SqlError;
 
-/// What is wrong with a join that pairs rows by no equality.
+/// The error for a join without an equality.
 pub(super) const NO_EQUALITY: &str = "a join without an equality would pair every row with every other";
 
-/// A join, its sides in the order in which the operator has them.
+/// A join, with its sides in the order of the operator.
 pub(super) struct Sided<'p> {
     pub(super) plans: [&'p LogicalPlan; 2],
-    /// What must be equal.
+    /// Pairs of expressions that must be equal.
     pub(super) on: Vec<[&'p Expr; 2]>,
     pub(super) filter: Option<&'p Expr>,
     pub(super) kind: KeyedJoinKind,
@@ -75,7 +76,7 @@ impl Lowering {
         let schemas: [&DFSchema; 2] = [join.plans[0].schema(), join.plans[1].schema()];
         let is_half = matches!(join.kind, KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti);
         let left_fields = schemas[LEFT].fields().len();
-        // What is needed of each side, as places in its columns.
+        // The columns that are needed of each side, as indices in its columns.
         let asked = |side: usize| -> BTreeSet<usize> {
             wanted
                 .iter()
@@ -110,7 +111,7 @@ impl Lowering {
         let mut constraints = sides.constraints(join.filter.into_iter().flat_map(split_conjunction));
         pairs.iter().for_each(|&(one, other)| constraints.extend(sides.equality(one, other)));
         let forgetting = [LEFT, RIGHT].map(|side| forgetting(side, &constraints, sides.streams));
-        // Rows that each meet those of a span of time alone may all go together.
+        // If each row meets only rows of a limited span of time, all rows may be joined in one instance.
         let is_limited = forgetting.iter().all(Option::is_some);
         if pairs.is_empty() && !is_limited && !self.is_one_row(&right) && !self.is_one_row(&left) {
             if join.plans.iter().any(|plan| is_value(plan)) {
@@ -123,7 +124,7 @@ impl Lowering {
         let reach = [RIGHT, LEFT].map(|other| forgetting[other].map(|other| other.reach));
 
         let residual = join.filter.map(|filter| self.residual(filter, schemas, [&left, &right])).transpose()?;
-        // The columns that come out, and for each column of the plan where it is then.
+        // The output columns, and for each column of the plan its index among them.
         let width = left.schema.fields().len();
         let place_of_column = |column: usize| {
             let (side, logical) = if column < left_fields { (LEFT, column) } else { (RIGHT, column - left_fields) };
@@ -137,7 +138,7 @@ impl Lowering {
         output.extend(left.window.iter().flat_map(|window| window.start.into_iter().chain([window.end])));
         output.sort_unstable();
         output.dedup();
-        // Rows without columns still count, but a batch is easier to make with one.
+        // Rows without columns still count, but a batch is easier to make with one column.
         if output.is_empty() && width > 0 {
             output.push(0);
         }
@@ -209,7 +210,8 @@ impl Lowering {
                 let moved = of_right.into_iter().map(|(column, bound)| (width + column, bound));
                 of_left.into_iter().chain(moved).filter_map(|(column, bound)| Some((new(column)?, bound))).collect()
             }
-            // Rows of these sides come out when they come; with a partner that comes later they are late.
+            // Rows of these sides are emitted on arrival. If a partner comes later, they are emitted again, and are
+            // late then.
             KeyedJoinKind::Left | KeyedJoinKind::LeftAnti if changes => {
                 left.bounds.iter().filter_map(|&(column, bound)| Some((new(column)?, bound))).collect()
             }
@@ -218,7 +220,7 @@ impl Lowering {
             }
             _ => Vec::new(),
         };
-        // Rows that are joined by their window are rows of that window.
+        // Rows that are joined by their window stay rows of that window.
         let shares_window =
             left.window.zip(right.window).is_some_and(|(one, other)| pairs.contains(&(one.end, other.end)));
         let window =
@@ -239,12 +241,12 @@ impl Lowering {
         })
     }
 
-    /// Whether there is at most one row at a time.
+    /// Whether a stream has at most one row at a time.
     fn is_one_row(&self, stream: &Stream) -> bool {
         stream.key.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// The condition beside the equalities, over the columns of left and then right.
+    /// The rest of the condition, without the equalities, over the columns of left and then right.
     fn residual(
         &self,
         filter: &Expr,
@@ -267,7 +269,7 @@ impl Lowering {
         self.builder.physical(filter, &both, &columns, &rows)
     }
 
-    /// How the rows of both sides get to where those of equal keys meet, and by which of the keys.
+    /// Returns the edges that bring rows with equal keys together, and which of the keys are used for that.
     fn join_edges(&self, left: &Stream, right: &Stream, pairs: &[(usize, usize)]) -> ([EdgeKind; 2], Option<JoinedBy>) {
         if pairs.is_empty() {
             return ([EdgeKind::Gather, EdgeKind::Gather], Some(JoinedBy::One));
@@ -275,7 +277,7 @@ impl Lowering {
         if left.partition == Partition::One && right.partition == Partition::One {
             return ([EdgeKind::Forward, EdgeKind::Forward], Some(JoinedBy::One));
         }
-        // The keys by which one side is divided already, in its order.
+        // The keys by which one side is already partitioned, in its order.
         let divided = |stream: &Stream, side: usize| match &stream.partition {
             Partition::Keys(columns) => columns
                 .iter()
@@ -300,7 +302,7 @@ impl Lowering {
     }
 }
 
-/// What to do about a join without an equality to find partners by. Its condition may have one that does not help.
+/// A hint for a join without an equality that finds partners. Its condition may have an equality that does not help.
 fn hint_of_equality(filter: Option<&Expr>, schemas: [&DFSchema; 2], is_half: bool) -> &'static str {
     let is_equality = |one: &Expr| {
         let is_equal = matches!(one, Expr::BinaryExpr(BinaryExpr { op: Operator::Eq, .. }));
@@ -327,20 +329,20 @@ fn hint_of_equality(filter: Option<&Expr>, schemas: [&DFSchema; 2], is_half: boo
     }
 }
 
-/// Whether a side of a join is what the optimizer makes of a subquery that stands for a value.
+/// Whether a side of a join is what the optimizer makes of a scalar subquery.
 fn is_value(plan: &LogicalPlan) -> bool {
     matches!(plan, LogicalPlan::SubqueryAlias(alias) if alias.alias.table().starts_with("__scalar_sq"))
 }
 
-/// By what rows that meet are in one instance.
+/// How matching rows come to the same instance.
 enum JoinedBy {
-    /// These of the keys, in this order.
+    /// By these keys, in this order.
     Keys(Vec<usize>),
-    /// There is one.
+    /// There is only one instance.
     One,
 }
 
-/// The columns of which there is one row for each value, as places in left and then right.
+/// The columns that identify a row of the result, as indices in left and then right.
 fn joined_key(
     kind: KeyedJoinKind,
     left: &Stream,

@@ -1,7 +1,7 @@
-//! Where the rows go that a query refuses: to the sinks that its sources name (`dead_letter`, `late`).
+//! The sinks of the rows that a query refuses: its sources name them (`dead_letter`, `late`).
 //!
-//! A sink of refused rows is a node of the dataflow behind all others. Each stage sends it what it refuses along an
-//! edge of its own, so that room, checkpoints and the end hold for these rows as for results.
+//! A sink of refused rows is a node of the dataflow behind all others. Each stage sends its refused rows to it along a
+//! separate edge, so that back-pressure, checkpoints and the end of input work for these rows as for results.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,7 @@ use crate::SqlError;
 use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
 use crate::statement::Name;
 
-/// The columns of a refused row, as sinks get it.
+/// The columns of a refused row in its sink.
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let text = |name: &str, is_nullable: bool| Field::new(name, DataType::Utf8, is_nullable);
     Arc::new(Schema::new(vec![
@@ -28,12 +28,12 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// The columns of a refused row, as sinks get it.
+/// The columns of a refused row in its sink.
 pub fn letter_schema() -> SchemaRef {
     SCHEMA.clone()
 }
 
-/// Fails if a sink that a source names for its refused rows is not there, or does not take them.
+/// Fails if a sink that a source names for its refused rows does not exist, or does not accept them.
 pub(crate) fn check(source: &SourceDeclaration, scope: &Scope) -> Result<(), SqlError> {
     for (option, name) in [("late", &source.late), ("dead_letter", &source.dead_letter)] {
         let Some(name) = name else { continue };
@@ -67,12 +67,12 @@ fn check_columns(option: &str, name: &Name, sink: &SinkDeclaration) -> Result<()
     }
 }
 
-/// Whether refused rows of any of these sources go anywhere.
+/// Whether any of these sources names a sink for refused rows.
 pub(super) fn are_kept(sources: &[PlannedSource]) -> bool {
     sources.iter().any(|source| source.declaration.late.is_some() || source.declaration.dead_letter.is_some())
 }
 
-/// Adds the sinks of refused rows behind all that there is, and gives them in the order of their places.
+/// Adds the sinks of refused rows behind all other nodes, and returns them in the order of their indices.
 pub(super) fn add(
     dataflow: &mut Dataflow,
     sources: &[PlannedSource],
@@ -85,7 +85,7 @@ pub(super) fn add(
     }
     for source in sources {
         check(&source.declaration, scope)?;
-        // They are counted by their names, and have other columns.
+        // Results cannot go to the same sink: sinks are counted by name, and refused rows have other columns.
         let named = [&source.declaration.late, &source.declaration.dead_letter].into_iter().flatten();
         if let Some(sink) = sink.filter(|sink| named.clone().any(|name| name.text == sink.text)) {
             let source = &source.declaration.name;
@@ -94,9 +94,9 @@ pub(super) fn add(
                 .hint("declare another sink for the results; it may have the same address"));
         }
     }
-    // By node the sources that its rows come from.
+    // For each node, the sources of its rows.
     let mut read: Vec<Vec<usize>> = Vec::new();
-    // By sink the nodes whose refused rows go there, and which of them do: those that are late, and the others.
+    // For each sink, the nodes that send refused rows there, and whether these are late rows, others, or both.
     let mut senders: Vec<Vec<(usize, bool, bool)>> = Vec::new();
     for (id, node) in dataflow.nodes().iter().enumerate() {
         let mut of_node: Vec<usize> = dataflow.inputs_of(id).flat_map(|edge| read[edge.from].iter().copied()).collect();
@@ -105,8 +105,8 @@ pub(super) fn add(
         }
         of_node.sort_unstable();
         of_node.dedup();
-        // Where several sources have come together, the first that names a sink says it, as with the inputs of an
-        // application.
+        // If rows of several sources have come together, the first source that names a sink decides, as with the inputs
+        // of an application.
         let named = |of: fn(&SourceDeclaration) -> Option<&Name>| {
             of_node.iter().find_map(|&place| of(&sources[place].declaration))
         };
@@ -129,7 +129,7 @@ pub(super) fn add(
         read.push(of_node);
     }
     for (place, senders) in senders.into_iter().enumerate() {
-        // The first sink is that of the results.
+        // The first sink is that of results.
         let node = dataflow.add(Work::Sink(place + 1), letter_schema());
         for (sender, late, others) in senders {
             dataflow.connect(sender, node, 0, EdgeKind::Refused { late, others });

@@ -24,14 +24,14 @@ use crate::{Position, SqlError};
 /// A reference table as one side of a join.
 struct TableSide<'p> {
     table: Arc<Table>,
-    /// For each column of the plan, that of the table.
+    /// For each column of the plan, the index of the table's column.
     columns: Vec<usize>,
-    /// Conditions on its rows alone, each with the columns that it is over and where those are in the table.
+    /// Conditions on its rows alone, each with the schema of its columns and their indices in the table.
     conditions: Vec<(&'p Expr, &'p DFSchema, Vec<usize>)>,
 }
 
 impl<'p> TableSide<'p> {
-    /// The table that a plan reads, if it does no more than choose rows and columns of one.
+    /// Returns the table that a plan reads, if the plan only chooses rows and columns of one table.
     fn of(plan: &'p LogicalPlan) -> Option<Self> {
         match plan {
             LogicalPlan::SubqueryAlias(alias) => Self::of(&alias.input),
@@ -62,7 +62,7 @@ impl<'p> TableSide<'p> {
 }
 
 impl Lowering {
-    /// The join as a lookup, if one side is a reference table.
+    /// Plans the join as a lookup, if one side is a reference table.
     pub(super) fn lookup(
         &mut self,
         join: &Sided<'_>,
@@ -85,7 +85,7 @@ impl Lowering {
                     }
                     _ => "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
                 };
-                // Of these alone null equals null.
+                // Only in these joins is null equal to null.
                 let what = match (join.nulls_are_equal, join.kind) {
                     (true, KeyedJoinKind::LeftAnti) => "EXCEPT",
                     (true, _) => "INTERSECT",
@@ -109,7 +109,7 @@ impl Lowering {
             0 => [0, table_schema.fields().len()],
             _ => [schema.fields().len(), 0],
         };
-        // As places in the columns of the rows, and in those of the table's plan.
+        // Indices in the columns of the rows, and in those of the table's plan.
         let [table_offset, offset] = offsets;
         let within =
             |column: usize, offset: usize, columns: usize| column.checked_sub(offset).filter(|one| *one < columns);
@@ -124,7 +124,7 @@ impl Lowering {
                 .hint("look rows up before they are aggregated"));
         }
 
-        // One equality finds rows in the index; what else is asked is a condition on what was found.
+        // One equality finds rows by the index. Everything else is a condition on the rows that were found.
         let width = stream.schema.fields().len();
         let table_column = |expression: &Expr| match unaliased(expression) {
             Expr::Column(column) => table_schema.maybe_index_of_column(column).map(|place| table.columns[place]),
@@ -232,7 +232,7 @@ impl Lowering {
     }
 }
 
-/// The expression with its columns at other places.
+/// Returns the expression with new indices for its columns.
 fn moved(expression: Arc<dyn PhysicalExpr>, place: impl Fn(usize) -> Option<usize>) -> Option<Arc<dyn PhysicalExpr>> {
     use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
     let mut is_whole = true;

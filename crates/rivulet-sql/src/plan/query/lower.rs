@@ -1,4 +1,4 @@
-//! The relational plan, node by node, to operators.
+//! Converts the relational plan, node by node, to operators.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::stream::{Partition, Pending, Place, Stream};
 use crate::value::interval_us;
 use crate::{Position, SqlError};
 
-/// The longest name of a column that is computed.
+/// The longest name of a computed column, in bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
 
 /// Makes a dataflow of a relational plan.
@@ -32,12 +32,12 @@ pub(super) struct Lowering {
     pub(super) builder: Builder,
     pub(super) sources: Vec<PlannedSource>,
     pub(super) tables: Vec<Arc<Table>>,
-    /// How long state is remembered that nothing touches and nothing else bounds.
+    /// How long state is remembered that no row uses and nothing else limits.
     pub(super) state_ttl_us: Option<i64>,
 }
 
 impl Lowering {
-    /// Finds the sources of a plan, with the columns that are read of each, and adds them to the dataflow.
+    /// Finds the sources of a plan, with the columns that are read from each, and adds them to the dataflow.
     pub(super) fn new(plan: &LogicalPlan, position: Position, state_ttl_us: Option<i64>) -> Result<Self, SqlError> {
         let mut sources: Vec<PlannedSource> = Vec::new();
         let walked = plan.apply_with_subqueries(|node| {
@@ -78,7 +78,7 @@ impl Lowering {
         self.builder.position
     }
 
-    /// The rows of a plan. Of its columns only those in `wanted` are asked for.
+    /// Returns the rows of a plan. Only its columns in `wanted` are needed.
     pub(super) fn lower(&mut self, plan: &LogicalPlan, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
         match plan {
             LogicalPlan::TableScan(scan) => self.scan(scan),
@@ -109,10 +109,10 @@ impl Lowering {
         }
     }
 
-    /// How long after its last row an operator may forget a key of these columns; at once, where the key is of a window
-    /// that closes.
+    /// How long after its last row an operator may forget a key of these columns. It is 0 if the key has a window that
+    /// closes.
     pub(super) fn state_ttl_us(&self, stream: &Stream, keys: &[usize]) -> Option<i64> {
-        // Rows of windows have the last microsecond of theirs as event time, and one that comes when that has closed is
+        // The event time of rows of a window is its last microsecond. A row that comes after the window has closed is
         // late.
         let is_of_window = stream.window.is_some_and(|window| {
             keys.contains(&window.end)
@@ -168,7 +168,7 @@ impl Lowering {
             || projection.expr.iter().enumerate().filter(|(place, _)| wanted.contains(place)).map(|(_, one)| one);
         let used = used_columns(asked(), schema);
         let mut stream = self.lower(&projection.input, &used)?;
-        // Columns are only renamed; the rest is computed.
+        // Other columns are only renamed.
         let is_computed = |expression: &Expr, stream: &Stream| place_in(expression, schema, stream).is_none();
         let computed: Vec<&Expr> = asked().filter(|one| is_computed(one, &stream)).collect();
         if stream.pending.is_some() && uses_windows(computed.iter().copied(), schema, &stream) {
@@ -236,14 +236,14 @@ impl Lowering {
         self.filtered(stream, &conjuncts, schema)
     }
 
-    /// The rows for which all conditions are true.
+    /// Returns the rows for which all conditions are true.
     pub(super) fn filtered(
         &mut self,
         mut stream: Stream,
         conjuncts: &[&Expr],
         schema: &DFSchema,
     ) -> Result<Stream, SqlError> {
-        // What is said of windows alone waits until they are made.
+        // Conditions on windows alone wait until the windows are made.
         let is_held = |conjunct: &Expr| is_of_bounds(conjunct, schema, &stream);
         let (held, conjuncts): (Vec<&Expr>, Vec<&Expr>) = conjuncts.iter().copied().partition(|one| is_held(one));
         let held = held.into_iter().map(|one| over_bounds(one, schema, &stream)).collect::<Vec<_>>();
@@ -254,7 +254,7 @@ impl Lowering {
             return Ok(stream);
         };
         if let Some(Pending { kind: KeyedWindowKind::Session { .. }, partition, .. }) = &stream.pending {
-            // A row that is left out shortens its session, unless it takes all of the key with it.
+            // Leaving out a row shortens its session, unless all rows of the key are left out.
             let keys = partition.clone().unwrap_or_default();
             let is_key =
                 |column: &usize| matches!(stream.columns[*column], Place::Column(place) if keys.contains(&place));
@@ -294,7 +294,7 @@ impl Lowering {
             }
             (Some((written, Some(Place::Column(time)))), kind) => {
                 match stream.bound_of(time).and_then(i64::checked_neg) {
-                    // It is the time of the windows alone: others go by the watermark.
+                    // The column is the time of the windows only. Other operators use the watermark.
                     Some(behind) if behind > 0 => {
                         behind_us = behind;
                         stream = Stream { time: None, ..self.builder.with_event_time(stream, time)? };
@@ -321,7 +321,7 @@ impl Lowering {
         Ok(stream)
     }
 
-    /// The rows with this column as event time, if it can be.
+    /// Returns the rows with this column as event time, if that is possible.
     pub(super) fn with_time(&mut self, stream: Stream, time: usize, written: &Expr) -> Result<Stream, SqlError> {
         if stream.time == Some(time) {
             return Ok(stream);
@@ -344,7 +344,7 @@ impl Lowering {
         }
     }
 
-    /// An expression over the rows of a stream.
+    /// Converts an expression to one over the rows of a stream.
     pub(super) fn physical(
         &self,
         expression: &Expr,
@@ -354,7 +354,8 @@ impl Lowering {
         self.builder.physical(unaliased(expression), schema, &stream.columns, &stream.schema)
     }
 
-    /// The rows with each expression as a column, and where they are. Columns that are not in `kept` may be lost.
+    /// Returns the rows with each expression as a column, and the indices of these columns. Columns that are not in
+    /// `kept` may be lost.
     pub(super) fn with_expressions(
         &mut self,
         stream: Stream,
@@ -395,8 +396,8 @@ impl Lowering {
     }
 }
 
-/// How far the last moment of a window, `window_end - INTERVAL '1 microsecond'`, can be behind the watermark, if that
-/// is what an expression is: not at all, as a rule, so it can be the event time of what comes out of the window.
+/// If an expression is the last moment of a window, `window_end - INTERVAL '1 microsecond'`, returns its bound relative
+/// to the watermark. Usually it is not behind the watermark, so it can be the event time of rows from the window.
 fn last_of_window(expression: &Expr, schema: &DFSchema, stream: &Stream) -> Option<i64> {
     let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Minus, right }) = unaliased(expression) else { return None };
     let Some(Place::Column(column)) = place_in(left, schema, stream) else { return None };
@@ -408,7 +409,7 @@ fn last_of_window(expression: &Expr, schema: &DFSchema, stream: &Stream) -> Opti
     stream.bound_of(column).filter(|_| is_last)?.checked_sub(1)
 }
 
-/// The columns of its relation that a scan gives, in order.
+/// The columns of its relation that a scan reads, in order.
 fn scanned(scan: &TableScan) -> Vec<usize> {
     match &scan.projection {
         Some(projection) => projection.clone(),
@@ -416,8 +417,8 @@ fn scanned(scan: &TableScan) -> Vec<usize> {
     }
 }
 
-/// The window functions below nodes that only name and choose columns, and for each column of the plan that of the
-/// window functions.
+/// Returns the window functions below nodes that only rename and choose columns, and for each column of the plan the
+/// index of the window functions' column.
 fn window_below(plan: &LogicalPlan) -> Option<(&Window, Vec<usize>)> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => window_below(&alias.input),
@@ -435,14 +436,14 @@ fn window_below(plan: &LogicalPlan) -> Option<(&Window, Vec<usize>)> {
     }
 }
 
-/// The name of a column that is computed: its text, which has the names of the columns that it is computed from. So in
-/// a chain of views each would be a multiple of the one before, and is cut.
+/// The name of a computed column: its text, which contains the names of the columns it is computed from. In a chain of
+/// views each name could be a multiple of the previous one, so it is cut.
 fn column_name(expression: &Arc<dyn PhysicalExpr>) -> String {
     let text = sql(expression);
     if text.len() <= NAME_BYTES_MAX {
         return text;
     }
-    // The name stands in saved state, so the hash is one that stays.
+    // The name is part of saved state, so the hash function must never change.
     let hash: String = Sha256::digest(&text)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}... {hash}", &text[..text.floor_char_boundary(NAME_BYTES_MAX)])
 }

@@ -1,15 +1,15 @@
 //! Big queries: a relational plan to a parallel dataflow of operators.
 //!
-//! The relational planner ([`rivulet_relational`]) resolves names and types and says what is to be computed; here is
-//! decided by which operators. Windows wait until it is clear who needs them: an aggregate makes them itself, and only
-//! what else looks at them gets them as columns. Columns of the plan are places in the rows of a step, so that renaming
-//! and reordering cost nothing.
+//! The relational planner ([`rivulet_relational`]) resolves names and types and says what is to be computed. This
+//! module decides by which operators. Windows wait until it is clear what needs them: an aggregate makes them itself,
+//! and only other operators that use them get them as columns. Columns of the plan are indices in the rows of a step,
+//! so that renaming and reordering cost nothing.
 //!
 //! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
-//! `aggregate`, `join`, `bounds`, `lookup`, `over`: those that keep state or bring rows together; `output`: the last
-//! step; `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
-//! computes; `relations`, `aggregates`,
-//! `scalars`, `calls`: what names stand for; `error`: what is wrong, in our words; `culprit`: which expression it is.
+//! `aggregate`, `join`, `bounds`, `lookup`, `over`: nodes that keep state or combine rows; `output`: the last step;
+//! `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
+//! computes; `relations`, `aggregates`, `scalars`, `calls`: what names mean; `error`: errors in our words; `culprit`:
+//! which expression has the error.
 
 mod aggregate;
 mod aggregates;
@@ -58,23 +58,22 @@ pub(crate) use computed::plan as plan_computed;
 pub(crate) use letters::check as check_letters;
 pub use letters::letter_schema;
 
-/// A big query, planned.
+/// A planned big query.
 pub struct QueryPlan {
-    /// The sources that it reads, each once; [`rivulet_dataflow::Work::Source`] counts in this list.
+    /// The sources that it reads, each once; [`rivulet_dataflow::Work::Source`] is an index in this list.
     pub sources: Vec<PlannedSource>,
-    /// The reference tables that it looks rows up in.
+    /// The reference tables in which it looks rows up.
     pub tables: Vec<Arc<Table>>,
     /// The operators, from the sources to the one sink.
     pub dataflow: Dataflow,
-    /// What comes out.
+    /// Its output.
     pub output: PlannedOutput,
-    /// The sinks of refused rows, from the second place of [`rivulet_dataflow::Work::Sink`] on; they take rows of
+    /// The sinks of refused rows. They have the indices of [`rivulet_dataflow::Work::Sink`] from 1 on, and take rows of
     /// [`letter_schema`].
     pub letters: Vec<Arc<SinkDeclaration>>,
-    /// What each operator does, by node and by the places of columns: names alone may stand for several.
+    /// What each operator does, by node. It uses the indices of columns, because several columns may have one name.
     pub(crate) identities: BTreeMap<NodeId, String>,
-    /// Whether rows that leave an operator with state may be taken back. Those of others may where those that come to
-    /// them may.
+    /// For each stateful operator, whether it may retract rows. Any other operator may if its inputs may.
     pub(crate) changes: BTreeMap<NodeId, bool>,
 }
 
@@ -83,34 +82,34 @@ pub struct QueryPlan {
 pub struct PlannedSource {
     /// The source.
     pub declaration: Arc<SourceDeclaration>,
-    /// Which of its columns are read, ascending: declared ones, and behind these computed ones.
+    /// The columns that are read, in ascending order: declared ones, and behind these computed ones.
     pub columns: Vec<usize>,
-    /// The place of the event time among them.
+    /// The index of the event time among these columns.
     pub event_time: Option<usize>,
-    /// The declared columns that the source is asked for, ascending.
+    /// The declared columns that the source must read, in ascending order.
     pub asked: Vec<usize>,
-    /// What makes the columns that are read of those; they are the same without.
+    /// Makes `columns` from the columns that are asked. Without it, both are the same.
     pub computed: Option<Arc<ComputedColumns>>,
 }
 
-/// What comes out of a query.
+/// The output of a query.
 #[derive(Clone, Debug)]
 pub struct PlannedOutput {
-    /// The sink; without one results go to the caller.
+    /// The sink; without one, results go to the caller.
     pub sink: Option<Arc<SinkDeclaration>>,
     /// The columns.
     pub schema: SchemaRef,
-    /// Whether rows may be taken back.
+    /// Whether rows may be retracted.
     pub changes: bool,
-    /// Columns of which there is one row for each value, where that is known.
+    /// Columns whose values identify a row, if there are such.
     pub key: Option<Vec<usize>>,
-    /// ORDER BY at the top, for the final result of bounded input.
+    /// The outermost ORDER BY, for the final result of bounded input.
     pub order: Vec<SortKey>,
-    /// How many of the columns are selected; further ones, behind those, are there for ORDER BY alone.
+    /// How many of the columns are selected. The columns behind them are there only for ORDER BY.
     pub selected: usize,
-    /// LIMIT at the top, for the final result of bounded input.
+    /// The outermost LIMIT, for the final result of bounded input.
     pub limit: Option<usize>,
-    /// OFFSET at the top, for the final result of bounded input.
+    /// The outermost OFFSET, for the final result of bounded input.
     pub offset: usize,
 }
 
@@ -127,9 +126,9 @@ impl PlannedOutput {
 /// A column of ORDER BY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortKey {
-    /// The place of the column.
+    /// The index of the column.
     pub column: usize,
-    /// Whether the greatest comes first.
+    /// Whether the greatest value comes first.
     pub descending: bool,
     /// Whether null comes first.
     pub nulls_first: bool,
@@ -150,16 +149,17 @@ pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError
     with_room(query.position, || plan_here(query, scope, true))
 }
 
-/// The same for a query that writes nowhere: the rows that it refuses are counted, and go to none of the sinks that its
-/// sources name for them.
+/// Does the same for a query that writes nowhere: the rows that it refuses are counted, but do not go to the sinks that
+/// its sources name for them.
 pub fn plan_look(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {
     with_room(query.position, || plan_here(query, scope, false))
 }
 
-/// What a query names in FROM: the parts of each name, in lower case unless it is quoted, and where it stands.
+/// Returns what a query names in FROM: the parts of each name, in lower case unless quoted, and its position.
 ///
 /// # Errors
-/// A stored text that could not be read.
+///
+/// The query is a stored text that could not be read.
 pub fn relations_of(query: &BigQuery) -> Result<Vec<(Vec<String>, Position)>, SqlError> {
     let found = rivulet_relational::calls::relations(query.query()?);
     Ok(found.into_iter().map(|(parts, place)| (parts, Position::from(place).or(query.position))).collect())
@@ -183,8 +183,8 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 
-/// Plans a view, and makes sure that it can be run, unless it is a long one: what cannot be is refused here, and not at
-/// each use.
+/// Plans a view and makes sure that it can be run, so that errors are reported here and not at each use. A long view is
+/// not checked here: it is only optimized with the query that reads it.
 pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     with_room(query.position, || plan_view_here(query, scope))
 }
@@ -201,13 +201,13 @@ fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlErr
     Ok(view.plan)
 }
 
-/// An error of the relational planner, at its place and in our words.
+/// Converts an error of the relational planner, with its position and in our words.
 fn failed(error: RelationalError, query: &BigQuery, catalog: &Arc<Catalog>, scope: &Scope) -> SqlError {
     let culprit = query.query().ok().and_then(|tree| culprit::find(&error, tree, catalog, query.position));
     culprit.unwrap_or_else(|| error::relational(error, scope, query.position))
 }
 
-/// An error about a join without a condition, where the join stands: no expression says it.
+/// Gives an error about a join without a condition the position of the join, which no expression has.
 fn at_its_join(error: SqlError, query: &BigQuery) -> SqlError {
     if error.message != join::NO_EQUALITY || error.position() != query.position {
         return error;
@@ -216,8 +216,8 @@ fn at_its_join(error: SqlError, query: &BigQuery) -> SqlError {
     SqlError { line: position.line, column: position.column, ..error }
 }
 
-/// The first join without a condition: the word JOIN, or what is joined by a comma. One of a subquery may be of one
-/// row, which is no mistake, so those of tables come first.
+/// The position of the first join without a condition: the word JOIN, or the relation behind a comma. Joins of tables
+/// come first, because a subquery may have one row, which is no mistake.
 fn bare_join(query: &ast::Query, joins: &[Position]) -> Option<Position> {
     use ast::{JoinConstraint as Constraint, JoinOperator as Join};
     let mut found: Vec<(bool, Position)> = Vec::new();
@@ -239,7 +239,8 @@ fn bare_join(query: &ast::Query, joins: &[Position]) -> Option<Position> {
     found.into_iter().filter(|(_, position)| position.is_known()).min().map(|(_, position)| position)
 }
 
-/// Whether a view may be such as can be run only in what reads it: ranks are bounded there, and tables looked up.
+/// Whether a view may only run inside a query that reads it. For example, the query limits its ranks, or looks up in
+/// its table.
 fn needs_its_reader(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Filter(_) => {
@@ -251,7 +252,7 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// What queries may name.
+/// The names that queries may use.
 fn catalog(scope: &Scope) -> Arc<Catalog> {
     let mut catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
     for (name, relation) in scope.relations() {

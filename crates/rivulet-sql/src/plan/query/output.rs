@@ -1,4 +1,4 @@
-//! The last step of a query: its columns under their names and in types that formats and sinks know.
+//! The last step of a query: its columns, with their names, in types that formats and sinks know.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Lowering {
         };
         let position_of = |column: &usize| places.iter().position(|place| place == column);
         let key: Option<Vec<usize>> = stream.key.as_ref().and_then(|key| key.iter().map(position_of).collect());
-        // A sink that keeps the newest row of a key must see all rows of the key in one place.
+        // A sink that keeps the newest row of a key must get all rows of the key in one instance.
         let edge = match &key {
             Some(key) if sink.is_some() && stream.changes && !is_divided_by(&stream, &places, key) => {
                 match key.is_empty() {
@@ -145,7 +145,7 @@ impl Lowering {
         })
     }
 
-    /// The type in which a column goes out.
+    /// The output type of a column.
     fn target(
         &self,
         found: &DataType,
@@ -176,7 +176,7 @@ impl Lowering {
     }
 }
 
-/// Whether rows with equal keys, which are places in the result, are in one instance.
+/// Whether rows with equal keys, which are indices in the result, are in one instance.
 fn is_divided_by(stream: &Stream, places: &[usize], key: &[usize]) -> bool {
     match &stream.partition {
         Partition::Any => false,
@@ -185,12 +185,13 @@ fn is_divided_by(stream: &Stream, places: &[usize], key: &[usize]) -> bool {
     }
 }
 
-/// Whether a column may go into one of another type as it is: where each value means the same there.
+/// Whether values of one type may go into a column of another as they are, because each value has the same meaning
+/// there.
 fn widens(found: &DataType, target: &DataType) -> bool {
     let is_number = |data_type: &DataType| data_type.is_numeric() || data_type.is_decimal();
     match target {
         _ if found == target || found.is_null() => true,
-        // What does not fit fewer bits or digits is an error of its row.
+        // A value that does not fit fewer bits or digits is an error of its row.
         DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => found.is_integer(),
         DataType::Float64 | DataType::Float32 => is_number(found),
         DataType::Decimal128(_, to) => match found {
@@ -205,7 +206,7 @@ fn widens(found: &DataType, target: &DataType) -> bool {
     }
 }
 
-/// The names, of which those that came before get a number.
+/// Makes names different: a name that came before gets a number.
 fn different<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String> {
     let mut taken: HashSet<String> = HashSet::new();
     names
@@ -221,7 +222,7 @@ fn different<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String> {
         .collect()
 }
 
-/// The sink of a query, if it names one.
+/// Returns the sink of a query, if the query names one.
 pub(super) fn sink_of<'q>(
     name: Option<&'q Name>,
     scope: &crate::Scope,

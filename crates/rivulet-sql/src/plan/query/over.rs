@@ -1,5 +1,5 @@
-//! OVER: the first rows of partitions by `ROW_NUMBER()` and its like, and aggregates over the rows before each row, or
-//! `LAG()`.
+//! OVER: the first rows of partitions by `ROW_NUMBER()`, `RANK()` and `DENSE_RANK()`; aggregates over the rows before
+//! each row; `LAG()` and `LEAD()`.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ use crate::{Position, SqlError};
 const RANK_HINT: &str = "keep the first rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM t) WHERE n <= 10";
 
 impl Lowering {
-    /// The rows whose rank is at most a constant, if that is what the conditions over window functions say. `above` are
-    /// the columns that the conditions are over, as places in those of the window functions.
+    /// Returns the rows whose rank is at most a constant, if the conditions over window functions limit the rank.
+    /// `above` maps the columns of the conditions to those of the window functions.
     pub(super) fn ranked(
         &mut self,
         window: &Window,
@@ -37,7 +37,7 @@ impl Lowering {
         let Some((ranking, params)) = ranking(expression) else { return Ok(None) };
         let position = window_position(params).or(self.position());
         let rank = window.input.schema().fields().len();
-        // The least bound of all is the limit; what says more than that stays a condition.
+        // The least bound is the limit. Conditions that say more than a bound stay.
         let mut limit: Option<i64> = None;
         let mut rest: Vec<&Expr> = Vec::new();
         for conjunct in conjuncts {
@@ -56,7 +56,7 @@ impl Lowering {
         let Some(limit) = limit else {
             return Err(unbounded(ranking.name(), position));
         };
-        // Ranks begin with 1: below that the condition itself says that there is no row.
+        // Ranks begin with 1. With a lower limit, the conditions themselves let no row through.
         if limit < 1 {
             rest = conjuncts.to_vec();
         }
@@ -98,10 +98,10 @@ impl Lowering {
         let is_numbered = ranking == Ranking::RowNumber;
         let mut bounds = stream.bounds.clone();
         if is_final {
-            // Rows wait for the end of their window, behind which their other times are.
+            // Rows wait for the end of their window. Their other times may be behind the watermark then.
             bounds.retain(|(column, _)| stream.is_window_bound(*column));
         } else if with_rank || stream.changes {
-            // Rows come out when they come, or never, unless their rank changes.
+            // Otherwise a row comes out on arrival or never. Here it may come out later, when its rank changes.
             bounds.clear();
         }
         let ranked = Stream {
@@ -118,7 +118,7 @@ impl Lowering {
         self.filtered(ranked, &rest, schema).map(Some)
     }
 
-    /// Aggregates over the rows before each row.
+    /// Plans aggregates over the rows before each row, and LAG and LEAD.
     pub(super) fn over(&mut self, window: &Window, wanted: &BTreeSet<usize>) -> Result<Stream, SqlError> {
         let schema = window.input.schema();
         let columns = schema.fields().len();
@@ -129,7 +129,7 @@ impl Lowering {
             };
             calls.push(self.over_call(call)?);
         }
-        // One operator remembers rows for all values of earlier ones.
+        // One operator keeps the rows for all calls of LAG, so the longest distance counts.
         let lag_rows = calls.iter().filter_map(|call| match call.function {
             OverFunction::Lag { rows } => Some(u64::from(rows)),
             _ => None,
@@ -145,7 +145,7 @@ impl Lowering {
         used.extend(used_columns(arguments, schema));
         let (mut stream, partition, order) = self.ordered(window, first.params, &used, position)?;
 
-        // The values of earlier rows are columns.
+        // The values that LAG and LEAD read become columns.
         let lagged: Vec<&Expr> = calls.iter().filter_map(OverCall::lagged).collect();
         let (with_lagged, lagged_places) = self.with_expressions(stream, &lagged, schema, None)?;
         stream = with_lagged;
@@ -154,7 +154,8 @@ impl Lowering {
             calls.iter().map(|call| call.lagged().and_then(|_| lagged_places.next())).collect();
         let is_lead = |call: &OverCall<'_>| matches!(call.function, OverFunction::Lead { .. });
 
-        // A time that is the event time lets rows wait for their turn; any other order changes what was given.
+        // If the order is by event time, rows can wait for their turn. Any other order changes results that were
+        // emitted.
         let leading = order.first().filter(|key| !key.descending).map(|key| key.column);
         let leading = leading.filter(|column| *stream.schema.field(*column).data_type() == TIMESTAMP);
         if let Some(time) = leading
@@ -180,7 +181,7 @@ impl Lowering {
         }
         let ahead_us = leading.and_then(|time| stream.bound_of(time)).map_or(0, |bound| bound.max(0));
         if !input_retracts && ahead_us > 0 {
-            // Rows wait for the end of their window, behind which their other times are.
+            // Rows wait for the end of their window. Their other times may be behind the watermark then.
             let is_of_window = stream.window.is_some_and(|window| Some(window.end) == leading);
             let mut bounds = std::mem::take(&mut stream.bounds);
             bounds.retain(|(column, _)| Some(*column) == leading || is_of_window && stream.is_window_bound(*column));
@@ -239,7 +240,7 @@ impl Lowering {
             stream =
                 Stream { node, schema: rows, changes: stream.changes || !waits, partition: divided.clone(), ..stream };
         }
-        // Last of all, because rows come out when later ones have come.
+        // LEAD comes last, because rows come out only after later ones have come.
         let (mut leads, first) = (Vec::new(), stream.schema.fields().len());
         for (at, call) in calls.iter().enumerate() {
             if let (OverFunction::Lead { rows }, Some(column)) = (call.function, lagged_places[at]) {
@@ -277,7 +278,8 @@ impl Lowering {
         Ok(stream)
     }
 
-    /// The rows with what is `used` and the columns of PARTITION BY and ORDER BY, and where those are.
+    /// Returns the rows with the columns in `used` and those of PARTITION BY and ORDER BY, and the indices of the
+    /// latter.
     fn ordered(
         &mut self,
         window: &Window,
@@ -361,15 +363,15 @@ impl Lowering {
     }
 }
 
-/// What is computed over other rows for each row.
+/// A function over other rows, for each row.
 #[derive(Clone, Copy)]
 enum OverFunction {
     Aggregate(AggregateFunction),
-    /// The value so many rows before.
+    /// The value this many rows before.
     Lag {
         rows: u32,
     },
-    /// The value so many rows behind.
+    /// The value this many rows behind.
     Lead {
         rows: u32,
     },
@@ -382,16 +384,16 @@ struct OverCall<'e> {
 }
 
 impl<'e> OverCall<'e> {
-    /// What is wanted of another row.
+    /// The expression whose value is read from another row.
     fn lagged(&self) -> Option<&'e Expr> {
         self.params.args.first().filter(|_| !matches!(self.function, OverFunction::Aggregate(_)))
     }
 }
 
-/// How many rows LAG may look back, as in applications, and LEAD ahead.
+/// The most rows that LAG may look back, as in applications, and LEAD may look ahead.
 const ROWS_AWAY_MAX: i64 = 100;
 
-/// How many rows a call of LAG looks back, or one of LEAD ahead.
+/// How many rows a call of LAG looks back, or a call of LEAD looks ahead.
 fn rows_away(name: &str, params: &WindowFunctionParams, position: Position) -> Result<u32, SqlError> {
     let name = name.to_uppercase();
     if params.null_treatment.is_some() || params.filter.is_some() || params.distinct {
@@ -418,7 +420,7 @@ fn unbounded(name: &str, position: Position) -> SqlError {
     refused(position, format!("{name}() without a bound would number rows without end")).hint(RANK_HINT)
 }
 
-/// How an expression ranks rows, and over which.
+/// The ranking function of an expression, and its OVER.
 fn ranking(expression: &Expr) -> Option<(Ranking, &WindowFunctionParams)> {
     let Expr::WindowFunction(call) = unaliased(expression) else { return None };
     let WindowFunctionDefinition::WindowUDF(function) = &call.fun else { return None };
@@ -427,13 +429,13 @@ fn ranking(expression: &Expr) -> Option<(Ranking, &WindowFunctionParams)> {
     Some((ranking, &call.params))
 }
 
-/// Where a window function stands: at the first column of its OVER.
+/// The position of a window function: that of the first column of its OVER.
 fn window_position(params: &WindowFunctionParams) -> Position {
     let keys = params.args.iter().chain(&params.partition_by).chain(params.order_by.iter().map(|key| &key.expr));
     keys.map(place_of).find(|position| position.is_known()).unwrap_or_default()
 }
 
-/// The greatest rank that a condition lets through, and whether it lets all up to that through.
+/// The greatest rank that a condition lets through, and whether it lets all ranks up to that through.
 fn upper_bound(condition: &Expr, is_rank: impl Fn(&Column) -> bool) -> Option<(i64, bool)> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = condition else { return None };
     let is_rank = |one: &Expr| matches!(unaliased(one), Expr::Column(column) if is_rank(column));

@@ -1,4 +1,4 @@
-//! Sources and reference tables as what the relational planner scans.
+//! Sources and reference tables in the form that the relational planner scans.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rivulet_operators::Table;
 
 use crate::scope::SourceDeclaration;
 
-/// A source, to the relational planner.
+/// A source, for the relational planner.
 pub(super) struct SourceTable(pub(super) Arc<SourceDeclaration>);
 
 impl TableSource for SourceTable {
@@ -17,7 +17,7 @@ impl TableSource for SourceTable {
     }
 }
 
-/// A reference table, to the relational planner.
+/// A reference table, for the relational planner.
 pub(super) struct ReferenceTable(pub(super) Arc<Table>);
 
 impl TableSource for ReferenceTable {

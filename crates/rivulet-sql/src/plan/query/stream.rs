@@ -1,5 +1,5 @@
-//! What is known of the rows that leave a step: where the columns of the relational plan are in them, and what holds of
-//! their times, windows, partition and changes.
+//! What is known of the rows that leave a step: where they have the columns of the relational plan, and their times,
+//! windows, partition and changes.
 
 use std::collections::BTreeSet;
 
@@ -11,45 +11,45 @@ use rivulet_operators::parallel::KeyedWindowKind;
 
 use crate::value::TIMESTAMP;
 
-/// The rows that leave a node. All columns here are places in `schema`, except in `columns`.
+/// The rows that leave a node. All columns here are indices in `schema`, except in `columns`.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Who gives them.
+    /// The node that emits them.
     pub(super) node: NodeId,
     /// Their columns.
     pub(super) schema: SchemaRef,
-    /// For each column of the relational plan, where it is.
+    /// The place of each column of the relational plan.
     pub(super) columns: Vec<Place>,
     /// The column that is the event time of each row.
     pub(super) time: Option<usize>,
-    /// Columns of which it is known how far behind the watermark they can be: no row comes with less than the watermark
-    /// plus so many microseconds. Of rows that may be taken back this holds of those that come for the first time: what
-    /// is taken back, or comes in the place of another, can be later, and is late wherever that matters.
+    /// Lower bounds of columns relative to the watermark: no row comes with a value less than the watermark plus this
+    /// number of microseconds. If rows may be retracted, this holds for rows that come for the first time. Retractions
+    /// and rows that replace others can be later, and are late where that matters.
     pub(super) bounds: Vec<(usize, i64)>,
-    /// Windows that rows are to have and have not yet.
+    /// Windows that are not assigned to the rows yet.
     pub(super) pending: Option<Pending>,
-    /// The columns with the window that rows came out of.
+    /// The columns of the window that rows came out of.
     pub(super) window: Option<Attached>,
-    /// Whether rows may be taken back.
+    /// Whether rows may be retracted.
     pub(super) changes: bool,
     /// Which rows are in one instance.
     pub(super) partition: Partition,
-    /// Columns of which there is one row for each value.
+    /// Columns whose values identify a row.
     pub(super) key: Option<Vec<usize>>,
 }
 
-/// Where a column of the relational plan is.
+/// The place of a column of the relational plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// In this column.
     Column(usize),
-    /// The start of the window that is still to be assigned.
+    /// The start of the window that is not assigned yet.
     WindowStart,
-    /// The end of it.
+    /// The end of that window.
     WindowEnd,
     /// The time by the clock: `PROCTIME()`.
     Clock,
-    /// Nowhere: nobody asked for it.
+    /// Nowhere: nothing needs it.
     Absent,
 }
 
@@ -57,13 +57,13 @@ pub(super) enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) kind: KeyedWindowKind,
-    /// The column of the time; none by the clock.
+    /// The column of the time; `None` for windows by the clock.
     pub(super) time: Option<usize>,
-    /// By how much that may be behind the watermark when a row comes, microseconds.
+    /// How far this time may be behind the watermark when a row comes, in microseconds.
     pub(super) behind_us: i64,
-    /// The columns that keep sessions apart; `None`: the keys of the aggregate.
+    /// The columns that separate sessions; `None`: the keys of the aggregate.
     pub(super) partition: Option<Vec<usize>>,
-    /// Conditions on the windows alone, over [`bounds_schema`]: they are for what the windows come to.
+    /// Conditions on the windows alone, over [`bounds_schema`]. They are applied to the results of the windows.
     pub(super) held: Vec<Expr>,
 }
 
@@ -76,29 +76,29 @@ pub(super) fn bounds_schema() -> Result<DFSchema, DataFusionError> {
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
 
-/// The columns with the window of a row.
+/// The columns of the window of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) start: Option<usize>,
     pub(super) end: usize,
-    /// Whether one of the bounds tells the other.
+    /// Whether one of the bounds determines the other.
     pub(super) has_fixed_width: bool,
 }
 
 /// Which rows are in one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Partition {
-    /// Any.
+    /// Any rows.
     Any,
-    /// Those with equal values of these columns, in this order; not empty.
+    /// Rows with equal values of these columns, in this order; not empty.
     Keys(Vec<usize>),
-    /// All: there is one instance.
+    /// All rows: there is one instance.
     One,
 }
 
 impl Stream {
-    /// The rows with other columns, of which those at the places `kept` are the first ones; what is known of the others
-    /// is lost. The columns of the relational plan follow as far as they are there.
+    /// Returns the rows with other columns. The first ones are the columns with the indices `kept`; what is known of
+    /// others is lost. The columns of the relational plan are mapped as far as they are kept.
     pub(super) fn rearranged(&self, node: NodeId, schema: SchemaRef, kept: &[usize]) -> Self {
         let new = |column: usize| kept.iter().position(|old| *old == column);
         let all = |columns: &[usize]| columns.iter().map(|column| new(*column)).collect::<Option<Vec<_>>>();
@@ -134,7 +134,7 @@ impl Stream {
         }
     }
 
-    /// Whether rows with equal values of these columns are in one instance already.
+    /// Whether rows with equal values of these columns are already in one instance.
     pub(super) fn is_partitioned_by(&self, keys: &[usize]) -> bool {
         match &self.partition {
             Partition::Any => false,
@@ -143,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// The columns that must stay so that windows can still be assigned.
+    /// The columns that must be kept so that windows can still be assigned.
     pub(super) fn pending_columns(&self) -> BTreeSet<usize> {
         let of = |pending: &Pending| {
             pending.time.into_iter().chain(pending.partition.iter().flatten().copied()).collect::<Vec<_>>()
@@ -156,7 +156,7 @@ impl Stream {
         self.window.is_some_and(|window| window.end == column || window.start == Some(column))
     }
 
-    /// Where the lower bound of a column is, relative to the watermark.
+    /// The lower bound of a column, relative to the watermark.
     pub(super) fn bound_of(&self, column: usize) -> Option<i64> {
         self.bounds.iter().filter(|(of, _)| *of == column).map(|(_, delta)| *delta).max()
     }

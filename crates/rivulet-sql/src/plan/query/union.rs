@@ -1,4 +1,4 @@
-//! UNION ALL: rows of several steps as those of one.
+//! UNION ALL: rows of several steps as rows of one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use super::lower::Lowering;
 use super::stream::{Partition, Place, Stream};
 use crate::SqlError;
 
-/// How rows of one of the streams travel. Where there are more instances of one stream than of another, rows are dealt
-/// in turn; but a row and the one that takes it back must not overtake each other, so equal rows go the same way.
+/// The kind of edge for the rows of one of the streams. If the streams have different numbers of instances, rows are
+/// distributed round-robin. But a row and its retraction must not overtake each other, so equal rows go to the same
+/// instance.
 fn way_of(stream: &Stream) -> EdgeKind {
     if !stream.changes {
         return EdgeKind::Forward;

@@ -1,7 +1,7 @@
 //! `date_format(ts, 'yyyy-MM-dd HH:mm')`, and `to_char(ts, '%Y-%m-%d')` or `to_char(ts, 'YYYY-MM-DD')`.
 //!
 //! The format is read when the query is planned. Rows of a stream follow each other in time, so most of them have the
-//! text of the one before: it is made anew only when the smallest unit in the format changes.
+//! same text as the previous row: the text is made anew only when the smallest unit in the format changes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::value::TIMESTAMP;
 
 const DAY_US: i64 = 86_400_000_000;
 
-/// A piece of a text.
+/// A piece of a formatted text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Piece {
     Year,
@@ -46,7 +46,7 @@ enum Piece {
 }
 
 impl Piece {
-    /// How long it stays the same, microseconds.
+    /// How long its text stays the same, in microseconds.
     fn unit_us(&self) -> i64 {
         match self {
             Self::Year | Self::Month | Self::MonthName | Self::Day | Self::DayOfYear | Self::DayName => DAY_US,
@@ -143,7 +143,7 @@ impl ScalarUDFImpl for ToChar {
         let (times, formats) = (times.as_primitive::<TimestampMicrosecondType>(), formats.as_string::<i32>());
         let mut texts = StringBuilder::with_capacity(rows, rows * 16);
         let mut text = String::new();
-        // Rows of one query follow each other, and have one format.
+        // Rows of one query come one after the other, and have the same format.
         let mut last: Option<(&str, Format)> = None;
         for row in 0..rows {
             if times.is_null(row) || formats.is_null(row) {
@@ -164,17 +164,17 @@ impl ScalarUDFImpl for ToChar {
     }
 }
 
-/// How times are written.
+/// A format of times.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Format {
     /// Piece by piece.
     Pieces(Vec<Piece>),
-    /// By percent signs with other letters than the commonest.
+    /// With percent signs and letters other than the most common ones.
     Percents(String),
 }
 
 impl Format {
-    /// The format of `to_char`: with percent signs as C has it (`%Y-%m-%d`), or by the words of PostgreSQL
+    /// Reads the format of `to_char`: with percent signs as in C (`%Y-%m-%d`), or with the words of PostgreSQL
     /// (`YYYY-MM-DD`).
     fn of_to_char(format: &str) -> Result<Self> {
         if !format.contains('%') {
@@ -187,7 +187,7 @@ impl Format {
         format.write(0, &mut String::new()).map(|()| format)
     }
 
-    /// How long the text stays the same, microseconds.
+    /// How long the text stays the same, in microseconds.
     fn unit_us(&self) -> i64 {
         match self {
             Self::Pieces(pieces) => pieces.iter().map(Piece::unit_us).min().unwrap_or(i64::MAX),
@@ -218,7 +218,7 @@ fn formatted(format: Format, time: Expr, name: &str, written: &str) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), vec![time]))
 }
 
-/// The format in letters, as Java has it.
+/// Reads a format of letters, as in Java.
 fn pieces_of_letters(format: &str) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     let mut rest = format;
@@ -251,9 +251,9 @@ fn pieces_of_letters(format: &str) -> Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// The format in PostgreSQL's words, in any case. Text that is none stands in double quotes.
+/// Reads a format of PostgreSQL's words, in any case. Other text is in double quotes.
 fn pieces_of_words(format: &str) -> Result<Vec<Piece>> {
-    /// Longer words before those that they begin with.
+    /// Longer words come before their own beginnings.
     const WORDS: [(&str, Piece); 14] = [
         ("YYYY", Piece::Year),
         ("HH24", Piece::Hour),
@@ -270,7 +270,7 @@ fn pieces_of_words(format: &str) -> Result<Vec<Piece>> {
         ("US", Piece::Microsecond),
         ("AM", Piece::Half),
     ];
-    /// What begins with a word above and is another.
+    /// Other words, which begin with a word above.
     const OTHERS: [&str; 5] = ["MONTH", "SSSS", "MMM", "DDDD", "YYYYY"];
     let mut pieces = Vec::new();
     let mut rest = format;
@@ -297,7 +297,7 @@ fn pieces_of_words(format: &str) -> Result<Vec<Piece>> {
                  and DDD, text in double quotes, or percent signs as in '%Y-%m-%d'"
             );
         };
-        // Names are written as the word is.
+        // The case of the word decides the case of the name.
         pieces.push(match piece {
             Piece::MonthName | Piece::DayName | Piece::Half if rest[..word.len()] != **word => match piece {
                 Piece::MonthName if rest.starts_with("Mon") => Piece::MonthName,
@@ -317,7 +317,7 @@ fn pieces_of_words(format: &str) -> Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// The format with percent signs, if it has no others than these.
+/// Reads a format with percent signs, if it has only these ones.
 fn pieces_of_percents(format: &str) -> Option<Vec<Piece>> {
     let mut pieces = Vec::new();
     let mut characters = format.chars();
@@ -350,7 +350,7 @@ fn colon() -> Piece {
     Piece::Text(":".into())
 }
 
-/// The text of times in a format that is known.
+/// Writes times in a known format.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Formatted {
     format: Format,
@@ -381,7 +381,7 @@ impl ScalarUDFImpl for Formatted {
         let (mut text, mut texts) = (String::new(), Vec::with_capacity(rows * 16));
         let mut ends = Vec::with_capacity(rows + 1);
         ends.push(0);
-        // The times that have this text.
+        // The times that have the current text.
         let mut unit = 0..0;
         for (row, &time_us) in times.values().iter().enumerate() {
             if times.is_valid(row) {
@@ -445,7 +445,7 @@ fn days_before(year: i64) -> i64 {
     365 * (year - 1970) + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) - 477
 }
 
-/// Year, month and day of a day since 1970, in the calendar of today (Hinnant, "chrono-compatible low-level date
+/// Year, month and day of a day since 1970, in the Gregorian calendar (Hinnant, "chrono-compatible low-level date
 /// algorithms").
 pub(super) fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;

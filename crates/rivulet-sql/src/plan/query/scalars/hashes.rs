@@ -1,8 +1,8 @@
 //! `md5(text)`, `sha224(text)`, `sha256(text)`, `sha384(text)`, `sha512(text)` and `digest(text, method)`: the hash of
 //! a text, in hexadecimal; and `uuid(text)`: a UUID that is the same for the same text.
 //!
-//! DataFusion's functions of these names give bytes, which is a type that columns do not have, and its `uuid()` another
-//! value each time, so that what is processed again after a crash would have another identity.
+//! DataFusion's functions of these names return bytes, and columns do not have this type. Its `uuid()` returns a new
+//! value each time, so a row that is processed again after a crash would have another identity.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub(super) fn hashes() -> impl Iterator<Item = Arc<ScalarUDF>> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Which {
-    /// The hash in this place of [`HASHES`].
+    /// The hash with this index in [`HASHES`].
     Hash(usize),
-    /// The one that the second argument names.
+    /// The hash that the second argument names.
     Digest,
     Uuid,
 }
@@ -52,7 +52,7 @@ fn append<D: Digest>(bytes: &[u8], out: &mut StringBuilder) {
     out.append_value("");
 }
 
-/// Appends a UUID of bytes: the first half of their SHA-256, as RFC 9562 says of version 8.
+/// Appends a UUID made from bytes: the first half of their SHA-256, as version 8 of RFC 9562.
 fn append_uuid(bytes: &[u8], out: &mut StringBuilder) {
     for (place, byte) in Sha256::digest(bytes).into_iter().take(16).enumerate() {
         let between = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };

@@ -1,8 +1,8 @@
-//! `json_object(name, value, ...)` and `json_array(value, ...)`: values as text in JSON, in the form in which results
-//! are written as JSON; and what `array_agg` makes of its values.
+//! `json_object(name, value, ...)` and `json_array(value, ...)`: values as JSON text, in the same form as results in
+//! JSON; and the lists of `array_agg`.
 //!
-//! Such a text is marked ([`marked`]). Where it is a value of another one, or a column of an output in JSON, it stands
-//! there as it is and not in quotes.
+//! Such a text is marked ([`marked`]). As a value inside another one, or as a column of an output in JSON, it is
+//! written as it is and not in quotes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::value::TIMESTAMP;
 
 /// The longest text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
-/// The most text of all rows that are evaluated together; more of it is made in several pieces.
+/// The most text of all rows that are evaluated together, in bytes. More text is made in several pieces.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
-/// The functions that may be called.
+/// The functions that queries may call.
 pub(super) fn functions() -> [Arc<ScalarUDF>; 2] {
     [JsonFunction::udf(Which::Object), JsonFunction::udf(Which::Array)]
 }
 
-/// A value as JSON; null where it is null.
+/// The function that writes a value as JSON; null stays null.
 pub(in crate::plan) fn json_of() -> Arc<ScalarUDF> {
     JsonFunction::udf(Which::Value)
 }
@@ -92,7 +92,7 @@ impl ScalarUDFImpl for JsonFunction {
         let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
         let rows = if is_constant { 1 } else { arguments.number_rows };
         let columns = arguments.args.iter().zip(&arguments.arg_fields).map(|(argument, field)| {
-            // One value for all rows is kept once.
+            // A value that is the same for all rows is kept once.
             let rows = if matches!(argument, ColumnarValue::Scalar(_)) { 1 } else { rows };
             Values::new(&argument.clone().into_array(rows)?, is_json(field))
         });
@@ -135,7 +135,7 @@ impl JsonFunction {
     }
 }
 
-/// Appends an object of names and values in turn; `false` if a name is null.
+/// Appends an object of alternating names and values; returns `false` if a name is null.
 fn append_object(columns: &[Values], row: usize, out: &mut String) -> bool {
     out.push('{');
     for (index, pair) in columns.chunks_exact(2).enumerate() {
@@ -150,7 +150,7 @@ fn append_object(columns: &[Values], row: usize, out: &mut String) -> bool {
     true
 }
 
-/// The type in which values are written; nothing if they have no form in JSON.
+/// The type in which values are written; `None` if they have no form in JSON.
 fn kept_as(data_type: &DataType) -> Option<DataType> {
     Some(match data_type {
         DataType::Boolean => DataType::Boolean,
@@ -167,14 +167,14 @@ fn kept_as(data_type: &DataType) -> Option<DataType> {
     })
 }
 
-/// The values of an argument. One that is the same for all rows has one row only.
+/// The values of an argument. An argument that is the same for all rows has only one row.
 enum Values {
     Boolean(BooleanArray),
     Integer(Int64Array),
     Float(Float64Array),
     Time(TimestampMicrosecondArray),
     Text(StringArray),
-    /// What is JSON already.
+    /// Values that are JSON already.
     Json(StringArray),
 }
 
@@ -204,7 +204,7 @@ impl Values {
         }
     }
 
-    /// Appends the value of a row; whether it is one and not null.
+    /// Appends the value of a row; returns whether it is not null.
     fn append(&self, row: usize, out: &mut String) -> bool {
         let row = if self.array().len() == 1 { 0 } else { row };
         if self.array().is_null(row) {
@@ -220,7 +220,7 @@ impl Values {
                 value if value.is_infinite() => {
                     out.write_str(if value > 0.0 { "\"Infinity\"" } else { "\"-Infinity\"" })
                 }
-                // As few digits as bring back the same value.
+                // The shortest digits that read back as the same value.
                 value => write!(out, "{value:?}"),
             },
             Self::Time(values) => append_milliseconds(values.value(row), out),
@@ -231,7 +231,7 @@ impl Values {
     }
 }
 
-/// Milliseconds since 1970, with a fraction where there is one.
+/// Appends milliseconds since 1970, with a fraction if there is one.
 fn append_milliseconds(time_us: i64, out: &mut String) -> std::fmt::Result {
     let (milliseconds, rest) = (time_us.unsigned_abs() / 1000, time_us.unsigned_abs() % 1000);
     write!(out, "{}{milliseconds}", if time_us < 0 { "-" } else { "" })?;

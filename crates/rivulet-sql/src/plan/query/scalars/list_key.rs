@@ -1,4 +1,4 @@
-//! The key by which `array_agg` and `string_agg` order their values: what ORDER BY says, as bytes.
+//! The key by which `array_agg` and `string_agg` order their values: the ORDER BY as bytes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion_common::{Result, ScalarValue};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
-/// The function of as many values as there are orders. Its bytes compare as the values do.
+/// A function with one argument for each order. The bytes that it returns compare as the values do.
 pub(in crate::plan) fn list_key(orders: Vec<SortOptions>) -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(ListKey { orders, signature: Signature::variadic_any(Volatility::Immutable) }))
 }

@@ -1,4 +1,5 @@
-//! Scalar functions beyond those of DataFusion: spellings of other engines, and such as are slow or wrong there.
+//! Scalar functions besides those of DataFusion: names of other engines, and functions that are slow or wrong in
+//! DataFusion.
 
 mod date_format;
 mod hashes;
@@ -25,7 +26,7 @@ use crate::value::TIMESTAMP;
 pub(in crate::plan) use json::json_of;
 pub(in crate::plan) use list_key::list_key;
 
-/// All of them.
+/// All these functions.
 pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let short = [
         (Short::Mod, "mod"),
@@ -49,7 +50,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     all
 }
 
-/// Functions of DataFusion under the names that other engines have for them.
+/// Functions of DataFusion with their names in other engines.
 fn other_names() -> [Arc<ScalarUDF>; 2] {
     let named = |function: Arc<ScalarUDF>, name: &'static str| Arc::new((*function).clone().with_aliases([name]));
     [
@@ -58,7 +59,7 @@ fn other_names() -> [Arc<ScalarUDF>; 2] {
     ]
 }
 
-/// Another way to write an expression.
+/// A short form of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Short {
     /// `mod(a, b)`: `a % b`
@@ -69,7 +70,7 @@ enum Short {
     DatePart(&'static str),
 }
 
-/// A function that is written for something else, and becomes that in the plan.
+/// A function that is replaced in the plan by the expression it stands for.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Shorthand {
     short: Short,

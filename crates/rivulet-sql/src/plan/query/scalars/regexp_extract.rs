@@ -1,7 +1,6 @@
-//! `regexp_extract(text, pattern [, group])`: what a group of a pattern matches; null if nothing does.
+//! `regexp_extract(text, pattern [, group])`: the text that a group of a pattern matches; null if there is no match.
 //!
-//! The pattern is compiled when the query is planned. It is one of the regular expressions that are matched in time
-//! linear in the text.
+//! The pattern is compiled when the query is planned. Matching takes time linear in the length of the text.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -76,7 +75,7 @@ impl ScalarUDFImpl for RegexpExtract {
     }
 }
 
-/// A group of a pattern that is compiled.
+/// Extracts a group of a compiled pattern.
 #[derive(Debug)]
 struct Extract {
     regex: Regex,

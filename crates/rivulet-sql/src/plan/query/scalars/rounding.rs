@@ -1,6 +1,6 @@
-//! `round(number, places)` and `trunc(number, places)` of DOUBLE: DataFusion's, but a number that they make infinite or
-//! lose, because a power of ten is out of range, stays as it is, or becomes 0 where it has fewer digits than are cut
-//! off.
+//! DataFusion's `round(number, places)` and `trunc(number, places)` of DOUBLE, corrected where a power of ten is out of
+//! range and the result would be infinite or lost: the number then stays as it is, or becomes 0 if it has fewer digits
+//! than are cut off.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
 use crate::plan::wrapped::{Invoke, Wrapped};
 
-/// The function itself, with its results held in range.
+/// Returns the function with its results kept in range.
 pub(super) fn rounding(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     Wrapped::around(function, Rounding)
 }

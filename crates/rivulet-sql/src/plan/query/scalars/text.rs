@@ -1,5 +1,5 @@
-//! `split_index(text, delimiter, index)`: a part of a text, counted from 0, null behind the last one;
-//! `count_char(text, character)`: how often a character stands in a text.
+//! `split_index(text, delimiter, index)`: a part of a text, counted from 0, null behind the last one; `count_char(text,
+//! character)`: the number of times a text contains a character.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Arithmetic over times in whole units: `timestampdiff(unit, from, to)`, `timestampadd(unit, number, time)`; and the
-//! time of day elsewhere: `to_local_time(time, zone)`.
+//! local time of a zone: `to_local_time(time, zone)`.
 //!
-//! A month is added as people count months: the 31st becomes the last day of a shorter one. The difference is the most
-//! units that, added to the first time, do not lead beyond the second.
+//! Months are added as in a calendar: the 31st becomes the last day of a shorter month. The difference is the greatest
+//! number of units that, added to the first time, does not exceed the second.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::value::TIMESTAMP;
 
 const DAY_US: i64 = 86_400_000_000;
 
-/// Times further away than this from 1970 are at no place on earth, about 250,000 years: the calendar below ends.
+/// Times further away than this from 1970, about 250,000 years, have no local time, because the calendar below ends.
 const ZONED_US_MAX: i64 = 8_000_000_000_000_000_000;
 
-/// All of them, for the catalog.
+/// All these functions, for the catalog.
 pub(super) fn timestamps() -> [Arc<ScalarUDF>; 3] {
     let arithmetic = |which: Which, operands: [DataType; 2]| {
         let [first, second] = operands;
@@ -41,13 +41,13 @@ pub(super) fn timestamps() -> [Arc<ScalarUDF>; 3] {
 /// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// Of so many microseconds.
+    /// A number of microseconds.
     Fixed(i64),
-    /// Of so many months.
+    /// A number of months.
     Months(i64),
 }
 
-/// The unit of a name, which was checked when the call was read.
+/// Returns the unit of a name, which was checked when the call was read.
 fn unit_named(name: &str) -> Option<Unit> {
     Some(match name {
         "microsecond" => Unit::Fixed(1),
@@ -65,7 +65,7 @@ fn unit_named(name: &str) -> Option<Unit> {
 }
 
 impl Unit {
-    /// The time so many units behind another; `None` if it is out of range.
+    /// Adds a number of units to a time; `None` if the result is out of range.
     fn added(self, number: i64, time_us: i64) -> Option<i64> {
         match self {
             Self::Fixed(us) => time_us.checked_add(number.checked_mul(us)?),
@@ -73,8 +73,8 @@ impl Unit {
         }
     }
 
-    /// The most units that, added to `from`, do not lead beyond `to`; below zero if that lies before. `None` if the two
-    /// are too far apart.
+    /// The greatest number of units that, added to `from`, does not exceed `to`; negative if `to` is earlier. `None` if
+    /// the two are too far apart.
     fn between(self, from_us: i64, to_us: i64) -> Option<i64> {
         match self {
             Self::Fixed(us) => Some(to_us.checked_sub(from_us)? / us),
@@ -92,13 +92,13 @@ impl Unit {
     }
 }
 
-/// The same day and time so many months later; the last day of a month that is too short.
+/// The same day and time this many months later, or the last day of the month if the month is too short.
 fn months_later(time_us: i64, months: i64) -> Option<i64> {
     let (days, of_day) = (time_us.div_euclid(DAY_US), time_us.rem_euclid(DAY_US));
     let (year, month, day) = date_of(days);
     let month = (year * 12 + month - 1).checked_add(months)?;
     let (year, month) = (month.div_euclid(12), month.rem_euclid(12) + 1);
-    // All that a TIMESTAMP holds lies within.
+    // All values of a TIMESTAMP are within this.
     if year.abs() > 400_000 {
         return None;
     }
@@ -113,7 +113,7 @@ fn months_later(time_us: i64, months: i64) -> Option<i64> {
 
 /// The day of a date, counted from 1970 (Hinnant, "chrono-compatible low-level date algorithms").
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin with March, so that the day that may be missing is their last.
+    // Years begin with March, so that the leap day is their last day.
     let year = year - i64::from(month <= 2);
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -190,7 +190,7 @@ impl ScalarUDFImpl for Arithmetic {
     }
 }
 
-/// The time on the clocks of a zone. Without a zone it is the time itself, for a TIMESTAMP has none.
+/// Converts times to local times of a zone. A local time is a TIMESTAMP, which has no zone.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LocalTime {
     signature: Signature,
@@ -244,10 +244,11 @@ impl ScalarUDFImpl for LocalTime {
     }
 }
 
-/// Times in UTC as they are on the clocks of a zone.
+/// Converts times in UTC to local times of a zone.
 ///
 /// # Errors
-/// There is no such zone, or a time is out of range.
+///
+/// The zone does not exist, or a time is out of range.
 fn local(times: &TimestampMicrosecondArray, zone: &str) -> Result<ArrayRef> {
     let is_far = |time_us: &i64| time_us.unsigned_abs() > ZONED_US_MAX.unsigned_abs();
     if times.iter().flatten().any(|time_us| is_far(&time_us)) {
@@ -295,7 +296,7 @@ mod tests {
             prop_assert_eq!(days_of(year, month, day), days);
         }
 
-        /// As the difference is defined, and whatever the calendar does.
+        /// Follows the definition of the difference, independent of the calendar.
         #[test]
         fn a_difference_is_the_most_that_can_be_added(
             from_us in -4_000_000_000_000_000_i64..4_000_000_000_000_000,
