@@ -1,5 +1,5 @@
-//! Takes the aggregates out of an expression: each call becomes a column of the window's output, and what is left of
-//! the expression is computed from those columns when a window closes.
+//! Takes the aggregates out of an expression: each call becomes a column of the window's output. The rest of the
+//! expression is computed from those columns when a window closes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{Position, SqlError};
 /// An aggregate of the SELECT or HAVING.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregate {
-    /// The column it becomes.
+    /// The name of its column.
     pub(super) column: String,
     pub(super) function: AggregateFunction,
     pub(super) arguments: Vec<Expr>,
@@ -36,23 +36,24 @@ pub(super) struct Aggregate {
 }
 
 impl Aggregate {
-    /// The column of its results.
+    /// Returns the column of its results.
     pub(super) fn field(&self) -> Field {
         let field = Field::new(&self.column, self.data_type.clone(), true);
         if self.function == AggregateFunction::ArrayAgg { marked_as_json(field) } else { field }
     }
 }
 
-/// The aggregates of one SELECT, each once however often it is written.
+/// The aggregates of one SELECT. An aggregate that is written several times is held once.
 pub(super) struct Aggregates<'a> {
     planner: &'a ExpressionPlanner,
     pub(super) found: Vec<Aggregate>,
-    /// Names of other columns, which those of aggregates must not be.
+    /// Names of other columns, which columns of aggregates must not have.
     taken: Vec<String>,
 }
 
 impl<'a> Aggregates<'a> {
-    /// No aggregates yet. `planner` plans over the columns of the input; `taken` are names that exist beside them.
+    /// Starts without aggregates. `planner` plans over the columns of the input; `taken` are the names of other
+    /// columns.
     pub(super) fn new(planner: &'a ExpressionPlanner, taken: Vec<String>) -> Self {
         Self { planner, found: Vec::new(), taken }
     }
@@ -115,8 +116,8 @@ impl<'a> Aggregates<'a> {
 }
 
 impl Aggregates<'_> {
-    /// The arguments of `array_agg` or `string_agg` as they are kept: values as JSON or texts, the separator, and the
-    /// key of ORDER BY.
+    /// Plans the arguments of `array_agg` or `string_agg`: values as JSON or texts, the separator, and the key of ORDER
+    /// BY.
     fn list(
         &self,
         function: AggregateFunction,
@@ -164,7 +165,7 @@ impl Aggregates<'_> {
     }
 }
 
-/// In which order values come: nulls last where it goes up, and first where it goes down, unless it says otherwise.
+/// The order of values. Nulls are last in ascending and first in descending order, unless the clause says otherwise.
 pub(super) fn sort_options(written: &ast::OrderByOptions) -> SortOptions {
     let descending = written.asc == Some(false);
     SortOptions { descending, nulls_first: written.nulls_first.unwrap_or(descending) }
@@ -174,7 +175,7 @@ fn called(function: Arc<ScalarUDF>, arguments: Vec<Expr>) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(function, arguments))
 }
 
-/// The name of the function a checked call calls.
+/// The name of the function in a checked call.
 pub(super) fn call_name(call: &ast::Function) -> String {
     match call.name.0.as_slice() {
         [ast::ObjectNamePart::Identifier(identifier)] => crate::parse::name_of(identifier).text,
@@ -182,7 +183,7 @@ pub(super) fn call_name(call: &ast::Function) -> String {
     }
 }
 
-/// `wanted`, or with a number behind it if that is taken.
+/// Returns `wanted`, followed by a number if that name is taken.
 pub(super) fn unique(wanted: String, taken: &[String]) -> String {
     let is_free = |name: &String| !taken.contains(name);
     if is_free(&wanted) {
@@ -191,7 +192,7 @@ pub(super) fn unique(wanted: String, taken: &[String]) -> String {
     (2..).map(|number| format!("{wanted} #{number}")).find(is_free).unwrap_or(wanted)
 }
 
-/// A planned condition; `clause` is the word for messages.
+/// Plans a condition; `clause` is the word for messages.
 pub(super) fn condition_of(
     planner: &ExpressionPlanner,
     condition: &ast::Expr,
@@ -211,7 +212,7 @@ pub(super) fn check_condition(data_type: &DataType, clause: &str, position: Posi
     Err(no_condition(clause, data_type).at(position))
 }
 
-/// An argument in a type that operators keep: decimals as floating point numbers, and so on.
+/// Converts an argument to a type that operators keep: decimals to floating-point numbers, and so on.
 pub(super) fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataType) {
     let kept = match &data_type {
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
@@ -224,7 +225,7 @@ pub(super) fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataTyp
     (cast_to(expression, &data_type, &kept), kept)
 }
 
-/// The fraction of `percentile_cont`: a constant or made of parameters, from 0 to 1.
+/// Reads the fraction of `percentile_cont`: a constant, or an expression over parameters, from 0 to 1.
 fn fraction(
     (expression, data_type): (Expr, DataType),
     descending: bool,
@@ -244,11 +245,11 @@ fn fraction(
             .hint("write for example percentile_cont(value, 0.95)"));
     }
     let expression = cast_to(expression, &data_type, &DataType::Float64);
-    // From the other end: WITHIN GROUP (ORDER BY x DESC).
+    // WITHIN GROUP (ORDER BY x DESC) counts from the other end.
     Ok((if descending { lit(1.0) - expression } else { expression }, DataType::Float64))
 }
 
-/// The number, if the expression is one.
+/// Returns the number if the expression is a constant one.
 pub(super) fn constant(expression: &Expr) -> Option<f64> {
     match expression {
         Expr::Literal(ScalarValue::Float64(value), _) => *value,
@@ -257,7 +258,7 @@ pub(super) fn constant(expression: &Expr) -> Option<f64> {
     }
 }
 
-/// The operators' complaint about a call, in SQL's words for types.
+/// Converts an operator's error about a call to an error with SQL's names of types.
 fn wrong_call(error: PlanError, types: &[DataType], position: Position) -> SqlError {
     match error {
         PlanError::ArgumentCount { function, expected, found, example } => {
@@ -273,7 +274,7 @@ fn wrong_call(error: PlanError, types: &[DataType], position: Position) -> SqlEr
     }
 }
 
-/// Where the column `name` is written in a checked expression, outside of aggregates.
+/// Finds the name `name` in a checked expression, outside of aggregates, with its position.
 pub(super) fn place_of(expression: &ast::Expr, name: &str) -> Option<Name> {
     fn search(expression: &mut ast::Expr, name: &str, found: &mut Option<Name>) {
         match expression {

@@ -1,6 +1,6 @@
-//! Arithmetic as SQL has it: what does not fit its type is an error of its row and does not wrap around, and floating
-//! point numbers that are computed are brought into the one form in which the engine compares them
-//! ([`rivulet_dataflow::float`]). A text put together by `||` is bounded ([`concatenated`]).
+//! Arithmetic as SQL defines it. A value that does not fit its type is an error of its row and does not wrap around.
+//! Computed floating-point numbers are brought into the one form in which the engine compares them
+//! ([`rivulet_dataflow::float`]). The length of a text made by `||` is limited ([`concatenated`]).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -23,24 +23,26 @@ use super::constants;
 
 type Node = Arc<dyn PhysicalExpr>;
 
-/// The expression as it is evaluated.
+/// Makes the expression that is evaluated.
 ///
 /// # Errors
-/// An expression that cannot be evaluated over these columns.
+///
+/// The expression cannot be evaluated over these columns.
 pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
     create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())?
         .transform_up(|node| as_evaluated(node, schema.as_arrow()))
         .data()
 }
 
-/// The expression with arithmetic over constants done, as it would be row by row: the optimizer would let it wrap
-/// around. Types are coerced already.
+/// Computes arithmetic over constants in an expression, with the same result as row by row: the optimizer would let it
+/// wrap around. Types must be coerced already.
 ///
 /// # Errors
-/// A constant that does not fit its type, or with which a call fails at every row ([`constants::check`]).
+///
+/// A constant does not fit its type, or makes a call fail at every row ([`constants::check`]).
 pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
     constants::check(&expression)?;
-    // Most expressions have nothing to fold, and looking at them takes less of the stack than taking them apart.
+    // Most expressions have nothing to fold, and looking through them takes less stack than transforming them.
     if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
         return Ok(Transformed::no(expression));
     }
@@ -69,8 +71,8 @@ fn is_folded(expression: &Expr) -> bool {
     }
 }
 
-/// The value of arithmetic over constants. What is divided by 0 or cannot be converted fails where it is evaluated, if
-/// it is.
+/// Computes arithmetic over constants. A division by 0 and a failing conversion stay, and fail when they are evaluated,
+/// if they ever are.
 #[inline(never)]
 fn fold(node: Expr) -> Result<Transformed<Expr>> {
     let one_row = RecordBatchOptions::new().with_row_count(Some(1));
@@ -91,7 +93,7 @@ fn fold(node: Expr) -> Result<Transformed<Expr>> {
     }
 }
 
-/// The node as it is evaluated; its children are so already.
+/// Converts a node to the form in which it is evaluated. Its children are converted already.
 fn as_evaluated(node: Node, schema: &Schema) -> Result<Transformed<Node>> {
     if let Some(literal) = node.downcast_ref::<Literal>() {
         return Ok(match literal.value() {
@@ -127,20 +129,20 @@ fn as_evaluated(node: Node, schema: &Schema) -> Result<Transformed<Node>> {
 enum What {
     /// The number itself.
     Number,
-    /// The number with the other sign. Of the least BIGINT there is none, which is an error.
+    /// The number with the opposite sign. It is an error for the least BIGINT, which has no opposite.
     Negative,
-    /// Two texts as one, if that is not too long.
+    /// The concatenation of two texts, if it is not too long.
     Text,
 }
 
-/// A number that is computed, with one zero and one NaN; or a text of a bounded length.
+/// A computed number, with one zero and one NaN; or a text of limited length.
 #[derive(Debug, Eq)]
 struct Computed {
     what: What,
     inner: Node,
 }
 
-// Derived, the comparison would move the expression out of its pointer.
+// A derived comparison would move the expression out of its pointer.
 impl PartialEq for Computed {
     fn eq(&self, other: &Self) -> bool {
         self.what == other.what && self.inner.eq(&other.inner)

@@ -1,13 +1,13 @@
-//! Functions whose result can be much longer than what they are given, with a bound: one event must not make the
-//! process allocate gigabytes. A row whose text would become too long is refused with the reason, like any row on which
-//! an expression fails, before anything is allocated for it.
+//! Limits for functions whose result can be much longer than their arguments: one event must not make the process
+//! allocate gigabytes. A row whose text would become too long is refused with the reason, before anything is allocated
+//! for it, like any row on which an expression fails.
 //!
-//! The same holds of the operator `||`: views over views would double a text with each.
+//! The same holds for the operator `||`: each view over a view could double a text.
 //!
-//! Functions that compare each character of two texts have a bound as well: two long texts in one event must not hold
-//! up a worker for minutes.
+//! Functions that compare each character of two texts have a limit as well: two long texts in one event must not block
+//! a worker for minutes.
 //!
-//! Every other text function gives at most a small multiple of the text that came in, however calls are nested.
+//! Every other text function returns at most a small multiple of its text arguments, however calls are nested.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 use super::wrapped::{Invoke, Wrapped};
 
 /// The longest text that such a function makes, in bytes, unless one of its arguments is longer already. A full inbox
-/// of rows at this bound still fits an Arrow column.
+/// of rows with such texts still fits an Arrow column.
 const RESULT_BYTES_MAX: u64 = 16 << 10;
-/// How much longer than its longest argument a text may be beyond that: room for a name or a mark around a long body.
+/// How much longer than its longest argument a longer text may be: room for a name or a mark around a long body.
 const ADDED_BYTES_MAX: u64 = 1 << 10;
 
-/// The most pairs of bytes that two texts may have where all of them may be compared.
+/// The most pairs of bytes of two texts that may have to be compared.
 const STEPS_MAX: u64 = 1 << 24;
 
-/// The function itself, or the same with a bound if its results can grow.
+/// Returns the function itself, or the function with a limit if its results can grow.
 pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     let growth = match function.name() {
         "repeat" => Growth::Repeat,
@@ -47,7 +47,7 @@ pub(super) fn bounded(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     Wrapped::around(function, growth)
 }
 
-/// How the result of a function follows from its arguments.
+/// How the length of a function's result follows from its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Growth {
     /// `repeat(text, times)`
@@ -58,7 +58,7 @@ enum Growth {
     Replace,
     /// `regexp_replace(text, pattern, replacement [, flags])`
     ReplacePattern,
-    /// `encode(bytes, form)`, which may double them
+    /// `encode(bytes, form)`, which may double the length
     Encode,
     /// `concat(text, ...)`
     Join,
@@ -66,12 +66,12 @@ enum Growth {
     JoinWith,
     /// `overlay(text, other, from [, length])`
     Overlay,
-    /// None, but each character of one text may be compared with each of the other: `levenshtein(text, other)`,
+    /// No growth, but each character of one text may be compared with each of the other: `levenshtein(text, other)`,
     /// `btrim(text, characters)`
     Steps,
 }
 
-/// The operator `||`, if no row becomes too long.
+/// Computes the operator `||`, if no row's text becomes too long.
 pub(super) fn concatenated(left: ArrayRef, right: ArrayRef) -> Result<ArrayRef> {
     let rows = left.len();
     let sides = Arguments::of([&left, &right], rows)?;
@@ -93,8 +93,8 @@ impl Invoke for Growth {
     }
 }
 
-/// The arguments of a call: texts as `Utf8`, numbers and the lengths of bytes as `Int64`. One that is the same for all
-/// rows has one row only.
+/// The arguments of a call: texts as `Utf8`, numbers and the lengths of binary values as `Int64`. An argument that is
+/// the same for all rows has only one row.
 struct Arguments {
     columns: Vec<ArrayRef>,
     rows: usize,
@@ -144,7 +144,7 @@ impl Arguments {
         }
     }
 
-    /// The argument, and its row; nothing if it is null or not given.
+    /// Returns an argument and the index of its row; `None` if it is null or not given.
     fn find(&self, index: usize, row: usize) -> Option<(&ArrayRef, usize)> {
         let column = self.columns.get(index)?;
         let row = if column.len() == 1 { 0 } else { row };
@@ -156,7 +156,7 @@ impl Arguments {
         Some(column.as_string_opt::<i32>()?.value(row))
     }
 
-    /// A number, or the length of a text, at least 0.
+    /// Returns a number, or the length of a text; at least 0.
     fn number(&self, index: usize, row: usize) -> Option<u64> {
         if let Some(text) = self.text(index, row) {
             return Some(text.len() as u64);
@@ -165,7 +165,7 @@ impl Arguments {
         Some(column.as_primitive_opt::<Int64Type>()?.value(row).max(0).unsigned_abs())
     }
 
-    /// The lengths of the texts of a row; of what is put together, those of bytes as well.
+    /// The lengths of the texts of a row. For concatenation, lengths of binary values are included.
     fn lengths(&self, growth: Growth, row: usize) -> impl Iterator<Item = u64> {
         (0..self.columns.len()).filter_map(move |index| match growth {
             Growth::Join | Growth::JoinWith => self.number(index, row),
@@ -177,7 +177,7 @@ impl Arguments {
         self.lengths(growth, row).max().unwrap_or(0)
     }
 
-    /// The most bytes that the result may have; nothing if it is null.
+    /// The most bytes that the result may have; `None` if the result is null.
     fn result_bytes(&self, growth: Growth, row: usize) -> Option<u64> {
         /// The most bytes of a character.
         const CHARACTER_BYTES: u64 = 4;
@@ -187,12 +187,12 @@ impl Arguments {
         Some(match growth {
             Growth::Join | Growth::Overlay => together(),
             Growth::JoinWith => {
-                // One stands between two texts; together they count it once.
+                // The separator stands between every two texts; `together` counts it once.
                 let further = self.columns.len().saturating_sub(3) as u64;
                 together().saturating_add(first()?.saturating_mul(further))
             }
             Growth::Repeat | Growth::Steps => first()?.saturating_mul(second()?),
-            // Room is made for rows without text, too.
+            // Room is also made for rows without text.
             Growth::Pad => second()?.saturating_mul(CHARACTER_BYTES),
             Growth::Encode => second().and(first())?.saturating_mul(2),
             Growth::Replace => {
@@ -206,7 +206,7 @@ impl Arguments {
             }
             Growth::ReplacePattern => {
                 let (length, replacement) = (second().and(first())?, self.text(2, row)?);
-                // Each may stand for the whole text that was found.
+                // Each reference may stand for the whole text that was found.
                 let references = replacement.bytes().filter(|byte| matches!(byte, b'\\' | b'$')).count() as u64;
                 let once = (replacement.len() as u64).saturating_add(references.saturating_mul(length));
                 let everywhere = self.text(3, row).is_some_and(|flags| flags.contains('g'));

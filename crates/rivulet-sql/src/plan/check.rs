@@ -1,7 +1,7 @@
-//! The first pass over an expression: every name is looked up, every construct is either known or refused by name, and
-//! the tree is left in the form in which the relational planner plans it without guessing.
+//! The first pass over an expression. Every name is looked up, and every construct is either known or refused by name.
+//! The tree is left in a form that the relational planner plans without guessing.
 //!
-//! After this pass an expression holds only constructs on the list below; identifiers are exact (quoted) names of
+//! After this pass an expression holds only the constructs listed below. Identifiers are exact (quoted) names of
 //! columns, and `$parameters` are quoted identifiers too.
 
 mod calls;
@@ -20,7 +20,7 @@ use crate::{Position, SqlError, suggest};
 
 pub(super) use constants::{check_interval, check_typed_string};
 
-/// Where an expression stands; decides what it may hold.
+/// Where an expression is used; this decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// WHERE.
@@ -49,23 +49,24 @@ pub(super) enum Place {
     HistoryArgument,
 }
 
-/// What names mean in the SELECT of one application.
+/// The meaning of names in the SELECT of one application.
 pub(super) struct Scope<'a> {
     pub(super) input: &'a str,
     pub(super) alias: Option<&'a str>,
-    /// The input's columns, `arrival_time` included.
+    /// The columns of the input, including `arrival_time`.
     pub(super) columns: Vec<&'a str>,
     pub(super) parameters: &'a [Parameter],
-    /// Whether there is a window in GROUP BY.
+    /// Whether GROUP BY has a window.
     pub(super) windowed: bool,
-    /// The reference tables, whose columns are in `columns` too, with the table's name and a point before.
+    /// The reference tables. Their columns are in `columns` too, as `table.column`.
     pub(super) tables: &'a [ScopeTable],
-    /// Whether a name alone is first one of the last table: inside of a LATERAL.
+    /// Whether an unqualified name means a column of the last table first: inside of a LATERAL.
     pub(super) in_table: bool,
 }
 
 impl Scope<'_> {
-    /// Checks `expression` and brings it into planned form. `fallback` is a place for errors whose own is not known.
+    /// Checks `expression` and brings it into the form for planning. `fallback` is the position of errors whose own
+    /// position is not known.
     pub(super) fn check(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
         rivulet_relational::times::spell_out_times(expression).map_err(|error| placed(error, fallback))?;
         rivulet_relational::check_expression(expression).map_err(|error| placed(error, fallback))?;
@@ -186,7 +187,7 @@ impl Scope<'_> {
         })
     }
 
-    /// The declared name of a `$placeholder`.
+    /// Returns the declared name of a `$placeholder`.
     fn parameter(&self, placeholder: &str, position: Position) -> Result<&str, SqlError> {
         let Some(name) = placeholder.strip_prefix('$') else {
             let error = SqlError::new(position, format!("'{placeholder}' is not a parameter"));
@@ -212,12 +213,12 @@ impl Scope<'_> {
     }
 }
 
-/// Where an expression begins; unknown for those of which the parser keeps no place.
+/// Returns where an expression begins; unknown if the parser keeps no position for it.
 pub(super) fn start(expression: &Expr) -> Position {
     match expression {
-        // The span of these does not count what stands before the first inner expression.
+        // The span of these does not include the part before the first inner expression.
         Expr::Function(function) => Position::from(function.name.span()),
-        // And there is none for this one.
+        // The parser has no span for this one.
         Expr::RLike { expr, .. } => start(expr),
         Expr::Exists { subquery, .. } | Expr::Subquery(subquery) => Position::from(subquery.span()),
         other => Position::from(other.span()),
@@ -238,7 +239,7 @@ fn not_yet(position: Position, what: &str) -> SqlError {
     SqlError::new(position, format!("{what} is not supported yet"))
 }
 
-/// The refusal of a construct that is not on the list.
+/// Makes the error for a construct that is not on the list.
 fn refuse(expression: &Expr, position: Position) -> SqlError {
     match expression {
         Expr::Subquery(_) | Expr::InSubquery { .. } | Expr::Exists { .. } | Expr::AnyOp { .. } | Expr::AllOp { .. } => {

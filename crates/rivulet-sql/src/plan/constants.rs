@@ -1,5 +1,5 @@
-//! Arguments that are constant and with which a call would fail at every row: a unit of time that is none, a regular
-//! expression that cannot be read. They are refused when the query is planned.
+//! Constant arguments with which a call would fail at every row: an unknown unit of time, or a regular expression that
+//! cannot be read. They are refused when the query is planned.
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
@@ -15,12 +15,12 @@ use super::expression::plain_message;
 use crate::address::list;
 use crate::suggest;
 
-/// A function with an argument that names something, and what there is.
+/// A function with an argument that is a name, and the names that exist.
 struct Naming {
     function: &'static str,
-    /// What the argument is called.
+    /// The word for the argument in messages.
     what: &'static str,
-    /// The place of the argument; the other one is the value.
+    /// The index of the argument; the other argument is the value.
     place: usize,
     names: &'static [&'static str],
 }
@@ -59,11 +59,11 @@ const NAMING: [Naming; 5] = [
     Naming { function: "digest", what: "method", place: 1, names: &["md5", "sha224", "sha256", "sha384", "sha512"] },
 ];
 
-/// The functions of regular expressions, whose second argument is one.
+/// The functions whose second argument is a regular expression.
 const MATCHING: [&str; 6] =
     ["regexp_like", "regexp_match", "regexp_replace", "regexp_count", "regexp_instr", "regexp_extract"];
 
-/// Fails at the first call that would fail at every row because of its constants.
+/// Fails if the constants of a call would make it fail at every row. Reports the first such call.
 pub(super) fn check(expression: &Expr) -> Result<()> {
     expression.apply(|node| check_one(node).map(|()| TreeNodeRecursion::Continue)).map(drop)
 }
@@ -75,11 +75,11 @@ fn check_one(node: &Expr) -> Result<()> {
             check_pattern(&binary.right)
         }
         Expr::ScalarFunction(call) if MATCHING.contains(&call.func.name()) => {
-            // Flags may give the pattern another meaning.
+            // Flags may change the meaning of the pattern.
             if call.args.len() <= arguments_without_flags(call.func.name()) {
                 call.args.get(1).map_or(Ok(()), check_pattern)?;
             }
-            // The flags, if there are any; of regexp_extract the third argument is a number.
+            // This tries the flags, if there are any. The third argument of regexp_extract is a number.
             let is_constant = call.args.iter().skip(1).all(|argument| matches!(argument, Expr::Literal(..)));
             if is_constant && call.func.name() != "regexp_extract" { try_over(call, 0, lit("a")) } else { Ok(()) }
         }
@@ -116,7 +116,7 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
     let (Some(name), 2) = (call.args.get(*place), call.args.len()) else { return Ok(()) };
     let all = format!("the {what}s are {}", list(names));
     match name {
-        // Units are read when the query is planned; forms are not.
+        // Units are read when the query is planned; formats are not.
         Expr::Literal(..) => {}
         other if *what == "unit" && !other.column_refs().is_empty() => {
             return Err(refused(format!("the {what} of {function} must be a constant"), Some(all)));
@@ -124,7 +124,7 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
         _ => return Ok(()),
     }
     let is_known = match *what {
-        // There are more spellings of units than are named here.
+        // Units have more spellings than are listed here.
         "unit" => try_over(call, 1 - place, lit(ScalarValue::TimestampMicrosecond(Some(0), None))).is_ok(),
         "method" => text_of(name).is_none_or(|name| names.iter().any(|known| known.eq_ignore_ascii_case(name))),
         _ => text_of(name).is_none_or(|name| names.contains(&name) || name == "base64pad"),
@@ -142,7 +142,7 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
     Err(refused(format!("'{name}' is no {what} of {function}"), Some(hint)))
 }
 
-/// Fails as the call does over this value of its argument at `place`.
+/// Calls the function with `value` as its argument at index `place`, to see whether it fails.
 fn try_over(call: &ScalarFunction, place: usize, value: Expr) -> Result<()> {
     let mut tried = call.clone();
     tried.args[place] = value;

@@ -11,18 +11,18 @@ use crate::statement::{CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError, suggest};
 
-/// The longest lateness, timeout or limit, microseconds: ten years.
+/// The longest lateness, timeout or limit, in microseconds: ten years.
 const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
 /// How far ahead of the clock a device's clock may be unless the input says otherwise, microseconds.
 const FUTURE_LIMIT_US: i64 = 300_000_000;
-/// After how much silence a query's clock goes on unless the input says otherwise, microseconds.
+/// After how much silence a query's clock goes on unless the input says otherwise, in microseconds.
 const IDLE_TIMEOUT_US: i64 = 30_000_000;
 
-/// The declarations, resolved.
+/// The resolved declarations.
 pub(super) struct Declarations {
     pub(super) parameters: Vec<Parameter>,
     pub(super) inputs: Vec<Input>,
-    /// Where the name of each input stands.
+    /// The position of each input's name.
     pub(super) input_positions: Vec<Position>,
     pub(super) output_addresses: Vec<Address>,
 }
@@ -59,7 +59,8 @@ impl Declarations {
             });
         }
         let mut resolver = Resolver { create, parameters };
-        // The one input or output is called so; several have their own names.
+        // The parameter for the address of a single input is `input`, and for a single output `output`. Several have
+        // their own names.
         let (is_only_input, is_only_output) = (create.inputs.len() == 1, create.outputs.len() == 1);
         let input_addresses = create.inputs.iter().map(|input| match &input.address {
             Some((text, position)) => resolver.address(text, *position),
@@ -113,7 +114,8 @@ impl Resolver<'_> {
         Ok(address)
     }
 
-    /// The address that each query gives itself, in a parameter that is declared by leaving the address out.
+    /// Returns the address that each query gives itself. It is in a parameter that is declared by leaving the address
+    /// out.
     fn implicit(&mut self, name: &str, kind: &str, position: Position) -> Result<Address, SqlError> {
         let index = match self.parameters.iter().position(|parameter| parameter.name == name) {
             Some(index) if self.parameters[index].data_type == DataType::Utf8 => index,
@@ -264,7 +266,7 @@ impl Resolver<'_> {
         Ok(input)
     }
 
-    /// Takes an option of an input that reads no topic; false if it is one that every input has.
+    /// Reads an option of an input that reads no topic. Returns false if every kind of input has this option.
     fn source_option(
         &mut self,
         declaration: &InputDeclaration,
@@ -302,11 +304,11 @@ impl Resolver<'_> {
     }
 }
 
-/// The options that an input of any kind has.
+/// The options of inputs of any kind.
 const INPUT_OPTIONS: [&str; 7] =
     ["lateness", "idle_timeout", "future_limit", "overflow", "durability", "late", "dead_letter"];
 
-/// Those that one which reads no topic has beside those of its source.
+/// The options that an input without a topic has besides those of its source.
 const SOURCE_OPTIONS: [&str; 6] =
     ["key", "key_field", "key_column", "partition_column", "offset_column", "timestamp_column"];
 
@@ -350,7 +352,7 @@ fn text<'a>(name: &Name, literal: &'a Literal, position: Position) -> Result<&'a
     }
 }
 
-/// The declared column with the name that an option gives, which is to come from the source.
+/// Returns the declared column that an option names. Its values come from the source.
 fn source_column(
     input: &InputDeclaration,
     source: &SourceInput,
@@ -372,7 +374,7 @@ fn source_column(
     Ok(place)
 }
 
-/// The declared column with the name that an option gives.
+/// Returns the declared column that an option names.
 fn declared_column(
     input: &InputDeclaration,
     option: &Name,
@@ -392,7 +394,7 @@ fn declared_column(
     })
 }
 
-/// The declared column with the name that an option gives, which is to come from the topic.
+/// Returns the declared column that an option names. Its values come from the topic.
 fn topic_column(
     input: &InputDeclaration,
     taken: &TopicColumns,
@@ -423,7 +425,7 @@ fn durability(name: &Name, literal: &Literal, position: Position) -> Result<Dura
     one_of(Durability::ALL, Durability::name, hint, name, literal, position)
 }
 
-/// The one of several choices that is named.
+/// Returns the choice that an option names.
 fn one_of<T: Copy>(
     choices: [T; 3],
     name_of: fn(T) -> &'static str,

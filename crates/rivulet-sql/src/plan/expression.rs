@@ -1,5 +1,5 @@
-//! Checked expressions to compiled ones: planned by the planner of big queries, with parameters as columns `$name`; and
-//! its complaints turned into ours, about the smallest part that is wrong.
+//! Checked expressions to compiled ones. The planner of big queries plans them, with parameters as columns `$name`. Its
+//! errors become ours, about the smallest part that is wrong.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, LazyLock};
@@ -20,7 +20,7 @@ use crate::address::list;
 use crate::value::{TIME, TIMESTAMP, TYPE_NAMES, type_name};
 use crate::{Position, SqlError, suggest};
 
-/// The functions of applications. Their aggregates and windows are taken out of expressions before those are planned.
+/// The functions of applications. Aggregates and windows are taken out of expressions before they are planned.
 static FUNCTIONS: LazyLock<Arc<Catalog>> =
     LazyLock::new(|| Arc::new(Catalog::new(REGISTRY.scalars(), [], fold_constants)));
 
@@ -28,12 +28,12 @@ static FUNCTIONS: LazyLock<Arc<Catalog>> =
 pub(super) struct ExpressionPlanner(rivulet_relational::ExpressionPlanner);
 
 impl ExpressionPlanner {
-    /// Over columns with these names and types.
+    /// Makes a planner over columns with these names and types.
     pub(super) fn new(fields: Vec<Field>) -> Result<Self, SqlError> {
         Ok(Self(over(&Schema::new(fields))?))
     }
 
-    /// The expression with names resolved and types not yet coerced, and the type it has. It can be coerced without
+    /// Returns the expression with names resolved and types not yet coerced, and its type. It can be coerced without
     /// error over the same columns.
     pub(super) fn plan(&self, expression: &ast::Expr, fallback: Position) -> Result<(Expr, DataType), SqlError> {
         let Typed { planned, data_type, .. } =
@@ -41,7 +41,7 @@ impl ExpressionPlanner {
         Ok((planned, data_type))
     }
 
-    /// The expression, planned and coerced, and its type.
+    /// Returns the expression, planned and coerced, and its type.
     pub(super) fn plan_coerced(
         &self,
         expression: &ast::Expr,
@@ -52,22 +52,22 @@ impl ExpressionPlanner {
         Ok((coerced, data_type))
     }
 
-    /// A planned expression, coerced over these columns, and its type.
+    /// Returns a planned expression, coerced over these columns, and its type.
     pub(super) fn coerce_planned(&self, planned: Expr, position: Position) -> Result<(Expr, DataType), SqlError> {
         self.0.coerce(planned).map_err(|error| Wrong::constants(error).at(position))
     }
 
-    /// An expression that can be compiled, and whose constants are such as they must be.
+    /// Plans an expression, and makes sure that it can be compiled and that its constants are valid.
     fn typed(&self, expression: &ast::Expr) -> Result<Typed, Wrong> {
         let planned = self.0.plan(expression).map_err(Wrong::types)?;
         let (coerced, data_type) = self.0.coerce(planned.clone()).map_err(Wrong::types)?;
-        // Some things, such as casts that do not exist, are found only when it is compiled.
+        // Some errors, such as casts that do not exist, are found only by compiling.
         compile(&coerced, self.0.schema()).map_err(Wrong::types)?;
         self.0.simplify(coerced.clone()).map_err(Wrong::constants)?;
         Ok(Typed { planned, coerced, data_type })
     }
 
-    /// What is wrong with an expression that the relational planner refused.
+    /// Finds out what is wrong with an expression that the relational planner refused.
     fn explain(&self, expression: &ast::Expr, wrong: Wrong, fallback: Position) -> SqlError {
         explain(expression, wrong, fallback, &|part| self.typed(part).map(|typed| typed.data_type))
     }
@@ -83,23 +83,23 @@ struct Typed {
 /// Why an expression is refused.
 pub(super) struct Wrong {
     error: RelationalError,
-    /// Whether it is because of the types of its parts, of which DataFusion speaks in its own words.
+    /// Whether the reason is the types of its parts. DataFusion reports these in its own words.
     is_of_types: bool,
 }
 
 impl Wrong {
-    /// Its types do not go together; unless the error is one of ours, which says what is wrong.
+    /// Its types do not go together, unless the error is one of ours, which says what is wrong.
     pub(super) fn types(error: impl Into<RelationalError>) -> Self {
         let error = error.into();
         Self { is_of_types: matches!(error.problem, Problem::Foreign(_)), error }
     }
 
-    /// Its constants are not such as they must be.
+    /// Its constants are not valid.
     pub(super) fn constants(error: impl Into<RelationalError>) -> Self {
         Self { error: error.into(), is_of_types: false }
     }
 
-    /// Whether it is about a name.
+    /// Whether the reason is a name.
     pub(super) fn is_of_name(&self) -> bool {
         !matches!(self.error.problem, Problem::UnknownType(_) | Problem::Other(_) | Problem::Foreign(_))
     }
@@ -109,7 +109,7 @@ impl Wrong {
         if matches!(self.error.problem, Problem::Foreign(_)) { plain_text(&message) } else { message }
     }
 
-    /// The error at this place.
+    /// The error at this position.
     pub(super) fn at(self, position: Position) -> SqlError {
         let sql_error = SqlError::new(position, self.message());
         match (self.error.hint, &self.error.problem) {
@@ -124,13 +124,13 @@ impl Wrong {
     }
 }
 
-/// An error of the relational planner at its place, if it has one.
+/// Converts an error of the relational planner, with its own position if it has one.
 pub(super) fn placed(error: RelationalError, fallback: Position) -> SqlError {
     let position = error.place.map(Position::from).unwrap_or_default().or(fallback);
     Wrong::constants(error).at(position)
 }
 
-/// What is neither true nor false, where that is asked.
+/// The error for an expression that is not boolean where a condition is needed.
 pub(super) fn no_condition(clause: &str, found: &DataType) -> Wrong {
     Wrong::constants(RelationalError {
         problem: Problem::Other(format!("{clause} needs a condition, and this is {}", type_name(found))),
@@ -139,8 +139,8 @@ pub(super) fn no_condition(clause: &str, found: &DataType) -> Wrong {
     })
 }
 
-/// What is wrong with an expression: finds the smallest part that is refused by itself. `type_of` says of a part which
-/// type it has.
+/// Explains what is wrong with an expression: finds the smallest part that is refused by itself. `type_of` returns the
+/// type of a part.
 pub(super) fn explain(
     expression: &ast::Expr,
     wrong: Wrong,
@@ -172,7 +172,7 @@ pub(super) fn explain(
             let other = conditions.iter().find(|one| !is_condition(one));
             position = other.map(|one| start(&one.condition)).unwrap_or_default().or(position);
         }
-        // Which is CASE in other words.
+        // These are CASE in other words.
         ast::Expr::Function(_)
             if !wrong.is_of_types && called_name(&culprit).is_some_and(|name| name.eq_ignore_ascii_case("if")) =>
         {
@@ -181,7 +181,7 @@ pub(super) fn explain(
                 ControlFlow::Break(())
             });
         }
-        // Of CASE, the results must go together, not the conditions.
+        // In a CASE the results must go together, not the conditions.
         ast::Expr::Case { conditions, else_result, .. } => {
             let results = conditions.iter().map(|when| &when.result).chain(else_result.as_deref());
             types.extend(results.filter_map(|result| type_of(result).ok()));
@@ -229,7 +229,7 @@ pub(super) fn explain(
     }
 }
 
-/// What to do about values of these types that do not go together.
+/// A hint for values of these types, which do not go together.
 fn type_hint(types: &[DataType]) -> Option<&'static str> {
     let any = |test: fn(&DataType) -> bool| types.iter().any(test);
     if any(DataType::is_string) && any(DataType::is_numeric) {
@@ -241,7 +241,7 @@ fn type_hint(types: &[DataType]) -> Option<&'static str> {
     }
 }
 
-/// The name of the function, for calls and for what has a syntax of its own and is one all the same.
+/// The name of the function, also for functions that have a syntax of their own.
 fn called_name(expression: &ast::Expr) -> Option<String> {
     Some(match expression {
         ast::Expr::Function(function) => function.name.to_string().trim_matches('"').to_owned(),
@@ -256,12 +256,12 @@ fn called_name(expression: &ast::Expr) -> Option<String> {
     })
 }
 
-/// DataFusion's message without its prefixes, its advice for its own users, and its names for types.
+/// DataFusion's message without its prefixes and its advice for its own users, and with our names of types.
 pub(super) fn plain_message(error: &DataFusionError) -> String {
     plain_text(&error.strip_backtrace())
 }
 
-/// The same of its text.
+/// Does the same with the text of a message.
 pub(super) fn plain_text(text: &str) -> String {
     /// Longer names first: some contain others.
     const TYPES: [(&str, &str); 25] = [
@@ -317,7 +317,7 @@ pub(super) fn plain_text(text: &str) -> String {
     for (theirs, ours) in TYPES {
         message = message.replace(theirs, ours);
     }
-    /// Of types that have no name in the language.
+    /// Types that have no name in the language.
     const FOREIGN: [&str; 8] =
         ["Timestamp(", "Duration(", "Interval(", "Decimal", "List(", "Struct(", "Binary", "Dictionary("];
     if FOREIGN.into_iter().any(|name| message.contains(name)) {
@@ -326,7 +326,7 @@ pub(super) fn plain_text(text: &str) -> String {
     message
 }
 
-/// What DataFusion says of constants, in fewer words.
+/// DataFusion's messages about constants, in fewer words.
 fn constant_problem(message: &str) -> Option<String> {
     if let Some(rest) = message.strip_prefix("error parsing timestamp from ") {
         return Some(format!("{} is not a timestamp", rest.split_once(": ")?.0));
@@ -348,13 +348,13 @@ fn constant_problem(message: &str) -> Option<String> {
     Some(format!("the result of {overflow} is out of range"))
 }
 
-/// The message about a regular expression that cannot be read, which has several lines: the expression, where in it,
-/// and what is wrong.
+/// Shortens the message about a regular expression that cannot be read. It has several lines: the expression, the place
+/// in it, and what is wrong.
 fn regular_expression_problem(text: &str) -> Option<String> {
     let (_, lines) = text.split_once("regex parse error:\n")?;
     let problem = lines.lines().find_map(|line| line.strip_prefix("error: "))?;
     let pattern = lines.lines().next().unwrap_or_default().trim_start();
-    // One of several lines is shown with their numbers.
+    // An expression of several lines is shown with line numbers.
     let named = if pattern.starts_with("~~~") { "this".to_owned() } else { format!("'{pattern}'") };
     Some(format!("{named} is not a regular expression: {problem}"))
 }
@@ -365,20 +365,20 @@ pub(super) fn df_schema(schema: &Schema) -> Result<DFSchemaRef, SqlError> {
         .map_err(|error| SqlError::new(Position { line: 1, column: 1 }, plain_message(&error)))
 }
 
-/// Plans over these columns.
+/// Makes a planner over these columns.
 fn over(schema: &Schema) -> Result<rivulet_relational::ExpressionPlanner, SqlError> {
     Ok(rivulet_relational::ExpressionPlanner::new(df_schema(schema)?, FUNCTIONS.clone()))
 }
 
-/// The columns an operator's expressions are compiled against: those that come in, and the parameters they use.
+/// The columns for which an operator's expressions are compiled: its input columns, and the parameters they use.
 pub(super) struct Compiler {
     columns: rivulet_relational::ExpressionPlanner,
-    /// The parameters used, as places in the slot table's schema.
+    /// The used parameters, as indices in the slot table's schema.
     pub(super) parameters: Vec<usize>,
 }
 
 impl Compiler {
-    /// For expressions over the columns of `input` and the parameters that any of `expressions` uses.
+    /// Makes a compiler for expressions over the columns of `input` and the parameters that any of `expressions` uses.
     pub(super) fn new<'e>(
         input: &Schema,
         parameter_schema: &Schema,
@@ -397,21 +397,21 @@ impl Compiler {
         Ok(Self { columns: over(&schema)?, parameters })
     }
 
-    /// For expressions over the parameters alone, all of them.
+    /// Makes a compiler for expressions over all parameters and nothing else.
     pub(super) fn over_parameters(parameter_schema: &Schema) -> Result<Self, SqlError> {
         let parameters: Vec<usize> = (0..parameter_schema.fields().len()).collect();
         let schema = Expressions::evaluation_schema(&Schema::empty(), parameter_schema, &parameters);
         Ok(Self { columns: over(&schema)?, parameters })
     }
 
-    /// The coerced expression with constants folded, as it is evaluated.
+    /// Folds constants in a coerced expression, and compiles it for evaluation.
     pub(super) fn compile(&self, expression: Expr, position: Position) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let simplified = self.columns.simplify(expression).map_err(|error| Wrong::constants(error).at(position))?;
         compile(&simplified, self.columns.schema()).map_err(|error| Wrong::constants(error).at(position))
     }
 }
 
-/// The place of the parameter whose column has this name.
+/// The index of the parameter whose column has this name.
 pub(super) fn parameter_index(parameter_schema: &Schema, column: &str) -> Option<usize> {
     let name = column.strip_prefix('$')?;
     parameter_schema.index_of(name).ok()
@@ -425,7 +425,8 @@ pub(super) fn parameter_fields(parameter_schema: &SchemaRef) -> impl Iterator<It
         .map(|parameter| Field::new(format!("${}", parameter.name()), parameter.data_type().clone(), true))
 }
 
-/// The type in which values of `data_type` leave the engine: one of the few that formats know. `None` if there is none.
+/// The type in which values of `data_type` leave the engine: one of the few types that formats know. `None` if there is
+/// none.
 pub(super) fn result_type(data_type: &DataType) -> Option<DataType> {
     Some(match data_type {
         DataType::Boolean => DataType::Boolean,
@@ -442,8 +443,8 @@ pub(super) fn result_type(data_type: &DataType) -> Option<DataType> {
     })
 }
 
-/// The type in which values of `data_type` leave a big query that are not declared otherwise: as [`result_type`], but
-/// for decimals, dates and times of day, which stay what they are.
+/// The type in which values of `data_type` leave a big query if no other type is declared: as in [`result_type`], but
+/// decimals, dates and times of day keep their type.
 pub(super) fn outgoing_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Decimal128(_, scale) if *scale >= 0 => Some(data_type.clone()),
@@ -453,7 +454,7 @@ pub(super) fn outgoing_type(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// `expression` of type `from` as one of type `to`.
+/// Casts `expression` from the type `from` to the type `to`.
 pub(super) fn cast_to(expression: Expr, from: &DataType, to: &DataType) -> Expr {
     if from == to { expression } else { cast(expression, to.clone()) }
 }

@@ -1,4 +1,4 @@
-//! The functions an expression may call: DataFusion's, less those that make no sense in a stream, and our own.
+//! The functions an expression may call: our own, and DataFusion's except those that make no sense in a stream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -19,7 +19,7 @@ pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
 /// The functions over the rows of a window.
 pub(super) const RANKS: [&str; 3] = ["row_number", "rank", "dense_rank"];
 
-/// Aggregates that SQL users know from elsewhere and that are not in the language (yet).
+/// Aggregates of other SQL dialects that are not in the language (yet).
 const OTHER_AGGREGATES: [&str; 15] = [
     "any_value",
     "approx_median",
@@ -38,10 +38,10 @@ const OTHER_AGGREGATES: [&str; 15] = [
     "variance",
 ];
 
-/// Words for the clock. In an application they stand for the column `arrival_time`; a big query refuses them.
+/// Words for the clock. In an application they mean the column `arrival_time`; a big query refuses them.
 pub(super) const CLOCK: [&str; 3] = ["now", "current_timestamp", "localtimestamp"];
 
-/// What of the language is like an aggregate that is known elsewhere.
+/// The aggregate of the language that is similar to one of another dialect.
 pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
     Some(match aggregate {
         "group_concat" | "listagg" => "string_agg(name, ', ') is",
@@ -54,7 +54,7 @@ pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
     })
 }
 
-/// Functions that are known elsewhere and not offered, with the reason and what to do instead.
+/// Functions of other dialects that are not offered, with the reason and what to do instead.
 pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("now", CLOCK_WHY, ARRIVAL),
     ("current_timestamp", CLOCK_WHY, ARRIVAL),
@@ -76,7 +76,7 @@ const STATE_WINDOW: &str = "write MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts
                             time that a state lasts";
 const ARRIVAL: &str = "use the column arrival_time, when the event reached the engine";
 
-/// Why a UUID is not given without an argument, and what to do instead.
+/// Why no UUID is made without an argument, and what to do instead.
 pub(super) const UUID_OF_NOTHING: (&str, &str) = (
     "gives another result on every evaluation where it has no argument",
     "say of what: uuid(concat_ws('/', device, ts)) is the same for the same values, and another for others",
@@ -174,14 +174,14 @@ fn left_out(name: &str) -> Option<(&'static str, &'static str)> {
     LEFT_OUT.iter().find(|(names, ..)| names.contains(&name)).map(|(_, why, instead)| (*why, *instead))
 }
 
-/// What a function name stands for.
+/// The meaning of a function name.
 pub(super) enum Found {
     Scalar,
     Aggregate(AggregateFunction),
     Window,
     History,
     Rank,
-    /// Known and not offered: why, and what to do instead.
+    /// Known and not offered: the reason, and what to do instead.
     Refused(&'static str, &'static str),
     /// An aggregate that is not in the language (yet).
     OtherAggregate,
@@ -193,13 +193,14 @@ pub(super) struct Registry {
     scalars: HashMap<String, Arc<ScalarUDF>>,
 }
 
-/// Made once for the process: there is nothing in it that changes.
+/// Made once for the process, because nothing in it changes.
 pub(super) static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 
 impl Registry {
     fn new() -> Self {
         let mut scalars = HashMap::new();
-        // Later ones take the place of earlier ones: DataFusion's `to_char` gives back a format that it does not know.
+        // Later functions replace earlier ones of the same name. For example, DataFusion's `to_char` returns a format
+        // that it does not know as the result.
         let functions = datafusion_functions::all_default_functions().into_iter().chain([haversine_m()]);
         for function in functions.chain(scalars::scalars()).map(bounded) {
             for name in function.aliases().iter().map(String::as_str).chain([function.name()]) {
@@ -216,12 +217,12 @@ impl Registry {
         self.scalars.iter().map(|(name, function)| (name.clone(), function.clone()))
     }
 
-    /// The scalar function called `name` (in lower case).
+    /// Returns the scalar function called `name` (in lower case).
     pub(super) fn scalar(&self, name: &str) -> Option<Arc<ScalarUDF>> {
         self.scalars.get(name).cloned()
     }
 
-    /// What `name` (in lower case) stands for.
+    /// Returns the meaning of `name` (in lower case).
     pub(super) fn find(&self, name: &str) -> Found {
         if self.scalars.contains_key(name) {
             Found::Scalar
@@ -246,7 +247,7 @@ impl Registry {
 
     /// All names a user may call, for suggestions.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        // The aggregates first: of two names equally near, that is the more likely one.
+        // Aggregates come first: of two names that are equally near, the aggregate is the more likely one.
         let mut names: Vec<&str> = AggregateFunction::ALL.into_iter().map(AggregateFunction::name).collect();
         names.extend(WINDOWS);
         names.extend(HISTORY);

@@ -1,4 +1,4 @@
-//! The keys of GROUP BY: what they stand for, and which of them is the window.
+//! The keys of GROUP BY: their expressions, and which of them is the window.
 
 use datafusion_sql::sqlparser::ast;
 
@@ -14,7 +14,7 @@ use crate::parse::name_of;
 use crate::statement::Select;
 use crate::{Position, SqlError};
 
-/// The keys of GROUP BY, with positions and aliases of the SELECT replaced by what they stand for.
+/// The keys of GROUP BY. Positions and aliases of the SELECT are replaced by the expressions they mean.
 pub(super) fn group_keys(select: &Select, source: &Source<'_>) -> Result<Vec<ast::Expr>, SqlError> {
     let resolve = |key: &ast::Expr| {
         match key {
@@ -48,7 +48,7 @@ pub(super) fn group_keys(select: &Select, source: &Source<'_>) -> Result<Vec<ast
     }
 }
 
-/// The window and the columns of a SELECT DISTINCT, which are its keys: so a window gives each combination once.
+/// Returns the keys of a SELECT DISTINCT: the window and all columns, so that a window returns each combination once.
 fn distinct_keys(select: &Select, keys: Vec<ast::Expr>, position: Position) -> Result<Vec<ast::Expr>, SqlError> {
     let window = select.window.iter().chain(keys.iter().filter(|key| window_call(key).is_some()));
     let window: Vec<ast::Expr> = window.cloned().collect();
@@ -85,7 +85,8 @@ fn distinct_keys(select: &Select, keys: Vec<ast::Expr>, position: Position) -> R
     Ok(window.into_iter().chain(columns).collect())
 }
 
-/// The keys of a SELECT with its window in FROM, whose GROUP BY names the bounds: the window stands for both.
+/// Returns the keys of a SELECT with its window in FROM. Its GROUP BY names the bounds of the window; the window
+/// replaces both.
 fn keys_of_window_table(
     window: &ast::Expr,
     keys: Vec<ast::Expr>,
@@ -106,11 +107,11 @@ fn keys_of_window_table(
     Ok(std::iter::once(window.clone()).chain(others).collect())
 }
 
-/// Refuses what needs a window.
+/// Refuses clauses that need a window.
 pub(super) fn refuse_without_window(select: &Select, keys: &[ast::Expr], scope: &Scope<'_>) -> Result<(), SqlError> {
     let hint = "add one: GROUP BY tumble(ts, INTERVAL '1 minute'), hop, session or count_window";
     if let Some(key) = keys.first() {
-        // A misspelt window is told as such.
+        // A misspelt window is reported as such.
         scope.check(&mut key.clone(), Place::GroupKey, select.position)?;
         return Err(SqlError::new(start(key).or(select.position), "GROUP BY needs a window").hint(hint));
     }

@@ -1,4 +1,4 @@
-//! `haversine_m(lat1, lon1, lat2, lon2)`: the distance of two places on the globe in metres.
+//! `haversine_m(lat1, lon1, lat2, lon2)`: the distance between two places on the globe, in metres.
 
 use std::sync::Arc;
 
@@ -58,12 +58,12 @@ impl ScalarUDFImpl for Haversine {
     }
 }
 
-/// The great-circle distance of two places given in degrees (the haversine formula).
+/// The great-circle distance between two places given in degrees (the haversine formula).
 fn distance_m(lat1: f64, lon1: f64, lat2: f64, lon2: f64) -> f64 {
     let half_lat = (lat2 - lat1).to_radians() / 2.0;
     let half_lon = (lon2 - lon1).to_radians() / 2.0;
     let h = half_lat.sin().powi(2) + lat1.to_radians().cos() * lat2.to_radians().cos() * half_lon.sin().powi(2);
-    // Rounding may lift opposite places above 1, where the arc sine ends. A NaN stays one.
+    // Rounding may make `h` greater than 1 for opposite places, where the arc sine is not defined. A NaN stays a NaN.
     2.0 * EARTH_RADIUS_M * if h > 1.0 { 1.0 } else { h }.sqrt().asin()
 }
 
@@ -78,7 +78,7 @@ mod tests {
         assert!((distance_m(0.0, 0.0, 0.0, 90.0) - quarter).abs() < 1e-6);
         assert!((distance_m(0.0, 0.0, 90.0, 0.0) - quarter).abs() < 1e-6);
         assert!((distance_m(0.0, 0.0, 0.0, 180.0) - 2.0 * quarter).abs() < 1e-6);
-        // Over the date line, one degree at the equator.
+        // Across the date line, one degree at the equator.
         assert!((distance_m(0.0, 179.5, 0.0, -179.5) - quarter / 90.0).abs() < 1e-6);
         assert!(distance_m(f64::NAN, 0.0, 0.0, 0.0).is_nan());
     }

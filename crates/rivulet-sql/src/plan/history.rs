@@ -1,5 +1,5 @@
 //! Takes the history functions (`lag`, `changed`, `hysteresis`) out of an expression: each call becomes a column that
-//! an operator appends to the rows, and what is left of the expression is computed from those columns.
+//! an operator appends to the rows. The rest of the expression is computed from those columns.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_expr::Expr;
@@ -17,27 +17,27 @@ use super::window_results::Computed;
 use crate::value::type_name;
 use crate::{Position, SqlError};
 
-/// Plans a checked expression over the rows that history functions see, and columns that other history functions have
-/// become; the position is for errors whose own place is not known.
+/// Plans a checked expression over the rows that history functions read, and over the columns of other history
+/// functions. The position is for errors whose own position is not known.
 pub(super) type PlanExpression<'a> = dyn Fn(&ast::Expr, Position, &[Field]) -> Result<Computed, SqlError> + 'a;
 
-/// The history functions of one SELECT, each once however often it is written.
+/// The history functions of one SELECT. A function that is written several times is held once.
 pub(super) struct Histories {
     partitions: Vec<Partition>,
-    /// Names of other columns, which those of history functions must not be.
+    /// Names of other columns, which columns of history functions must not have.
     taken: Vec<String>,
 }
 
 /// The functions with the same PARTITION BY. They are one operator.
 struct Partition {
-    /// How many other history functions stand inside of one, at most.
+    /// How deep history functions are nested in one of them, at most.
     depth: usize,
     keys: Vec<(String, Computed)>,
     calls: Vec<Call>,
 }
 
 struct Call {
-    /// The column it becomes.
+    /// The name of its column.
     column: String,
     function: Function,
     arguments: Vec<Computed>,
@@ -53,7 +53,7 @@ enum Function {
 }
 
 impl Histories {
-    /// No functions yet; `taken` are the names of columns that exist beside theirs.
+    /// Starts without functions; `taken` are the names of other columns.
     pub(super) fn new(taken: Vec<String>) -> Self {
         Self { partitions: Vec::new(), taken }
     }
@@ -70,18 +70,18 @@ impl Histories {
         self.partitions.is_empty()
     }
 
-    /// Brings the operators into an order in which each has its columns.
+    /// Orders the operators so that each has the columns that it reads.
     pub(super) fn order(&mut self) {
         self.partitions.sort_by_key(|partition| partition.depth);
     }
 
-    /// The columns that the functions become.
+    /// The columns of the functions.
     pub(super) fn fields(&self) -> Vec<Field> {
         let calls = self.partitions.iter().flat_map(|partition| &partition.calls);
         calls.map(|call| Field::new(&call.column, call.data_type.clone(), true)).collect()
     }
 
-    /// Every expression over the rows that the functions see.
+    /// All expressions over the rows that the functions read.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &Expr> {
         self.partitions.iter().flat_map(Partition::expressions)
     }
@@ -91,7 +91,7 @@ impl Histories {
         self.partitions.iter().map(|one| one.keys.iter().map(key_expression).cloned().collect()).collect()
     }
 
-    /// The operators, in order, each with what it does in SQL. `columns` go into the first one.
+    /// Makes the operators, in order, each with its description in SQL. `columns` are the input of the first one.
     pub(super) fn operators(
         &self,
         columns: &SchemaRef,
@@ -106,7 +106,7 @@ impl Histories {
         Ok(operators)
     }
 
-    /// What each operator does, in order, written by what `meaning` gives of expressions.
+    /// What each operator does, in order. `meaning` writes the expressions.
     pub(super) fn meanings(&self, meaning: impl Fn(&Expr) -> String) -> Vec<Vec<String>> {
         let of_partition = |partition: &Partition| {
             let keys = partition.keys.iter().map(|key| format!("by {}", meaning(key_expression(key))));
@@ -121,7 +121,7 @@ impl Histories {
 
     fn register(&mut self, call: &ast::Function, plan: &PlanExpression<'_>) -> Result<String, SqlError> {
         let position = Position::from(call.name.span());
-        // Those inside become columns first.
+        // History functions inside this one become columns first.
         let mut call = ast::Expr::Function(call.clone());
         try_each_child(&mut call, &mut |child| self.extract(child, plan))?;
         let ast::Expr::Function(call) = &call else { unreachable!("a call stays one") };
@@ -197,7 +197,7 @@ fn key_expression((_, key): &(String, Computed)) -> &Expr {
     &key.expression
 }
 
-/// What a call computes, and of what.
+/// Reads what a call computes, and from which values.
 fn arguments(
     call: &ast::Function,
     plan: &dyn Fn(&ast::Expr, Position) -> Result<Computed, SqlError>,
@@ -253,7 +253,7 @@ fn arguments(
     Ok((function, planned))
 }
 
-/// How far `lag` looks back.
+/// The number of rows that `lag` looks back.
 fn lag_rows(rows: &ast::Expr, fallback: Position) -> Result<usize, SqlError> {
     let given = match rows {
         ast::Expr::Value(value) => match &value.value {

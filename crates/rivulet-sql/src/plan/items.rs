@@ -1,4 +1,4 @@
-//! The columns of a SELECT as written: their names, texts and places, with `*` written out.
+//! The columns of a SELECT as written: their names, texts and positions, with `*` expanded.
 
 use arrow::datatypes::Schema;
 use datafusion_sql::sqlparser::ast;
@@ -11,11 +11,11 @@ use crate::{Position, SqlError};
 /// The most columns a SELECT may have.
 const RESULTS_MAX: usize = 1024;
 
-/// A column of the SELECT: its name, its expression, its text, and where it stands.
+/// A column of the SELECT: its name, its expression, its text, and its position.
 pub(super) struct Item {
     pub(super) name: String,
     pub(super) expression: ast::Expr,
-    /// As written, with its name.
+    /// The text as written, with the name.
     pub(super) text: String,
     pub(super) position: Position,
 }
@@ -28,7 +28,7 @@ impl Item {
     }
 }
 
-/// The columns of the SELECT with their names; `*` as the columns of the input and of the tables, which are `columns`.
+/// Returns the columns of the SELECT with their names. `*` becomes `columns`: those of the input and of the tables.
 pub(super) fn items(
     projection: &[ast::SelectItem],
     fallback: Position,
@@ -130,7 +130,7 @@ pub(super) fn item_expression(item: &ast::SelectItem) -> Option<(&ast::Expr, Opt
     }
 }
 
-/// What the SELECT calls `name`.
+/// The expression that has the alias `name` in the SELECT.
 pub(super) fn aliased<'a>(select: &'a Select, name: &str) -> Option<&'a ast::Expr> {
     select
         .projection
@@ -139,7 +139,7 @@ pub(super) fn aliased<'a>(select: &'a Select, name: &str) -> Option<&'a ast::Exp
         .find_map(|(expression, alias)| alias.filter(|alias| name_of(alias).text == name).map(|_| expression))
 }
 
-/// The name that a column without AS has: that of the column or function it is made of.
+/// The name of a column without AS: that of its column or function.
 pub(super) fn natural_name(expression: &ast::Expr) -> Option<String> {
     match expression {
         ast::Expr::Identifier(identifier) => Some(name_of(identifier).text),

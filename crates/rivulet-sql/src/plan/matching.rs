@@ -1,4 +1,4 @@
-//! What of a WHERE an index over the queries can answer.
+//! The part of a WHERE that an index over the queries can answer.
 
 use arrow::datatypes::Schema;
 use datafusion_expr::utils::split_conjunction;
@@ -7,8 +7,8 @@ use rivulet_operators::{Comparison, Match};
 
 use super::expression::parameter_index;
 
-/// The part of a condition by which the queries that a row can concern are found: equality where there is any, because
-/// it leaves the fewest.
+/// Returns the part of a condition that finds the queries a row can concern. An equality is preferred, because it
+/// leaves the fewest queries.
 pub(super) fn match_of(condition: &Expr, input: &Schema, parameter_schema: &Schema) -> Option<Match> {
     let parts = || split_conjunction(condition).into_iter().filter_map(|part| part_of(part, input, parameter_schema));
     parts().find(|one| one.comparison == Comparison::Equal).or_else(|| parts().next())

@@ -1,15 +1,16 @@
 //! Statements to applications: names resolved, types checked, and the SELECT turned into a dataflow.
 //!
-//! The relational planner plans the scalar expressions, with parameters as columns; everything about time, windows and
-//! aggregates is ours, because its plans know neither parameters that differ by row nor a clock for each query.
+//! The relational planner plans the scalar expressions, with parameters as columns. We plan everything about time,
+//! windows and aggregates ourselves, because relational plans know neither parameters that differ by row nor a clock
+//! for each query.
 //!
 //! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and
-//! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate`
-//! and `window`: what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several
-//! rows of one; `history`: functions over earlier rows; `ranks`: the rows of a window among each other; `items`,
-//! `group_keys`, `written`, `window_results` and `select`: the parts of a SELECT; `operators`: what runs; `matching`:
-//! what of WHERE finds queries by an index; `functions`, `bounded`, `constants` and `haversine`: what can be called,
-//! and with what; `walk`: the parts of an expression.
+//! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate` and `window`:
+//! what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several rows from
+//! one; `history`: functions over earlier rows; `ranks`: comparing the rows of a window; `items`, `group_keys`,
+//! `written`, `window_results` and `select`: the parts of a SELECT; `operators`: the operators that run; `matching`:
+//! the part of WHERE that finds queries by an index; `functions`, `bounded`, `constants` and `haversine`: the functions
+//! and their arguments; `walk`: the parts of an expression.
 
 mod aggregate;
 mod arithmetic;
@@ -53,7 +54,7 @@ use declarations::Declarations;
 pub(crate) use source::BoundCheck;
 pub(crate) use window::LengthCheck;
 
-/// Plans a parsed application that looks nothing up in reference tables.
+/// Plans a parsed application without lookups in reference tables.
 pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlError> {
     plan_application_with(create, &Tables::default())
 }
@@ -63,11 +64,11 @@ pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Res
     with_room(create.name.position, || plan_here(create, tables))
 }
 
-/// The stack of a thread that plans: the planner calls itself for each step of a query that stands over another one, of
-/// which `rivulet_relational` has a bound, and for each part of an expression, of which the parser has one.
+/// The stack of a thread that plans, in bytes. The planner calls itself for each step of a query that reads another
+/// one, and for each part of an expression. `rivulet_relational` limits the steps, and the parser the parts.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Plans with room on the stack, whatever the caller has left of its own.
+/// Plans on a large stack, whatever the caller has left of its own.
 fn with_room<T: Send>(position: Position, plan: impl FnOnce() -> Result<T, SqlError> + Send) -> Result<T, SqlError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("rivulet-planner".into()).stack_size(STACK_BYTES);
@@ -122,12 +123,12 @@ fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application,
     })
 }
 
-/// An option as the connector of the output gets it.
+/// An option in the form for the connector of the output.
 fn option_of((name, value, _): &(Name, Literal, Position)) -> OutputOption {
     OutputOption { name: name.text.clone(), value: value.clone(), position: name.position.into() }
 }
 
-/// The places of the parameters on which it depends what a query computes.
+/// The indices of the parameters that decide what a query computes.
 fn deciding_parameters(create: &CreateApplication, declarations: &Declarations) -> Vec<usize> {
     let is_deciding = |(index, parameter): &(usize, &Parameter)| {
         create.parameters_used.contains(&parameter.name.to_lowercase())
@@ -136,7 +137,7 @@ fn deciding_parameters(create: &CreateApplication, declarations: &Declarations) 
     declarations.parameters.iter().enumerate().filter(is_deciding).map(|(index, _)| index).collect()
 }
 
-/// An operator's refusal that no check here has foreseen.
+/// Converts an error of an operator that no check here has caught.
 fn defect(error: PlanError, position: Position) -> SqlError {
     let (message, hint) = window::split_hint(&error.to_string());
     SqlError { hint, ..SqlError::new(position, message) }

@@ -1,5 +1,5 @@
-//! A planned SELECT as operators: assign time, bring inputs together, look up in tables, filter (WHERE); with a window:
-//! window aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; to which outputs.
+//! A planned SELECT as operators: assign time, combine inputs, look up in tables, filter (WHERE); with a window: window
+//! aggregate, filter (HAVING); history functions, filter (QUALIFY); project; change only; choose the outputs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,11 +35,11 @@ use crate::{Position, SqlError};
 pub(super) struct Operators {
     factories: Vec<Arc<dyn OperatorFactory>>,
     steps: Vec<Vec<String>>,
-    /// The same as it was planned.
+    /// The same, derived from the plan instead of the text.
     meanings: Vec<Vec<String>>,
-    /// What columns mean that operators have made.
+    /// The meanings of the columns that operators make.
     columns: BTreeMap<String, String>,
-    /// What of WHERE tells by an index which queries on one topic a row can concern.
+    /// The part of WHERE that tells by an index which queries on one topic a row can concern.
     matching: Option<Match>,
     cut: PlannedCut,
 }
@@ -49,13 +49,13 @@ pub(super) struct Operators {
 enum PlannedCut {
     #[default]
     Anywhere,
-    /// From this operator on by these keys, as they are written over the columns behind it; no key behind it is known
-    /// to be the same if there is none here.
+    /// From the operator with this index on, by these keys, which are expressions over the columns behind it. Without
+    /// keys here, no later key is known to be the same.
     ByKey(usize, Vec<Expr>),
     Never(&'static str),
 }
 
-/// Why an operator whose state is not by key keeps an application whole.
+/// Why an application cannot be divided if an operator has state that is not by key.
 const NO_KEY: &str = "an operator remembers rows of all keys together";
 
 impl Operators {
@@ -72,16 +72,16 @@ impl Operators {
         self.meanings.push(meaning);
     }
 
-    /// What an expression means, whichever text it was planned from.
+    /// The meaning of an expression, whichever text it was planned from.
     pub(super) fn meaning(&self, expression: &Expr) -> String {
         let bare = expression.clone().transform(|node| match node {
-            // Without its place in the text.
+            // Without its position in the text.
             Expr::Column(column) => {
                 Ok(Transformed::yes(Expr::Column(Column::new_unqualified(self.meaning_of_column(&column.name)))))
             }
             other => Ok(Transformed::no(other)),
         });
-        // Other than the words for people, these tell any two expressions apart.
+        // Unlike the `Display` form, the `Debug` form differs for any two expressions.
         bare.data().map_or_else(|_| expression.to_string(), |bare| format!("{bare:?}"))
     }
 
@@ -89,7 +89,7 @@ impl Operators {
         self.columns.get(name).map_or(name, String::as_str).to_owned()
     }
 
-    /// Notes what the columns mean that a window makes.
+    /// Records the meanings of the columns that a window makes.
     pub(super) fn name_columns(&mut self, keys: &[Key], aggregates: &[Aggregate]) {
         let keys = keys.iter().map(|key| (key.name.clone(), self.meaning(&key.expression)));
         let aggregates = aggregates.iter().map(|one| {
@@ -101,8 +101,8 @@ impl Operators {
         self.columns = keys.chain(aggregates).collect();
     }
 
-    /// The same for an operator with state by these keys, as they are written over the columns behind it, with what it
-    /// does in SQL and as planned. Where `whole` says why, it cannot be cut even so.
+    /// Adds an operator whose state is by these keys, which are expressions over the columns behind it. `steps` is what
+    /// it does, in SQL and as planned. If `whole` has a reason, the application cannot be divided in spite of the keys.
     fn push_keyed(
         &mut self,
         factory: impl OperatorFactory + 'static,
@@ -124,7 +124,7 @@ impl Operators {
         self.add(factory, steps);
     }
 
-    /// The search for a pattern, in partitions if it has any.
+    /// Adds the search for a pattern, in partitions if it has any.
     pub(super) fn push_pattern(&mut self, find: PatternMatch, step: Vec<String>, is_partitioned: bool) {
         match (&self.cut, is_partitioned) {
             (PlannedCut::Anywhere, true) => self.cut = PlannedCut::ByKey(self.factories.len(), Vec::new()),
@@ -133,7 +133,7 @@ impl Operators {
         self.add(find, (step.clone(), step));
     }
 
-    /// A window aggregate, by its keys. Behind it they are columns.
+    /// Adds a window aggregate with its keys, which are columns behind it.
     pub(super) fn push_window(
         &mut self,
         window: WindowAggregate,
@@ -141,14 +141,15 @@ impl Operators {
         keys: &[Key],
         spec: &WindowSpec,
     ) {
-        // Whether a row is late is told by the session that it would belong to, and so by its key.
+        // The session that a row would belong to decides whether the row is late, and so its key does.
         let whole =
             matches!(spec, WindowSpec::Session { .. }).then_some("a session tells by its key which rows are late");
         let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
         self.push_keyed(window, steps, keys, whole);
     }
 
-    /// What numbers the rows of a window for each value of these keys. It looks at all of them at once.
+    /// Adds the operator that numbers the rows of a window for each value of these keys. It needs all of these rows at
+    /// once.
     pub(super) fn push_ranked(&mut self, rank: Rank, step: Vec<String>, keys: Vec<Expr>) {
         self.push_keyed(rank, (step.clone(), step), keys, None);
     }
@@ -209,8 +210,8 @@ impl SelectPlanner<'_> {
         }
         step
     }
-    /// What reads the source, lookups and WHERE; also the columns that come out. `used` are all expressions over single
-    /// rows.
+    /// Returns the operators for the source, lookups and WHERE, and their output columns. `used` are all expressions
+    /// over single rows.
     pub(super) fn first_operators<'e>(
         &'e self,
         used: impl IntoIterator<Item = &'e Expr>,
@@ -225,7 +226,7 @@ impl SelectPlanner<'_> {
             .as_ref()
             .zip(self.source.only_input())
             .and_then(|(condition, input)| match_of(condition, &input.schema, self.parameter_schema));
-        // What needs no table is sorted out before the tables are asked.
+        // A condition that needs no table filters the rows before they are looked up.
         let is_looked_up = |name: &str| {
             self.lookups.iter().any(|lookup| lookup.gives(name)) || self.unnest.is_some_and(|unnest| unnest.gives(name))
         };
@@ -242,7 +243,7 @@ impl SelectPlanner<'_> {
             operators.push(operator, lookup.step.clone());
         }
         if let Some(unnest) = self.unnest {
-            // Each part would carry them.
+            // Columns that are not used behind it are left out: otherwise each of its rows would carry them.
             let is_used = |name: &str| {
                 let mut behind = used_behind.iter().filter(|one| comes_last || Some(**one) != condition.as_ref());
                 behind.any(|one| one.column_refs().iter().any(|column| column.name == name))
@@ -257,7 +258,7 @@ impl SelectPlanner<'_> {
         Ok((operators, columns))
     }
 
-    /// WHERE, if there is one.
+    /// Adds the filter of WHERE, if there is one.
     pub(super) fn push_filter(
         &self,
         operators: &mut Operators,
@@ -321,7 +322,8 @@ impl SelectPlanner<'_> {
         .map_err(|error| defect(error, self.select.position))
     }
 
-    /// The operator that says to which outputs rows with these columns go; `false` if all go to all.
+    /// Adds the operator that decides to which outputs rows with these columns go. Returns `false` if all rows go to
+    /// all outputs.
     fn route(&self, output: &SchemaRef, operators: &mut Operators) -> Result<bool, SqlError> {
         let written = &self.select.output_conditions;
         if written.iter().all(Option::is_none) {
@@ -360,8 +362,8 @@ impl SelectPlanner<'_> {
         Ok(true)
     }
 
-    /// History functions, QUALIFY, the projection, EMIT ON CHANGE; gives the schema of the output. `key_columns` are
-    /// those of `columns` that tell the rows of one window apart.
+    /// Adds history functions, QUALIFY, the projection and EMIT ON CHANGE. Returns the schema of the output.
+    /// `key_columns` are the indices in `columns` of the keys that distinguish the rows of one window.
     pub(super) fn last_operators(
         &self,
         mut columns: SchemaRef,
@@ -407,7 +409,7 @@ impl SelectPlanner<'_> {
         if self.select.emit_on_change {
             for &column in &key_columns {
                 let expression = Expr::Column(Column::new_unqualified(columns.field(column).name()));
-                // A key that is not selected goes along as a hidden column.
+                // A key that is not selected is added as a hidden column.
                 let selected = columns_out.iter().position(|one| one.expression == expression);
                 keys.push(selected.unwrap_or(columns_out.len()));
                 if selected.is_none() {
@@ -448,7 +450,7 @@ impl SelectPlanner<'_> {
     }
 }
 
-/// Names with commas between.
+/// Names separated by commas.
 fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
     names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
@@ -458,11 +460,11 @@ struct OutputColumn {
     name: String,
     expression: Expr,
     position: Position,
-    /// Whether it says only when the window was, so that a change of it is none.
+    /// Whether it only tells the time of the window, so that EMIT ON CHANGE does not compare it.
     is_bound: bool,
 }
 
-/// Whether an expression is computed from the bounds of the window alone.
+/// Whether an expression is computed only from the bounds of the window.
 fn is_made_of_bounds(expression: &Expr) -> bool {
     let columns = expression.column_refs();
     let is_bound = |column: &&Column| column.name == WINDOW_START || column.name == WINDOW_END;

@@ -1,5 +1,5 @@
-//! What compares the rows of a window with each other: ROW_NUMBER, RANK and DENSE_RANK, which become columns as history
-//! functions do; and ORDER BY with LIMIT, which is a ROW_NUMBER and a condition on it.
+//! Comparing the rows of a window. ROW_NUMBER, RANK and DENSE_RANK become columns as history functions do. ORDER BY
+//! with LIMIT is a ROW_NUMBER and a condition on it.
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -22,15 +22,15 @@ use crate::statement::TopClause;
 use crate::value::type_name;
 use crate::{Position, SqlError};
 
-/// The ranks of one SELECT, each once however often it is written.
+/// The ranks of one SELECT. A rank that is written several times is held once.
 pub(super) struct Ranks {
     calls: Vec<Call>,
-    /// Names of other columns, which those of ranks must not be.
+    /// Names of other columns, which columns of ranks must not have.
     taken: Vec<String>,
 }
 
 struct Call {
-    /// The column it becomes.
+    /// The name of its column.
     column: String,
     function: RankFunction,
     keys: Vec<Computed>,
@@ -39,7 +39,7 @@ struct Call {
 }
 
 impl Ranks {
-    /// No ranks yet; `taken` are the names of columns that exist beside theirs.
+    /// Starts without ranks; `taken` are the names of other columns.
     pub(super) fn new(taken: Vec<String>) -> Self {
         Self { calls: Vec::new(), taken }
     }
@@ -60,7 +60,7 @@ impl Ranks {
         self.calls.is_empty()
     }
 
-    /// The columns that the ranks become.
+    /// The columns of the ranks.
     pub(super) fn fields(&self) -> Vec<Field> {
         self.calls.iter().map(|call| Field::new(&call.column, DataType::Int64, true)).collect()
     }
@@ -117,18 +117,18 @@ impl Ranks {
     }
 }
 
-/// ORDER BY and LIMIT, planned.
+/// Planned ORDER BY and LIMIT.
 pub(super) struct Top {
     pub(super) orders: Vec<(Computed, SortOptions)>,
-    /// The number of rows, which depends on parameters alone.
+    /// The number of rows, which depends only on parameters.
     limit: Option<Expr>,
-    /// As written.
+    /// The text as written.
     text: String,
     position: Position,
 }
 
 impl SelectPlanner<'_> {
-    /// Refuses what compares rows of a window where each key has windows of its own.
+    /// Refuses ranks if each key has windows of its own, because ranks compare the rows of one window.
     pub(super) fn check_ranked(&self, window: &Window, ranks: &Ranks) -> Result<(), SqlError> {
         let ranked = ranks.calls.first().map(|call| (call.position, call.function.to_string()));
         let top = self.select.top.as_ref().map(|top| (top.position, "ORDER BY".to_owned()));
@@ -147,7 +147,7 @@ impl SelectPlanner<'_> {
         }
     }
 
-    /// ORDER BY and LIMIT of a window, whose columns are planned.
+    /// Plans ORDER BY and LIMIT of a window. The columns of ORDER BY are planned already.
     pub(super) fn top(&self, clause: &TopClause, orders: Vec<Computed>) -> Result<Top, SqlError> {
         let Some(order) = clause.order_by.first() else {
             return Err(SqlError::new(clause.position, "LIMIT needs ORDER BY")
@@ -183,7 +183,7 @@ impl SelectPlanner<'_> {
         Ok(cast_to(planned, &data_type, &DataType::Int64))
     }
 
-    /// What computes ranks over rows with `columns`; gives the columns that come out.
+    /// Adds the operators that compute ranks over rows with `columns`; returns their output columns.
     pub(super) fn push_ranks(
         &self,
         ranks: &Ranks,
@@ -199,7 +199,7 @@ impl SelectPlanner<'_> {
         Ok(columns)
     }
 
-    /// What brings the rows of each window into order, and leaves those behind the limit out.
+    /// Adds the operators that order the rows of each window and drop those beyond the limit.
     pub(super) fn push_top(
         &self,
         top: Top,

@@ -33,26 +33,26 @@ pub(super) const ARRIVAL_TIME: &str = "arrival_time";
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
 
-/// What becomes of a SELECT.
+/// The result of planning a SELECT.
 pub(super) struct Planned {
     pub(super) dataflow: Line,
     /// The columns of decoded rows.
     pub(super) row_schema: SchemaRef,
     pub(super) output_schema: SchemaRef,
-    /// Whether a column behind those of the output says which outputs a row goes to.
+    /// Whether there is a column behind those of the output that says to which outputs a row goes.
     pub(super) has_output_bits: bool,
-    /// The window, for people.
+    /// The text of the window, for users.
     pub(super) window: Option<String>,
     pub(super) checks: Vec<LengthCheck>,
     pub(super) bound_checks: Vec<BoundCheck>,
     pub(super) tables: Vec<TableUse>,
-    /// What of WHERE tells by an index which queries on one topic a row can concern.
+    /// The part of WHERE that tells by an index which queries on one topic a row can concern.
     pub(super) matching: Option<Match>,
-    /// How the dataflow runs as several instances side by side, if it can.
+    /// How the dataflow can run as several instances side by side, if at all.
     pub(super) cut: Cut,
     /// What each operator does, in SQL.
     pub(super) steps: Vec<Vec<String>>,
-    /// The same as it was planned.
+    /// The same, derived from the plan instead of the text.
     pub(super) meanings: Vec<Vec<String>>,
 }
 
@@ -185,7 +185,7 @@ fn plan_matches(
     Ok(planned)
 }
 
-/// The names of columns, and nothing else.
+/// A scope with the names of columns, and nothing else.
 fn plain_scope<'a>(
     columns: &'a [Field],
     source: &'a Source<'_>,
@@ -208,7 +208,7 @@ pub(super) struct SelectPlanner<'a> {
     pub(super) source: &'a Source<'a>,
     pub(super) parameter_schema: &'a SchemaRef,
     pub(super) scope: Scope<'a>,
-    /// Plans over single rows: the input's columns, the arrival, the parameters.
+    /// Plans over single rows: the columns of the input, the arrival, and the parameters.
     pub(super) rows: ExpressionPlanner,
     row_fields: Vec<Field>,
     pub(super) lookups: &'a [PlannedLookup],
@@ -216,8 +216,8 @@ pub(super) struct SelectPlanner<'a> {
 }
 
 impl SelectPlanner<'_> {
-    /// A SELECT without window: one row in, at most one row out. The rows come from these operators, or from the
-    /// source.
+    /// Plans a SELECT without a window: one row in, at most one row out. The rows come from the operators in `given`,
+    /// or from the source.
     fn plan_rows(&self, given: Option<(Operators, SchemaRef)>) -> Result<Planned, SqlError> {
         let condition = self.condition()?;
         let plan = |planner: &ExpressionPlanner, expression: &ast::Expr, fallback: Position| {
@@ -250,13 +250,13 @@ impl SelectPlanner<'_> {
         operators.finish(output_schema, None, self)
     }
 
-    /// A SELECT with a window: rows are aggregated, and one row comes out for each window and key.
+    /// Plans a SELECT with a window: rows are aggregated, and one row comes out for each window and key.
     fn plan_windows(&self, window: Window, keys: Vec<ast::Expr>) -> Result<Planned, SqlError> {
         let condition = self.condition()?;
         let mut names: Vec<String> = self.row_fields.iter().map(|field| field.name().clone()).collect();
         names.extend([WINDOW_START.to_owned(), WINDOW_END.to_owned()]);
 
-        // Aggregates become columns first, so that what is left are expressions over columns.
+        // Aggregates become columns first; the rest are expressions over columns.
         let mut aggregates = Aggregates::new(&self.rows, names.clone());
         let mut written = self.written()?;
         let mut having = self.result_condition(&self.select.having, Place::Having, self.select.having_position)?;
@@ -330,7 +330,7 @@ impl SelectPlanner<'_> {
         let qualify = self.result_condition(&self.select.qualify, Place::Result, qualify_position)?;
         let top = self.select.top.iter().flat_map(|top| top.order_by.iter().map(|order| (top.position, &order.expr)));
         let order = top.map(|(position, one)| {
-            // What the SELECT calls so, or has at this place.
+            // The column of the SELECT with this alias or number.
             let meant = match one {
                 ast::Expr::Identifier(name) => aliased(self.select, &name_of(name).text),
                 ast::Expr::Value(value) => match &value.value {
@@ -382,7 +382,7 @@ impl SelectPlanner<'_> {
         condition_of(&self.rows, &condition, "WHERE", fallback).map(Some)
     }
 
-    /// In HAVING and QUALIFY, names of the SELECT may be used; columns of the input go first.
+    /// Replaces aliases of the SELECT in HAVING and QUALIFY. Columns of the input take precedence.
     fn resolve_aliases(&self, expression: &mut ast::Expr) {
         if let ast::Expr::Identifier(identifier) = expression {
             let name = name_of(identifier).text;
@@ -413,7 +413,7 @@ impl SelectPlanner<'_> {
                 continue;
             }
             let (expression, data_type) = self.rows.plan_coerced(&key, position)?;
-            // Dates stay dates, so that expressions over the key find what was written.
+            // Dates stay dates, so that expressions over the key get the type that was written.
             let kept = match &data_type {
                 DataType::Date32 => Some(DataType::Date32),
                 other => result_type(other),

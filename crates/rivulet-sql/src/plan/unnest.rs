@@ -1,4 +1,4 @@
-//! UNNEST in FROM: the operator that makes several rows of one, and the columns it adds.
+//! UNNEST in FROM: the operator that makes several rows from one, and the columns it adds.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_expr::Expr;
@@ -19,7 +19,7 @@ pub(super) struct PlannedUnnest {
     position: Position,
     element: String,
     number: Option<String>,
-    /// In SQL.
+    /// What it does, in SQL.
     pub(super) step: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl PlannedUnnest {
         })
     }
 
-    /// Adds the columns to what can be named; `input` is the name of the rows that are read.
+    /// Adds its columns to those that can be named; `input` is the name of the rows that are read.
     pub(super) fn add_columns(
         &self,
         clause: &UnnestClause,
@@ -79,7 +79,7 @@ impl PlannedUnnest {
         Ok(())
     }
 
-    /// Whether it gives the column `name`.
+    /// Whether it adds the column `name`.
     pub(super) fn gives(&self, name: &str) -> bool {
         self.element == name || self.number.as_deref() == Some(name)
     }
@@ -88,7 +88,7 @@ impl PlannedUnnest {
         [&self.text, &self.delimiter]
     }
 
-    /// The operator over these columns, of which those go on that are used behind it.
+    /// Makes the operator over these columns. It passes on those that are used behind it.
     pub(super) fn operator(
         &self,
         columns: &SchemaRef,

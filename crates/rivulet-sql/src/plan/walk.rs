@@ -1,4 +1,4 @@
-//! Walks over expressions: their parts, and calls that are replaced by columns.
+//! Walks over expressions: visits their parts, and replaces calls by columns.
 
 use std::ops::ControlFlow;
 
@@ -8,9 +8,8 @@ use super::aggregate::call_name;
 use super::functions::RANKS;
 use crate::SqlError;
 
-/// Calls `visit` for each expression directly inside `expression`, in the order in which they are written, until it
-/// breaks off. Knows the constructs that [`check`](super::check) lets
-/// through.
+/// Calls `visit` for each expression directly inside `expression`, in written order, until it breaks off. Covers the
+/// constructs that [`check`](super::check) accepts.
 pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut Expr) -> ControlFlow<()>) {
     let mut all = |children: &mut [&mut Expr]| {
         for child in children {
@@ -96,7 +95,7 @@ fn is_number(expression: &Expr) -> bool {
     matches!(expression, Expr::Value(value) if matches!(value.value, ast::Value::Number(..)))
 }
 
-/// Shows an expression and all its parts.
+/// Calls `show` for an expression and all its parts.
 pub(super) fn inspect(expression: &Expr, show: &mut dyn FnMut(&Expr)) {
     show(expression);
     for_each_child(&mut expression.clone(), &mut |child| {
@@ -105,7 +104,7 @@ pub(super) fn inspect(expression: &Expr, show: &mut dyn FnMut(&Expr)) {
     });
 }
 
-/// The same until `visit` fails.
+/// Does the same until `visit` fails.
 pub(super) fn try_each_child(
     expression: &mut Expr,
     visit: &mut dyn FnMut(&mut Expr) -> Result<(), SqlError>,
@@ -118,7 +117,7 @@ pub(super) fn try_each_child(
     result
 }
 
-/// Replaces each call for which `column_of` names a column by that column. Does not look into what it replaces.
+/// Replaces each call for which `column_of` returns a column by that column. Does not look into replaced calls.
 pub(super) fn replace_calls(
     expression: &mut Expr,
     column_of: &mut dyn FnMut(&ast::Function) -> Result<Option<String>, SqlError>,

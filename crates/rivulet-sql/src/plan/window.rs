@@ -25,7 +25,7 @@ use crate::statement::Name;
 use crate::value::{INTERVAL, format_us, parse_interval, scalar_of, type_name};
 use crate::{Position, SqlError};
 
-/// The call of a window function, if the key of GROUP BY is one.
+/// Returns the call of a window function, if the key of GROUP BY is one.
 pub(super) fn window_call(key: &ast::Expr) -> Option<&ast::Function> {
     match key {
         ast::Expr::Nested(inner) => window_call(inner),
@@ -34,26 +34,26 @@ pub(super) fn window_call(key: &ast::Expr) -> Option<&ast::Function> {
     }
 }
 
-/// A window as planned.
+/// A planned window.
 pub(super) struct Window {
     pub(super) spec: WindowSpec,
     pub(super) check: LengthCheck,
-    /// For people: `hop(ts, INTERVAL '1 second', $width)`.
+    /// Its text for users: `hop(ts, INTERVAL '1 second', $width)`.
     pub(super) text: String,
 }
 
 impl Window {
-    /// Whether its bounds are times, not numbers of rows.
+    /// Whether its bounds are times and not numbers of rows.
     pub(super) fn is_time(&self) -> bool {
         !matches!(self.spec, WindowSpec::Count { .. })
     }
 }
 
-/// What a window is planned with.
+/// What is needed to plan a window.
 pub(super) struct WindowPlanner<'a> {
     pub(super) scope: &'a Scope<'a>,
     pub(super) parameter_schema: &'a SchemaRef,
-    /// By what windows go.
+    /// The event time that windows use.
     pub(super) event_time: &'a EventTime,
 }
 
@@ -136,7 +136,7 @@ impl WindowPlanner<'_> {
         Ok((physical, self.checked(spec, parameters, true, start(length).or(fallback))?))
     }
 
-    /// The check of lengths, which the defaults of parameters have passed.
+    /// Returns the check of the lengths, after the defaults of parameters have passed it.
     fn checked(
         &self,
         spec: WindowSpec,
@@ -153,7 +153,7 @@ impl WindowPlanner<'_> {
         Ok(check)
     }
 
-    /// The first argument of a time window is the input's time, and nothing else.
+    /// Checks that the first argument of a time window is the input's event time, and nothing else.
     fn check_time(&self, time: &ast::Expr, window: &str, position: Position) -> Result<(), SqlError> {
         let expected = match self.event_time {
             EventTime::Column(name) => name,
@@ -179,7 +179,7 @@ impl WindowPlanner<'_> {
         if name.text == *expected {
             return Ok(());
         }
-        // Tells unknown columns by name.
+        // Reports unknown columns by name.
         let mut checked = time.clone();
         self.scope.check(&mut checked, Place::GroupKey, position)?;
         if matches!(&checked, ast::Expr::Identifier(identifier) if identifier.value == *expected) {
@@ -233,7 +233,7 @@ impl WindowPlanner<'_> {
     }
 }
 
-/// Fails unless the call `name`, which is written like `usage`, was given as many arguments as it takes.
+/// Fails if the call `name`, which is written like `usage`, has the wrong number of arguments.
 pub(super) fn check_argument_count(
     name: &str,
     found: usize,
@@ -254,7 +254,7 @@ pub(super) fn usage_hint(usage: &str) -> String {
     format!("write for example {usage}")
 }
 
-/// `1 is given`, `2 are given`
+/// `1 is given`, `2 are given`, for messages.
 pub(super) fn given(number: usize) -> String {
     format!("{number} {} given", if number == 1 { "is" } else { "are" })
 }
@@ -263,7 +263,7 @@ fn plural(number: usize) -> &'static str {
     if number == 1 { "" } else { "s" }
 }
 
-/// The arguments of a call that has nothing but arguments.
+/// The arguments of a call that has no other parts.
 fn plain_arguments(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
     let ast::FunctionArguments::List(list) = &call.args else { return None };
     let extras = list.duplicate_treatment.is_some()
@@ -284,18 +284,18 @@ fn plain_arguments(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
         .collect()
 }
 
-/// The check that the lengths of a window are usable with given parameters.
+/// Checks that the lengths of a window are usable with given parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct LengthCheck {
     spec: WindowSpec,
-    /// The parameters that the lengths use.
+    /// The parameters in the lengths.
     parameters: Vec<String>,
-    /// Whether the length is that of WITHIN in a row pattern, not of a window.
+    /// Whether the length is that of WITHIN in a row pattern, and not of a window.
     is_within: bool,
 }
 
 impl LengthCheck {
-    /// Sets the result of every row that is still fine and has unusable lengths.
+    /// Sets the error of every row that has unusable lengths and no error yet.
     pub(crate) fn run(&self, rows: &RecordBatch, results: &mut [Result<(), BindError>]) {
         if self.parameters.is_empty() {
             return;
@@ -319,8 +319,8 @@ impl LengthCheck {
         }
     }
 
-    /// Checks lengths whose parameters all have defaults (or that use none); the message and hint if they are
-    /// unusable.
+    /// Checks lengths that use no parameters, or only parameters with defaults. Returns the message and hint if they
+    /// are unusable.
     fn run_defaults(
         &self,
         parameter_schema: &SchemaRef,
@@ -350,8 +350,8 @@ impl LengthCheck {
         }
     }
 
-    /// What is wrong with the lengths of one query, and a hint. A slide longer than the window is: rows would fall
-    /// between windows, and nearly always the two are swapped.
+    /// Returns what is wrong with the lengths of one query, and a hint. A slide longer than the window is wrong: rows
+    /// would fall between windows, and nearly always the two are swapped.
     fn complaint(&self, verdict: Result<Lengths, LengthError>) -> Option<(String, Option<String>)> {
         match verdict {
             Err(error) => Some(self.describe(&error)),
@@ -369,7 +369,7 @@ impl LengthCheck {
         }
     }
 
-    /// The operators' complaint in the words of this window.
+    /// The operators' error in the words of this window.
     fn describe(&self, error: &LengthError) -> (String, Option<String>) {
         let is_count = matches!(self.spec, WindowSpec::Count { .. });
         if let LengthError::NotPositive { what, value } = error {
@@ -388,13 +388,13 @@ impl LengthCheck {
         (self.worded(message), hint)
     }
 
-    /// A message about a gap, or about the time after WITHIN.
+    /// Changes a message about a gap to one about the time after WITHIN, where that is meant.
     fn worded(&self, message: String) -> String {
         if self.is_within { message.replace("gap of the window", "time after WITHIN") } else { message }
     }
 }
 
-/// The message and the hint of an error that shows both.
+/// Splits the text of an error into its message and its hint.
 pub(super) fn split_hint(text: &str) -> (String, Option<String>) {
     match text.split_once("\nhint: ") {
         Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),

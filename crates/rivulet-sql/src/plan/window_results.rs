@@ -1,4 +1,4 @@
-//! Expressions over what comes out of windows: keys, bounds and aggregates.
+//! Expressions over the output of windows: keys, bounds and aggregates.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -23,37 +23,37 @@ pub(super) struct Computed {
 
 /// A key of GROUP BY.
 pub(super) struct Key {
-    /// The column it becomes.
+    /// The name of its column.
     pub(super) name: String,
-    /// The expression as planned, before coercion: what equal expressions in the SELECT are recognised by.
+    /// The expression as planned, before coercion. Equal expressions in the SELECT are recognised by it.
     pub(super) meaning: Expr,
     pub(super) expression: Expr,
     pub(super) data_type: DataType,
     pub(super) position: Position,
 }
 
-/// Plans expressions over what comes out of windows.
+/// Plans expressions over the output of windows.
 pub(super) struct WindowResults<'a> {
-    /// Over rows, bounds and aggregates: to give names meaning, before it is known what is a key.
+    /// Over rows, bounds and aggregates: resolves names before it is known which of them are keys.
     all: ExpressionPlanner,
     /// Over keys, bounds and aggregates.
     results: ExpressionPlanner,
     keys: &'a [Key],
-    /// The columns of aggregates that are unsigned; the language has no such type.
+    /// The columns of aggregates with an unsigned type; the language has no such type.
     unsigned: Vec<String>,
-    /// The columns of single rows, which are gone after aggregation.
+    /// The columns of single rows, which do not exist behind the aggregation.
     row_columns: Vec<String>,
     event_time: Option<String>,
 }
 
-/// The type as the language has it.
+/// The type in the language for a type.
 fn signed(data_type: &DataType) -> DataType {
     if *data_type == DataType::UInt64 { DataType::Int64 } else { data_type.clone() }
 }
 
 impl<'a> WindowResults<'a> {
-    /// `row_fields` are the columns of single rows, the arrival and the parameters; `histories` are the columns that
-    /// history functions have added.
+    /// Makes a planner. `row_fields` are the columns of single rows, the arrival and the parameters; `histories` are
+    /// the columns that history functions have added.
     pub(super) fn new(
         event_time: &EventTime,
         row_fields: &[Field],

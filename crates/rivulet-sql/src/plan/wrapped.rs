@@ -1,4 +1,4 @@
-//! A function of DataFusion with something done around its calls. To the planner it is the function itself.
+//! A function of DataFusion with extra work around its calls. The planner sees the function itself.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -10,9 +10,9 @@ use datafusion_expr::{
     ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
-/// What is done around a call.
+/// The extra work around a call.
 pub(super) trait Invoke: Debug + Eq + Hash + Send + Sync + 'static {
-    /// Calls the function, or gives its result without a call.
+    /// Calls the function, or returns its result without a call.
     fn invoke(&self, function: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue>;
 }
 

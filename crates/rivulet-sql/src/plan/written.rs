@@ -1,4 +1,5 @@
-//! What decides about results: the columns of the SELECT and the condition of QUALIFY, as written and as planned.
+//! The parts that decide about results: the columns of the SELECT and the condition of QUALIFY, as written and as
+//! planned.
 
 use datafusion_sql::sqlparser::ast;
 
@@ -10,12 +11,12 @@ use super::ranks::Ranks;
 use super::window_results::Computed;
 use crate::{Position, SqlError};
 
-/// What decides about results, with names checked: the columns of the SELECT, and the condition of QUALIFY.
+/// The parts that decide about results, with names checked: the columns of the SELECT, and the condition of QUALIFY.
 pub(super) struct Written {
     pub(super) items: Vec<Item>,
     pub(super) qualify: Option<ast::Expr>,
     pub(super) qualify_position: Position,
-    /// What ORDER BY says.
+    /// The expressions of ORDER BY.
     pub(super) order: Vec<ast::Expr>,
 }
 
@@ -24,7 +25,7 @@ impl Written {
         self.items.iter_mut().map(|item| &mut item.expression).chain(&mut self.qualify).chain(&mut self.order)
     }
 
-    /// Takes out the ranks; `taken` are the names of columns beside theirs.
+    /// Takes out the ranks; `taken` are the names of other columns.
     pub(super) fn extract_ranks(
         &mut self,
         taken: Vec<String>,
@@ -35,7 +36,7 @@ impl Written {
         Ok(ranks)
     }
 
-    /// Takes out the history functions; `taken` are the names of columns beside theirs, `has_ranks` says whether ranks
+    /// Takes out the history functions. `taken` are the names of other columns, and `has_ranks` tells whether ranks
     /// were taken out before.
     pub(super) fn extract_histories(
         &mut self,
@@ -72,10 +73,10 @@ impl Written {
     }
 }
 
-/// The same, planned.
+/// The same parts, planned.
 pub(super) struct Results {
     pub(super) columns: Vec<(Item, Computed)>,
     pub(super) qualify: Option<Computed>,
-    /// By what the rows of windows are ordered.
+    /// The expressions by which the rows of windows are ordered.
     pub(super) order: Vec<Computed>,
 }

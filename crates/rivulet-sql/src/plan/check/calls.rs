@@ -1,4 +1,4 @@
-//! Calls of functions: which there are, and where aggregates and history functions may stand.
+//! Calls of functions: which functions exist, and where aggregates and history functions may be called.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_operators::AggregateFunction;
@@ -20,7 +20,7 @@ impl Scope<'_> {
             return Err(SqlError::new(position, format!("unknown function '{}'", function.name)));
         };
         let name = name_of(identifier);
-        // Not by `==`, which would be compiled for the whole of the syntax tree.
+        // `==` would be compiled for the whole syntax tree.
         let plain = !matches!(function.args, ast::FunctionArguments::None);
         if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
             return Err(not_yet(position, "this form of a call"));
@@ -158,7 +158,7 @@ impl Scope<'_> {
 
     fn check_history(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
         let problem = match place {
-            // One inside of another looks at what that one gave for the rows before.
+            // An outer history function reads the values that the inner one had for earlier rows.
             Place::Result | Place::HistoryArgument => None,
             Place::Where => Some("cannot stand in WHERE"),
             Place::Computed => Some("cannot stand in a computed column"),
@@ -196,7 +196,7 @@ impl Scope<'_> {
         keys.try_for_each(|key| self.names(key, Place::HistoryArgument, name.position))
     }
 
-    /// A rank compares rows of one window, in an order.
+    /// Checks a rank, which compares rows of one window in an order.
     fn check_rank(&self, function: &mut ast::Function, name: &Name, place: Place) -> Result<(), SqlError> {
         const EXAMPLE: &str = "write QUALIFY row_number() OVER (PARTITION BY window_start, window_end ORDER BY \
                                count(*) DESC) <= 3";

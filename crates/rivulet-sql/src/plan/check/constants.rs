@@ -1,4 +1,4 @@
-//! What is wrong with constants of time.
+//! Checks of constants of time.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
 
@@ -6,7 +6,7 @@ use super::not_yet;
 use crate::value::{parse_interval, parse_timestamp_us};
 use crate::{Position, SqlError};
 
-/// The constant of an INTERVAL with its unit, `5 minutes`; nothing if it is not a constant.
+/// Returns the constant of an INTERVAL with its unit, such as `5 minutes`; `None` if it is not a constant.
 fn interval_text(interval: &ast::Interval) -> Option<String> {
     let Expr::Value(value) = interval.value.as_ref() else { return None };
     let (Value::SingleQuotedString(amount) | Value::Number(amount, _)) = &value.value else { return None };

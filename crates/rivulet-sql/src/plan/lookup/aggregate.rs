@@ -1,4 +1,4 @@
-//! The aggregates over the rows that one event has found.
+//! The aggregates over the rows of a table that one event has found.
 
 use arrow::datatypes::DataType;
 use datafusion_common::ScalarValue;
@@ -13,7 +13,7 @@ use super::super::functions::{Found, REGISTRY};
 use super::super::walk::for_each_child;
 use crate::{Position, SqlError};
 
-/// The aggregates of a LATERAL by name; `string_agg` is told by its separator.
+/// Returns the aggregate of a LATERAL with this name. `string_agg` is recognised by its separator.
 fn function_named(name: &str) -> Option<TableFunction> {
     Some(match name {
         "count" => TableFunction::Count,
@@ -28,7 +28,7 @@ fn function_named(name: &str) -> Option<TableFunction> {
     })
 }
 
-/// Whether an aggregate is called somewhere in an expression.
+/// Whether an expression contains an aggregate.
 pub(super) fn holds_aggregate(expression: &ast::Expr) -> bool {
     fn search(expression: &mut ast::Expr, found: &mut bool) {
         if let ast::Expr::Function(call) = expression {
@@ -45,7 +45,7 @@ pub(super) fn holds_aggregate(expression: &ast::Expr) -> bool {
     found
 }
 
-/// An aggregate of a LATERAL, and its argument with its type.
+/// Plans an aggregate of a LATERAL, and its argument with its type.
 pub(super) fn aggregate(
     expression: &ast::Expr,
     scope: &Scope<'_>,
@@ -107,7 +107,7 @@ pub(super) fn aggregate(
         return wrong();
     }
     let kept = match (&function, result_type(&found)) {
-        // Text only: other values have no one form.
+        // Only text is allowed, because other values have several text forms.
         (TableFunction::StringAgg { .. }, _) if !found.is_string() => found.clone(),
         (_, Some(kept)) => kept,
         (_, None) => found.clone(),

@@ -1,7 +1,7 @@
 //! Reference tables in FROM: what each lookup finds, and the columns it adds to every row.
 //!
-//! A column of a lookup is called by its table's name in the SELECT, a point, and its own name; so are, inside of a
-//! LATERAL, the columns of the table.
+//! The name of a lookup's column is the table's name in the SELECT, a dot, and the column's own name. Inside of a
+//! LATERAL, columns of the table have such names too.
 
 mod aggregate;
 mod nearby;
@@ -38,9 +38,9 @@ pub(super) use scope::{ScopeTable, full_name};
 /// The lookups of a SELECT, in order.
 pub(super) struct Lookups {
     pub(super) planned: Vec<PlannedLookup>,
-    /// What the SELECT can name.
+    /// The tables that the SELECT can name.
     pub(super) tables: Vec<ScopeTable>,
-    /// The columns of rows after all lookups: those of the input, the arrival, those of the lookups.
+    /// The columns of rows after all lookups: those of the input, the arrival time, those of the lookups.
     pub(super) fields: Vec<Field>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Lookups {
 pub(super) struct PlannedLookup {
     table: Arc<Table>,
     position: Position,
-    /// The columns of the table as the expressions know them.
+    /// The columns of the table as expressions see them.
     columns: Vec<Field>,
     find: PlannedFind,
     results: Vec<PlannedResult>,
-    /// In SQL.
+    /// What it does, in SQL.
     pub(super) step: Vec<String>,
 }
 
@@ -70,10 +70,10 @@ enum PlannedFind {
     },
 }
 
-/// A column of a lookup: an expression over the event and a row of the table, or an aggregate over those found.
+/// A column of a lookup: an expression over the event and a row of the table, or an aggregate over the rows found.
 struct PlannedResult {
     field: Field,
-    /// Of the aggregate `count(*)` there is none.
+    /// The aggregate `count(*)` has none.
     expression: Option<Expr>,
     function: Option<TableFunction>,
 }
@@ -167,7 +167,8 @@ impl LookupPlanner<'_> {
         Ok(())
     }
 
-    /// What is said with the names of the rows before, of `tables`, and of columns of the last of them alone.
+    /// Calls `plan` with a scope of the names of earlier rows and of `table`. Names alone may mean columns of that
+    /// table.
     fn with_scope<T>(
         &self,
         fields: &[Field],
@@ -203,7 +204,7 @@ impl LookupPlanner<'_> {
         let (columns, scope_table) = columns_of(&table, &alias.text);
         let planned = self.with_scope(&columns, Some(scope_table), |scope, planner| {
             let mut checked = on.clone();
-            // Both sides are called by their names, or by a name that only one has.
+            // Names alone are allowed only if one side has them.
             let scope = Scope { in_table: false, columns: scope.columns.clone(), ..*scope };
             scope.check(&mut checked, Place::Where, position)?;
             condition_of(planner, &checked, "ON", position)
@@ -290,7 +291,7 @@ impl LookupPlanner<'_> {
         Ok(PlannedLookup { table, position, columns, find, results, step })
     }
 
-    /// The columns of a SELECT of rows.
+    /// Plans the columns of a SELECT of rows.
     fn rows(
         &self,
         alias: &str,
@@ -330,7 +331,7 @@ impl LookupPlanner<'_> {
         Ok(results)
     }
 
-    /// The columns of a SELECT of aggregates.
+    /// Plans the columns of a SELECT of aggregates.
     fn aggregates(
         &self,
         alias: &str,
@@ -358,7 +359,7 @@ impl LookupPlanner<'_> {
         Ok(results)
     }
 
-    /// The columns of a SELECT of aggregates around one of rows.
+    /// Plans the columns of a SELECT of aggregates around a SELECT of rows.
     fn around(
         &self,
         alias: &str,
@@ -375,7 +376,7 @@ impl LookupPlanner<'_> {
         let mut results = self.with_scope(&fields, Some(table), |scope, planner| {
             self.aggregates(alias, items, scope, planner, position)
         })?;
-        // What the inner SELECT computes takes the place of its columns.
+        // The expressions of the inner SELECT replace its columns.
         for expression in results.iter_mut().filter_map(|result| result.expression.as_mut()) {
             let replaced = std::mem::take(expression).transform_down(|node| {
                 let Expr::Column(column) = &node else { return Ok(Transformed::no(node)) };
@@ -391,7 +392,7 @@ impl LookupPlanner<'_> {
     }
 }
 
-/// The columns of a table under a name.
+/// The columns of a table with the table's name.
 fn columns_of(table: &Table, name: &str) -> (Vec<Field>, ScopeTable) {
     let fields = table.schema().fields();
     let columns = fields.iter().map(|field| field.as_ref().clone().with_name(full_name(name, field.name()))).collect();
@@ -399,7 +400,7 @@ fn columns_of(table: &Table, name: &str) -> (Vec<Field>, ScopeTable) {
     (columns, ScopeTable { name: name.to_owned(), columns: plain })
 }
 
-/// Name, expression and place of an item of a SELECT.
+/// The name, expression and position of an item of a SELECT.
 fn named(item: &ast::SelectItem, index: usize, fallback: Position) -> Result<(String, ast::Expr, Position), SqlError> {
     let Some((expression, alias)) = item_expression(item) else {
         let position = Position::from(item.span()).or(fallback);
@@ -426,7 +427,7 @@ fn order_key(
         return Err(SqlError::new(position, "ORDER BY takes an expression here, not a constant")
             .hint("write the column or its name"));
     }
-    // A name that the SELECT gives goes before that of a column.
+    // An alias of the SELECT takes precedence over a column of the same name.
     let given = match &key.expr {
         ast::Expr::Identifier(name) => {
             let name = name_of(name).text;
@@ -469,7 +470,7 @@ fn limit_of(
 }
 
 impl PlannedLookup {
-    /// Everything it computes.
+    /// All expressions that it computes.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &Expr> {
         let (condition, order, limit) = match &self.find {
             PlannedFind::Scan { condition, order, limit, .. } => (condition.as_ref(), order.as_slice(), limit.as_ref()),
@@ -479,12 +480,12 @@ impl PlannedLookup {
         find.chain(self.results.iter().filter_map(|result| result.expression.as_ref()))
     }
 
-    /// Whether a column is one that it adds.
+    /// Whether it adds the column `name`.
     pub(super) fn gives(&self, name: &str) -> bool {
         self.results.iter().any(|result| result.field.name() == name)
     }
 
-    /// What an application remembers of it.
+    /// The use of the table that an application records.
     pub(super) fn table_use(&self) -> TableUse {
         let name = |column: usize| self.table.schema().field(column).name().clone();
         let index = match &self.find {
@@ -498,7 +499,7 @@ impl PlannedLookup {
         TableUse { table: self.table.clone(), index }
     }
 
-    /// The operator over these columns. Of its own columns only those that `is_used` are made.
+    /// Makes the operator over these columns. Of its own columns it makes only those that `is_used`.
     pub(super) fn operator(
         &self,
         input: &SchemaRef,

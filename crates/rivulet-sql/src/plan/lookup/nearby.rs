@@ -1,4 +1,4 @@
-//! What of a LATERAL an index of places can answer: rows within a distance, or the nearest ones.
+//! The part of a LATERAL that an index of places can answer: rows within a distance, or the nearest rows.
 
 use arrow::datatypes::{DataType, Field};
 use datafusion_expr::utils::split_conjunction;
@@ -7,17 +7,17 @@ use datafusion_sql::sqlparser::ast;
 
 use crate::plan::haversine;
 
-/// Where the table has its places, and which of them an event can find.
+/// The columns of places in the table, and which places an event can find.
 pub(super) struct PlannedNearby {
     /// Latitude and longitude, as columns of the table.
     pub(super) columns: [usize; 2],
     /// Latitude and longitude of the event.
     pub(super) place: [Expr; 2],
-    /// Metres; without it the nearest ones, as many as the limit says.
+    /// The radius in metres. Without it, the nearest rows are found, as many as the limit says.
     pub(super) radius: Option<Expr>,
 }
 
-/// Finds a distance to a place among what decides about rows; `columns` are those of the table.
+/// Finds a distance to a place in the condition or order of rows; `columns` are those of the table.
 pub(super) fn nearby(
     condition: Option<&Expr>,
     order: &[(Expr, ast::OrderByOptions)],
@@ -38,13 +38,13 @@ pub(super) fn nearby(
             _ => return None,
         };
         let (places, place) = distance(near, columns)?;
-        // A comparison has one type, so the radius is a DOUBLE as the distance is.
+        // Both sides of a comparison have one type, so the radius is a DOUBLE as the distance is.
         let is_of_event = !names_any(radius, columns);
         is_of_event.then(|| PlannedNearby { columns: places, place, radius: Some(radius.as_ref().clone()) })
     })
 }
 
-/// The columns of the table and the place of the event whose distance an expression is.
+/// If an expression is a distance, returns the place's columns in the table and the place of the event.
 fn distance(expression: &Expr, columns: &[Field]) -> Option<([usize; 2], [Expr; 2])> {
     let Expr::ScalarFunction(call) = expression else { return None };
     let [lat1, lon1, lat2, lon2] = call.args.as_slice() else { return None };

@@ -1,10 +1,10 @@
-//! Names where there are tables: a column alone, or with its table's name before it.
+//! Names if there are tables: a column alone, or with its table's name before it.
 
 use super::super::check::Scope;
 use crate::statement::Name;
 use crate::{SqlError, suggest};
 
-/// A reference table, or a joined input, as names see it.
+/// The names of a reference table, or of a joined input.
 #[derive(Clone)]
 pub(in crate::plan) struct ScopeTable {
     pub(in crate::plan) name: String,
@@ -12,7 +12,7 @@ pub(in crate::plan) struct ScopeTable {
 }
 
 impl Scope<'_> {
-    /// A name alone: itself, or the column of a table that it means.
+    /// Resolves a name alone: to itself, or to the column of a table that it means.
     pub(in crate::plan) fn of_table(&self, name: Name) -> Result<Name, SqlError> {
         let full = |table: &ScopeTable| Name { text: full_name(&table.name, &name.text), position: name.position };
         let has = |table: &&ScopeTable| table.columns.contains(&name.text);
@@ -33,7 +33,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The column of a table by both names; `None` if the first is not that of a table.
+    /// Resolves a column with the name of its table; `None` if there is no table with that name.
     pub(in crate::plan) fn table_column(&self, table: &Name, column: &Name) -> Result<Option<Name>, SqlError> {
         let Some(found) = self.tables.iter().find(|one| one.name == table.text) else { return Ok(None) };
         if found.columns.contains(&column.text) {
@@ -47,7 +47,7 @@ impl Scope<'_> {
         })
     }
 
-    /// The table that a full name is of.
+    /// The table of a column's full name.
     pub(in crate::plan) fn table_of(&self, full: &str) -> Option<&str> {
         let is_of = |table: &&ScopeTable| table.columns.iter().any(|column| full_name(&table.name, column) == full);
         self.tables.iter().find(is_of).map(|table| table.name.as_str())
@@ -59,7 +59,7 @@ impl Scope<'_> {
     }
 }
 
-/// The name that a column of a table has among all columns.
+/// The full name of a table's column among all columns.
 pub(in crate::plan) fn full_name(table: &str, column: &str) -> String {
     format!("{table}.{column}")
 }

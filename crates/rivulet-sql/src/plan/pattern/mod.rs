@@ -1,7 +1,7 @@
-//! MATCH_RECOGNIZE: the operators that find matches and compute their measures, over which the SELECT is planned.
+//! MATCH_RECOGNIZE: the operators that find matches and compute their measures. The SELECT is planned over these.
 //!
-//! Of each condition in DEFINE the parts between its ANDs that look at the row alone are taken apart: they are
-//! evaluated for a whole batch, the rest only where they are true.
+//! The conditions in DEFINE are split at their ANDs. The parts that read only the current row are evaluated for a whole
+//! batch, and the rest only for rows where these parts are true.
 
 mod references;
 
@@ -27,7 +27,7 @@ use crate::value::{format_us, type_name};
 use crate::{Position, SqlError};
 use references::{References, Sources};
 
-/// The operators of a row pattern, each with what it does in SQL.
+/// The operators of a row pattern, each with its description in SQL.
 pub(super) struct PlannedPattern {
     pub(super) find: PatternMatch,
     pub(super) find_step: Vec<String>,
@@ -37,26 +37,26 @@ pub(super) struct PlannedPattern {
     pub(super) check: Option<LengthCheck>,
 }
 
-/// What a pattern is planned with.
+/// What is needed to plan a pattern.
 pub(super) struct PatternPlanner<'a> {
     pub(super) clause: &'a MatchClause,
-    /// What the rows are of.
+    /// The source of the rows.
     pub(super) source: &'a Source<'a>,
     pub(super) parameter_schema: &'a SchemaRef,
-    /// The names that single rows know.
+    /// The names in single rows.
     pub(super) scope: &'a Scope<'a>,
-    /// The columns of single rows, the arrival included.
+    /// The columns of single rows, including the arrival time.
     pub(super) fields: &'a [Field],
 }
 
-/// A condition of DEFINE, planned.
+/// A planned condition of DEFINE.
 struct Condition {
     row: Option<Computed>,
     of_match: Option<(Sources, Computed)>,
 }
 
 impl PatternPlanner<'_> {
-    /// Whether the arrival is looked at; if not, it need not be there.
+    /// Plans the pattern. Also returns whether the arrival time is used; if not, rows need not have it.
     pub(super) fn plan(&self) -> Result<(PlannedPattern, bool), SqlError> {
         let clause = self.clause;
         let fields = self.fields.iter().cloned().chain(parameter_fields(self.parameter_schema)).collect();
@@ -137,7 +137,7 @@ impl PatternPlanner<'_> {
         defect(error, position)
     }
 
-    /// Rows are in order of the event time, and of nothing else.
+    /// Checks that the rows are in the order of event time.
     fn check_order(&self) -> Result<(), SqlError> {
         let [first, rest @ ..] = self.clause.order_by.as_slice() else { return Ok(()) };
         let expected = match &self.source.event_time {
@@ -215,7 +215,7 @@ impl PatternPlanner<'_> {
         Ok(Condition { row, of_match })
     }
 
-    /// An expression over what a match offers: these keys, and sources, which are added.
+    /// Plans an expression over a match: over these keys, and over sources, which are added to `sources`.
     fn of_match(
         &self,
         mut expression: ast::Expr,
@@ -283,7 +283,7 @@ impl PatternPlanner<'_> {
         })
     }
 
-    /// Computes the measures of a match from what the search gives.
+    /// Adds the projection that computes the measures of a match from the output of the search.
     fn project(
         &self,
         find: &PatternMatch,
@@ -303,7 +303,7 @@ impl PatternPlanner<'_> {
                 let message = format!("a measure cannot be {}", type_name(&measure.data_type));
                 return Err(SqlError::new(measure.position, message).hint("convert it with CAST(... AS TEXT)"));
             };
-            // Times of the day and dates stay what they are for the SELECT; the output has its own form.
+            // Dates stay dates for the SELECT; the output has its own type.
             let kept = if measure.data_type == DataType::Date32 { DataType::Date32 } else { to };
             let expression = cast_to(measure.expression, &measure.data_type, &kept);
             named.push(NamedExpression::new(name.text, compiler.compile(expression, measure.position)?));
@@ -340,7 +340,7 @@ impl PatternPlanner<'_> {
     }
 }
 
-/// The pattern with numbers for its variables, in order of appearance.
+/// Returns the pattern with numbers for its variables, in order of appearance.
 fn number_variables(tree: &PatternTree, variables: &mut Vec<Name>) -> Pattern {
     let mut parts =
         |parts: &[PatternTree]| parts.iter().map(|part| number_variables(part, variables)).collect::<Vec<_>>();
@@ -377,7 +377,7 @@ fn first_position(tree: &PatternTree) -> Position {
     }
 }
 
-/// The parts between the ANDs of a condition.
+/// Splits a condition at its ANDs.
 fn conjuncts<'a>(condition: &'a ast::Expr, parts: &mut Vec<&'a ast::Expr>) {
     match condition {
         ast::Expr::Nested(inner) => conjuncts(inner, parts),
@@ -389,7 +389,7 @@ fn conjuncts<'a>(condition: &'a ast::Expr, parts: &mut Vec<&'a ast::Expr>) {
     }
 }
 
-/// The parts with AND between them again.
+/// Combines the parts with AND again.
 fn all_of(parts: Vec<&ast::Expr>) -> Option<ast::Expr> {
     let nested = |part: &ast::Expr| ast::Expr::Nested(Box::new(part.clone()));
     parts.into_iter().map(nested).reduce(|left, right| ast::Expr::BinaryOp {

@@ -1,6 +1,5 @@
-//! What DEFINE and MEASURES look at: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over
-//! them, and the match itself. Each becomes a column, and what is left of the expression is computed from those
-//! columns.
+//! What DEFINE and MEASURES read: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over them,
+//! and the match itself. Each becomes a column, and the rest of the expression is computed from those columns.
 
 use arrow::datatypes::{DataType, Field};
 use datafusion_expr::Expr;
@@ -19,7 +18,7 @@ use crate::statement::Name;
 use crate::value::type_name;
 use crate::{Position, SqlError, suggest};
 
-/// The functions that look at the match, beside aggregates.
+/// The functions that read the match, besides aggregates.
 const FUNCTIONS: [&str; 6] = ["first", "last", "prev", "next", "classifier", "match_number"];
 
 /// The aggregates over rows of a match.
@@ -31,29 +30,29 @@ const AGGREGATES: [(&str, PatternAggregate); 5] = [
     ("max", PatternAggregate::Max),
 ];
 
-/// What is kept of each row, and what names mean.
+/// The values that are kept for each row, and the meaning of names.
 pub(super) struct References<'a> {
     /// The variables of the pattern.
     pub(super) variables: &'a [Name],
-    /// The names that single rows know.
+    /// The names in single rows.
     pub(super) scope: &'a Scope<'a>,
     /// Plans over single rows.
     pub(super) rows: &'a ExpressionPlanner,
-    /// What is kept of each row.
+    /// The values that are kept for each row.
     pub(super) values: Vec<KeptValue>,
 }
 
-/// A value that is kept of each row.
+/// A value that is kept for each row.
 pub(super) struct KeptValue {
     pub(super) expression: Expr,
     data_type: DataType,
     pub(super) position: Position,
 }
 
-/// The columns that an expression is computed from, each once however often it is written.
+/// The columns that an expression is computed from. A column that is written several times is held once.
 pub(super) struct Sources {
     pub(super) found: Vec<(Field, Source)>,
-    /// Names of other columns, which those of sources must not be.
+    /// Names of other columns, which columns of sources must not have.
     taken: Vec<String>,
 }
 
@@ -62,7 +61,7 @@ impl Sources {
         Self { found: Vec::new(), taken }
     }
 
-    /// The name of the column of a source.
+    /// Returns the name of the column of a source.
     fn column(&mut self, source: Source, data_type: DataType, text: String) -> String {
         if let Some((field, _)) = self.found.iter().find(|(_, known)| *known == source) {
             return field.name().clone();
@@ -79,7 +78,7 @@ impl Sources {
 }
 
 impl References<'_> {
-    /// Replaces everything in an expression that looks at the match by the name of its column.
+    /// Replaces every part of an expression that reads the match by the name of its column.
     pub(super) fn extract(
         &mut self,
         expression: &mut ast::Expr,
@@ -114,7 +113,7 @@ impl References<'_> {
         try_each_child(expression, &mut |child| self.extract(child, sources, position))
     }
 
-    /// What a call looks at; nothing if it is an ordinary function.
+    /// Returns what a call reads; `None` if it is an ordinary function.
     fn call(&mut self, call: &ast::Function, fallback: Position) -> Result<Option<(Source, DataType)>, SqlError> {
         let position = Position::from(call.name.span()).or(fallback);
         let name = call_name(call);
@@ -224,7 +223,7 @@ impl References<'_> {
         Ok((Source::Aggregate { aggregate, value, variable }, data_type))
     }
 
-    /// The variable that an argument is about, none for all rows, and which kept value it is.
+    /// Returns the variable of an argument, or `None` for all rows, and the index of the kept value.
     fn value(&mut self, mut expression: ast::Expr, fallback: Position) -> Result<(Option<usize>, usize), SqlError> {
         let position = start(&expression).or(fallback);
         let mut variables = Vec::new();
@@ -255,7 +254,7 @@ impl References<'_> {
         Ok((variable, value))
     }
 
-    /// Takes the variables off the columns of an expression over single rows.
+    /// Removes the variables from the columns of an expression over single rows.
     pub(super) fn strip(
         &self,
         expression: &mut ast::Expr,
@@ -284,7 +283,7 @@ impl References<'_> {
         Ok(())
     }
 
-    /// Whether a call looks at more than one row.
+    /// Whether a call reads more than one row.
     fn is_about_match(&self, call: &ast::Function) -> bool {
         let name = call_name(call);
         FUNCTIONS.contains(&name.as_str())
@@ -294,7 +293,7 @@ impl References<'_> {
             )
     }
 
-    /// Whether a condition of variable `own` looks at nothing but the row that is tried.
+    /// Whether a condition of variable `own` reads only the row that is tried.
     pub(super) fn is_about_row(&self, expression: &ast::Expr, own: usize) -> bool {
         let mut expression = expression.clone();
         let mut variables = Vec::new();

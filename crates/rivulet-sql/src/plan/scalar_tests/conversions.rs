@@ -1,4 +1,4 @@
-//! Casts, with the details of their types: what is written is done, or refused by name.
+//! Casts, with the details of their types: each written detail is applied, or refused by name.
 
 use super::{PATHS, REFUSED, constant, none_of};
 

@@ -1,5 +1,5 @@
-//! Functions on empty texts, extremes, negative counts and times that are out of range. The answers are PostgreSQL's
-//! where it has the function.
+//! Functions on empty texts, extremes, negative counts and times that are out of range. The expected values are
+//! PostgreSQL's if it has the function.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -8,7 +8,7 @@ use std::sync::Once;
 use super::nulls::{FUNCTIONS, argument, filled, literal};
 use super::{Columns, PATHS, Path, REFUSED, evaluate, none_of, scalar};
 
-/// A call as in the table of nulls, and what it gives.
+/// A call as in the table of nulls, its arguments, and its result.
 type Case = (&'static str, &'static [&'static str], &'static str);
 
 const CASES: &[Case] = &[
@@ -124,7 +124,7 @@ const CASES: &[Case] = &[
     ("ceil($1)", &["-0.5"], "0.0"),
     ("signum($1)", &["0.0"], "0.0"),
     ("sqrt($1)", &["-1.0"], REFUSED),
-    // Outside of where they are defined, functions of DOUBLE give what IEEE 754 says, where PostgreSQL has errors.
+    // Outside of their domain, functions of DOUBLE return what IEEE 754 defines, where PostgreSQL has errors.
     ("ln($1)", &["0.0"], "-inf"),
     ("ln($1)", &["-1.0"], "NaN"),
     ("log($1)", &["0.0"], "-inf"),
@@ -159,7 +159,7 @@ const CASES: &[Case] = &[
     ("date_part($1, $2)", &["='week'", "@2026-01-01"], "1"),
     ("date_part($1, $2)", &["='quarter'", "@2026-11-22"], "4"),
     ("date_part($1, $2)", &["='epoch'", "@1970-01-01 00:00:01.5"], "1.5"),
-    // PostgreSQL gives the fraction too; here seconds are whole numbers, as in other engines of streams.
+    // PostgreSQL returns the fraction too. Here seconds are whole numbers, as in other stream engines.
     ("date_part($1, $2)", &["='second'", "@1970-01-01 00:00:31.5"], "31"),
     ("date_part($1, $2)", &["='millisecond'", "@1970-01-01 00:00:31.5"], "31500"),
     ("date_part($1, $2)", &["='year'", "@1700-01-01"], "1700"),
@@ -197,7 +197,7 @@ const CASES: &[Case] = &[
     ("CAST(CAST($1 AS DOUBLE) AS BIGINT)", &["'NaN'"], REFUSED),
 ];
 
-/// An event has one arrival, so what is processed again has the same.
+/// An event has one arrival time, so processing it again has the same result.
 #[test]
 fn the_clock_of_an_application_is_the_arrival() {
     for word in ["now()", "NOW()", "current_timestamp", "localtimestamp"] {
@@ -241,11 +241,11 @@ fn functions_at_their_edges_give_what_postgresql_gives() {
 }
 
 thread_local! {
-    /// Panics of this thread, while somebody counts them.
+    /// The panics of this thread, while they are counted.
     static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// The panics of `run` in this thread: the chain makes refusals of them, so nobody sees them otherwise.
+/// The panics of `run` in this thread. The chain turns them into refusals, so they are not visible otherwise.
 fn panics_of(run: impl FnOnce()) -> Vec<String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -264,7 +264,7 @@ fn panics_of(run: impl FnOnce()) -> Vec<String> {
     PANICS.take().unwrap_or_default()
 }
 
-/// What a device may send that means harm, by type.
+/// Values that a malicious device may send, by type.
 fn hostile(type_name: &str) -> Vec<String> {
     let values: &[&str] = match type_name {
         "BIGINT" => &["-9223372036854775808", "9223372036854775807", "-1", "0", "4294967296", "-2147483649"],

@@ -1,11 +1,12 @@
-//! Texts that grow: a row whose text would become too long is refused, and the others of its batch are as they are.
+//! Texts that grow: a row whose text would become too long is refused, and the other rows of its batch are not
+//! affected.
 
 use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};
 
 /// The lengths of the texts in column `a0`, in bytes.
 const LENGTHS: [Option<usize>; 6] = [Some(0), Some(2), Some(8_000), Some(9_000), Some(20_000), None];
 
-/// An expression, and the length of its text by the lengths of `a0`, or that the row is refused.
+/// An expression, and for each length of `a0` the length of its text, or that the row is refused.
 const CASES: &[(&str, [&str; 6])] = &[
     ("a0 || a0", ["0", "4", "16000", REFUSED, REFUSED, "NULL"]),
     ("a0 || 'x' || 1", ["2", "4", "8002", "9002", "20002", "NULL"]),

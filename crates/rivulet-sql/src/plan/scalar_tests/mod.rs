@@ -1,5 +1,4 @@
-//! Scalar expressions through both planners: in the SELECT of an application and in that of a big query they give the
-//! same.
+//! Scalar expressions in both planners: the SELECT of an application and that of a big query have the same results.
 //!
 //! - [`nulls`]: three-valued logic of every operator and every function that can be called;
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
@@ -59,7 +58,7 @@ impl Columns {
         format!("(id BIGINT{})", columns.collect::<String>())
     }
 
-    /// The columns of this schema: the number of the row and what is read of these.
+    /// Returns a batch with the columns of this schema: the number of the row and columns of `self`.
     fn batch(&self, schema: &arrow::datatypes::SchemaRef) -> Batch {
         let rows = self.rows();
         let columns = schema.fields().iter().map(|field| -> ArrayRef {
@@ -75,7 +74,7 @@ impl Columns {
     }
 }
 
-/// A value of a type, null if there is none.
+/// A value of a type; null without a text.
 fn scalar(type_name: &str, text: Option<&str>) -> ScalarValue {
     let data_type = type_named(type_name).unwrap_or_else(|| panic!("no type {type_name}"));
     match text {
@@ -84,7 +83,7 @@ fn scalar(type_name: &str, text: Option<&str>) -> ScalarValue {
     }
 }
 
-/// What an expression gives for each row of the columns, [`REFUSED`] where it fails; an error where it cannot be
+/// The result of an expression for each row of the columns, or [`REFUSED`] if it fails. An error if it cannot be
 /// planned.
 fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<String>, String> {
     let (mut chain, rows): (Chain, Batch) = match path {
@@ -109,8 +108,8 @@ fn evaluate(path: Path, expression: &str, columns: &Columns) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What an aggregate over these columns is at the end of the input, as a big query; `names` are theirs in the call.
-/// Rows are in order of their event times.
+/// The result of an aggregate over these columns at the end of the input, in a big query. `names` are the names of the
+/// columns in the call. Rows are in order of their event times.
 fn aggregated(call: &str, names: &[&str], columns: &Columns) -> String {
     let mut columns = columns.clone();
     let time = |row: usize| ScalarValue::TimestampMicrosecond(Some(row as i64), None);
@@ -119,7 +118,7 @@ fn aggregated(call: &str, names: &[&str], columns: &Columns) -> String {
     let named = names.iter().enumerate().map(|(index, name)| format!("a{index} AS {name}, "));
     let named = format!("{}a{}", named.collect::<String>(), names.len());
     let select = format!("SELECT {call} AS x FROM (SELECT {named} FROM t)");
-    // Some are known to applications alone.
+    // Some aggregates exist only in applications.
     let (mut chain, rows) =
         big_query(&select, &columns).or_else(|_| windowed(call, names, &columns)).expect("an aggregate is planned");
     let mut found = None;
@@ -129,7 +128,7 @@ fn aggregated(call: &str, names: &[&str], columns: &Columns) -> String {
     found.expect("a result")
 }
 
-/// An aggregate over the columns under these names in an application, as a chain, and its rows.
+/// An aggregate over the columns with these names in an application, as a chain, and its rows.
 fn windowed(call: &str, names: &[&str], columns: &Columns) -> Result<(Chain, Batch), String> {
     let named = names.iter().enumerate().map(|(index, name)| format!(", {name} AS a{index}"));
     let text = format!(
@@ -172,7 +171,7 @@ fn big_query(select: &str, columns: &Columns) -> Result<(Chain, Batch), String> 
     Ok((Line::new(factories).chain(), columns.batch(&nodes[0].schema)))
 }
 
-/// Sends elements through a chain; each row that comes out.
+/// Sends elements through a chain, and calls `row_out` for each row that comes out.
 fn process(chain: &mut Chain, elements: Vec<Element>, mut row_out: impl FnMut(&Batch, usize)) {
     let mut table = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
     let none = RecordBatch::try_new_with_options(
@@ -193,12 +192,12 @@ fn shown(column: &ArrayRef, row: usize) -> String {
     if column.is_null(row) { "NULL".to_owned() } else { array_value_to_string(column, row).unwrap() }
 }
 
-/// The same of an expression without columns.
+/// Does the same with an expression without columns.
 fn constant(path: Path, expression: &str) -> Result<String, String> {
     evaluate(path, expression, &Columns::default()).map(|mut found| found.remove(0))
 }
 
-/// Fails with all that is in the list.
+/// Fails with all problems in the list, if there are any.
 fn none_of(problems: Vec<String>) {
     assert!(problems.is_empty(), "{} differences:\n{}", problems.len(), problems.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! Three-valued logic: every operator and every function that can be called, with null in each place of its arguments,
-//! as a constant with and without a type and as a value of a column. The answers are those of the standard and of
+//! Three-valued logic: every operator and every function that can be called, with null for each of its arguments, as a
+//! constant with and without a type and as a value of a column. The expected values are those of the standard and of
 //! PostgreSQL.
 
 use std::collections::BTreeSet;
@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};
 use crate::plan::functions::REGISTRY;
 
-/// A call, `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); what it
-/// gives; and what it gives where the argument in each place is null, if that is something else than null.
+/// A call with `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); the
+/// result; and for each argument the result if that argument is null, if the result is not null then.
 pub(super) type Case = (&'static str, &'static [&'static str], &'static str, &'static [&'static str]);
 
 const NULL: &str = "NULL";
 
-/// What does not take a null without a type.
+/// Calls that do not accept a null without a type.
 const UNTYPED: [&str; 4] = ["EXTRACT", "date_part(", "datepart(", "CEIL($1 TO"];
 
 const OPERATORS: &[Case] = &[
@@ -346,7 +346,7 @@ pub(super) fn filled(template: &str, arguments: &[String]) -> String {
     all.fold(template.to_owned(), |text, (place, argument)| text.replace(&format!("${}", place + 1), argument))
 }
 
-/// Fails where a call gives something else than is written.
+/// Fails if a call has another result than expected.
 fn check(cases: &[Case]) {
     let mut problems = Vec::new();
     for (template, arguments, expected, with_null) in cases {
@@ -368,14 +368,14 @@ fn check(cases: &[Case]) {
                     literals[place] = null.clone();
                     let expression = filled(template, &literals);
                     let found = evaluate(path, &expression, &Columns::default());
-                    // A null without a type may be refused, but never be taken for something else.
+                    // A null without a type may be refused, but must never be taken for something else.
                     let is_refused = found.as_ref().map_or(true, |found| found[0] == REFUSED);
                     if !(null == NULL && is_refused && UNTYPED.iter().any(|call| template.starts_with(call))) {
                         compare(&expression, found, &[with_null(place)]);
                     }
                 }
             }
-            // Row by row: all there, then null in each place.
+            // Row by row: first with all arguments, then with null for each of them.
             let places: Vec<usize> = (0..arguments.len()).filter(|place| !arguments[*place].starts_with('=')).collect();
             let mut columns = Columns::default();
             let mut written = literals.clone();

@@ -16,7 +16,7 @@ fn pairs() -> (Columns, Vec<[f64; 2]>) {
     (Columns { types: vec!["DOUBLE", "DOUBLE"], values: values.to_vec() }, all)
 }
 
-/// How PostgreSQL orders numbers: NaN is equal to itself and greater than every other one.
+/// The order of numbers in PostgreSQL: NaN is equal to itself and greater than every other number.
 fn order(one: f64, other: f64) -> std::cmp::Ordering {
     one.partial_cmp(&other).unwrap_or_else(|| one.is_nan().cmp(&other.is_nan()))
 }
@@ -25,7 +25,7 @@ fn order(one: f64, other: f64) -> std::cmp::Ordering {
 fn there_is_one_zero_and_one_nan_in_every_comparison() {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let (columns, pairs) = pairs();
-    // No source gives such numbers, but an expression may: half of twice a number is the number.
+    // No source has such numbers, but an expression may make them: half of twice a number is the number.
     let [one, other] = ["(a0 * 2.0 / 2.0)", "(a1 * 2.0 / 2.0)"];
     type Expected = fn(f64, f64) -> String;
     fn min(one: f64, other: f64) -> f64 {
@@ -102,7 +102,7 @@ fn numbers_are_in_form_wherever_they_come_from() {
     }
     let nan = ["0.0 / 0.0", "CAST('NaN' AS DOUBLE)", "-CAST('NaN' AS DOUBLE)", "1e308 * 10 - 1e308 * 10"];
     for nan in nan {
-        // As great as any NaN, and greater than infinity.
+        // A NaN, which is equal to any other NaN and greater than infinity.
         for (test, expected) in [("$ > 1e308 * 10", "true"), ("$ = CAST('NaN' AS DOUBLE)", "true")] {
             let columns = Columns { types: vec!["DOUBLE"], values: vec![vec![scalar("DOUBLE", Some("0.0"))]] };
             let expression = test.replace('$', &format!("(a0 + {nan})"));

@@ -1,4 +1,4 @@
-//! The check that the bounds of a JOIN in time are usable with given parameters.
+//! Checks that the bounds of a JOIN in time are usable with given parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const DAYS: &str = "give days, for example INTERVAL '30 days'";
 /// A bound that depends on parameters.
 #[derive(Clone)]
 pub(crate) struct BoundCheck {
-    /// Over the columns of the slot table.
+    /// An expression over the columns of the slot table.
     interval: Arc<dyn PhysicalExpr>,
     parameter: String,
 }
 
 impl BoundCheck {
-    /// The check of a bound; none if it is the same for all queries, and then it is checked at once.
+    /// Makes the check of a bound. `None` if the bound is the same for all queries; then it is checked at once.
     pub(in crate::plan) fn new(
         interval: &Expr,
         parameter_schema: &SchemaRef,
@@ -43,7 +43,7 @@ impl BoundCheck {
         }
     }
 
-    /// Sets the result of every row that is still fine and has an unusable bound.
+    /// Sets the error of every row that has an unusable bound and no error yet.
     pub(crate) fn run(&self, rows: &RecordBatch, results: &mut [Result<(), BindError>]) {
         let refuse = |message: String, hint: Option<&str>| {
             Err(BindError { hint: hint.map(str::to_owned), ..BindError::new(Some(&self.parameter), message) })

@@ -1,7 +1,8 @@
-//! Columns of an input or source that are computed of its other columns: `event AS to_timestamp(ts / 1000) EVENT TIME`.
+//! Columns of an input or source that are computed from its other columns: `event AS to_timestamp(ts / 1000) EVENT
+//! TIME`.
 //!
-//! They are computed before anything else is done with a row, so an event time may be one of them. A row on which an
-//! expression fails is refused, as it is behind the SELECT.
+//! They are computed before any other step, so an event time may be one of them. A row on which an expression fails is
+//! refused, as in the SELECT.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::statement::{ComputedColumn, Select};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
 
-/// A computed column, planned over the others of its input.
+/// A computed column, planned over the other columns of its input.
 pub(in crate::plan) struct Computed {
     pub(in crate::plan) name: String,
     pub(in crate::plan) expression: Expr,
@@ -31,13 +32,13 @@ pub(in crate::plan) struct Computed {
 }
 
 impl Computed {
-    /// The column as expressions behind it know it.
+    /// The column as later expressions see it.
     pub(in crate::plan) fn field(&self) -> Field {
         Field::new(&self.name, self.data_type.clone(), true)
     }
 }
 
-/// The computed columns of the input with this number.
+/// Plans the computed columns of the input with this number.
 pub(super) fn plan(
     select: &Select,
     number: usize,
@@ -50,8 +51,8 @@ pub(super) fn plan(
     plan_over(written, &input.name, &input.schema, parameters, result_type)
 }
 
-/// Computed columns over those of the input or source with this name, and over parameters. `type_of` gives the type in
-/// which values of another are held.
+/// Plans computed columns over those of the input or source with this name, and over parameters. `type_of` maps the
+/// type of an expression to the type in which its values are kept.
 pub(in crate::plan) fn plan_over(
     written: &[ComputedColumn],
     name: &str,
@@ -93,7 +94,7 @@ pub(in crate::plan) fn plan_over(
     planned.collect()
 }
 
-/// The inputs with their computed columns behind those that are declared, as all that stands behind them knows them.
+/// Returns the inputs with their computed columns behind the declared ones, as all later steps see them.
 pub(super) fn extended(inputs: &[Input], computed: &[Vec<Computed>]) -> Vec<Input> {
     let extend = |(input, computed): (&Input, &Vec<Computed>)| {
         let declared = input.schema.fields().iter().map(|field| field.as_ref().clone());
@@ -104,8 +105,8 @@ pub(super) fn extended(inputs: &[Input], computed: &[Vec<Computed>]) -> Vec<Inpu
     inputs.iter().zip(computed).map(extend).collect()
 }
 
-/// The same for the rows of several inputs, whose columns stand side by side: each is computed for the rows of its
-/// input.
+/// Does the same for rows of several inputs, whose columns are side by side: each column is computed for the rows of
+/// its input.
 pub(super) fn operators_of_several(
     source: &Source<'_>,
     several: &Several,
@@ -146,7 +147,7 @@ pub(super) fn operators_of_several(
     Ok(output)
 }
 
-/// What computes them, if there are any; also the columns that come out.
+/// Adds the operator that computes the columns, if there are any; returns its output columns.
 pub(super) fn operators(
     source: &Source<'_>,
     computed: &[Computed],

@@ -20,7 +20,7 @@ use crate::statement::LookupClause;
 use crate::value::format_us;
 use crate::{Position, SqlError};
 
-/// What stands behind JOIN, beside the second input.
+/// The parts of a JOIN besides the second input.
 pub(super) struct Clause<'a> {
     pub(super) on: Option<&'a ast::Expr>,
     pub(super) is_left: bool,
@@ -30,9 +30,9 @@ pub(super) struct Clause<'a> {
 
 /// A planned join, over the columns of all inputs side by side.
 pub(super) struct Join {
-    /// The numbers of both inputs, and what the SELECT calls them.
+    /// The numbers of both inputs.
     inputs: [usize; 2],
-    /// Where the columns of both are.
+    /// The ranges of their columns.
     columns: [Range<usize>; 2],
     keys: Vec<Expr>,
     time: Time,
@@ -121,7 +121,7 @@ impl<'a> SourcePlanner<'a, '_> {
         let text = join.on.map_or_else(String::new, |on| format!(" ON {on}"));
         let (time, event_time, step) = match condition.is_latest {
             true => {
-                // Where both are read so, both drive; otherwise the one that is not.
+                // If both inputs are read with LATEST, both drive the join; otherwise the input without LATEST does.
                 let drives = match (self.select.from_latest, join.is_latest) {
                     (true, true) => [true, true],
                     (from_latest, _) => [!from_latest, from_latest],
@@ -224,7 +224,7 @@ impl<'a> SourcePlanner<'a, '_> {
     }
 }
 
-/// Where the columns of an input are among those of all inputs side by side, which begin with the number of the input.
+/// The range of an input's columns among those of all inputs side by side, which begin with the number of the input.
 fn columns_of(inputs: &[Input], input: usize) -> Range<usize> {
     let columns = |input: &Input| input.schema.fields().len();
     let start = 1 + inputs[..input].iter().map(columns).sum::<usize>();
@@ -232,7 +232,8 @@ fn columns_of(inputs: &[Input], input: usize) -> Range<usize> {
 }
 
 impl Join {
-    /// The operator over rows with `columns`; gives the columns that come out, of the inputs' only those that are used.
+    /// Makes the operator over rows with `columns`; returns its output columns. Of the inputs' columns only used ones
+    /// are kept.
     pub(super) fn operator(
         &self,
         columns: &SchemaRef,
@@ -246,7 +247,7 @@ impl Join {
         let sides = [0, 1].map(|side| {
             let of_side = || self.columns[side].clone();
             let mut kept: Vec<usize> = of_side().filter(|&index| used.contains(columns.field(index).name())).collect();
-            // A row without columns has no bytes, and is one all the same.
+            // A row without columns has no bytes, but it is still a row, so one column is kept.
             if kept.is_empty() {
                 kept.extend(of_side().next());
             }

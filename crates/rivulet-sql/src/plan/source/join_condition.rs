@@ -1,4 +1,4 @@
-//! What ON says of two inputs that are joined: equalities, and bounds of their event times.
+//! The ON of two joined inputs: equalities, and bounds of their event times.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ const LATEST_FORM: &str = "write JOIN LATEST(b) ON b.key = a.key; other conditio
 pub(super) const INTERVAL_FORM: &str = "write JOIN b ON b.key = a.key AND b.ts BETWEEN a.ts - INTERVAL '1 minute' AND a.ts + INTERVAL '1 minute', \
     or JOIN LATEST(b) for the latest row of b";
 
-/// What is added to the time of a left row; nothing where there is no expression.
+/// The interval that is added to the time of a left row; nothing is added without an expression.
 pub(super) struct Span {
     pub(super) interval: Option<(Expr, Position)>,
     pub(super) is_negative: bool,
@@ -29,21 +29,21 @@ impl Span {
     }
 }
 
-/// The bounds of the right rows' times that ON has given.
+/// The bounds that ON sets for the times of right rows.
 #[derive(Default)]
 pub(super) struct Bounds {
     pub(super) low: Option<Span>,
     pub(super) high: Option<Span>,
 }
 
-/// One of the two inputs, as ON knows it.
+/// One of the two inputs, as ON sees it.
 pub(super) struct Side<'a> {
     pub(super) name: &'a str,
     pub(super) columns: HashSet<String>,
     pub(super) event_time: Option<String>,
 }
 
-/// What ON is read with.
+/// What is needed to read ON.
 pub(super) struct Condition<'a> {
     pub(super) scope: &'a Scope<'a>,
     pub(super) planner: ExpressionPlanner,
@@ -84,7 +84,7 @@ impl Condition<'_> {
         Ok(())
     }
 
-    /// An equality of both sides as one key, the value of a row's own side.
+    /// Converts an equality of both sides to one key: the value of a row's own side.
     fn key(&self, planned: Expr, position: Position) -> Result<Expr, SqlError> {
         let form = if self.is_latest { LATEST_FORM } else { INTERVAL_FORM };
         let refuse = |message: &str| Err(SqlError::new(position, message).hint(form));
@@ -120,7 +120,7 @@ impl Condition<'_> {
         Ok(by_input(of_sides))
     }
 
-    /// Takes a condition if it bounds the time of one side by that of the other.
+    /// Reads a condition if it bounds the time of one side by that of the other; returns whether it does.
     fn bound(&self, on: &ast::Expr, position: Position, bounds: &mut Bounds) -> Result<bool, SqlError> {
         let give = |place: &mut Option<Span>, span: Span| match place.replace(span) {
             None => Ok(()),
@@ -145,7 +145,7 @@ impl Condition<'_> {
         let Some(side) = self.side_of_time(time) else { return Ok(false) };
         let [low, high] = both.map(|bound| bound.map(|bound| self.span(bound, 1 - side, position)).transpose());
         let (low, high) = (low?, high?);
-        // For the time of the left side the bounds change places and signs.
+        // Bounds for the time of the left side swap, and change their signs.
         let (low, high) = match side {
             1 => (low, high),
             _ => (high.map(Span::negated), low.map(Span::negated)),
@@ -155,7 +155,7 @@ impl Condition<'_> {
         Ok(true)
     }
 
-    /// The side whose event time an expression is.
+    /// The side whose event time is this expression.
     fn side_of_time(&self, expression: &ast::Expr) -> Option<usize> {
         let mut checked = match expression {
             ast::Expr::Nested(inner) => return self.side_of_time(inner),
@@ -167,7 +167,7 @@ impl Condition<'_> {
         self.sides.iter().position(|side| side.event_time.as_ref() == Some(&identifier.value))
     }
 
-    /// A bound: the event time of `side`, plus or minus a constant or parameter.
+    /// Reads a bound: the event time of `side`, plus or minus a constant or parameter.
     fn span(&self, bound: &ast::Expr, side: usize, fallback: Position) -> Result<Span, SqlError> {
         let position = start(bound).or(fallback);
         let refuse = || {

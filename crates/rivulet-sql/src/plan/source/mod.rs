@@ -1,8 +1,8 @@
-//! What a SELECT reads: one input; several whose rows are put together (UNION ALL); or two that are joined.
+//! What a SELECT reads: one input; several inputs whose rows are combined (UNION ALL); or two inputs that are joined.
 //!
-//! The events of all inputs of a query wait in one inbox and are decoded into one batch, where the first column says by
-//! which input a row came and the columns of all inputs stand side by side. What brings inputs together is an operator
-//! over such rows; everything behind it sees rows as those of a single input.
+//! The events of all inputs of a query wait in one inbox and are decoded into one batch. Its first column has the
+//! number of a row's input, and the columns of all inputs are side by side. An operator over such rows combines the
+//! inputs; all later operators see rows as those of a single input.
 
 mod bounds;
 pub(in crate::plan) mod computed;
@@ -34,43 +34,43 @@ use computed::Computed;
 
 /// The rows that a SELECT reads.
 pub(super) struct Source<'a> {
-    /// What they are called.
+    /// The name of the rows.
     pub(super) name: &'a str,
     pub(super) alias: Option<&'a str>,
-    /// The columns as expressions know them, the arrival not among them.
+    /// The columns as expressions see them, without the arrival time.
     pub(super) fields: Vec<Field>,
-    /// Of a join: what the SELECT can name.
+    /// For a join: the tables that the SELECT can name.
     pub(super) tables: Vec<ScopeTable>,
     pub(super) event_time: EventTime,
     pub(super) lateness_us: i64,
     pub(super) idle_timeout_us: i64,
     /// The columns of decoded rows.
     pub(super) row_schema: SchemaRef,
-    /// What is looked up behind.
+    /// The lookups behind it.
     pub(super) lookups: &'a [LookupClause],
     inputs: &'a [Input],
     position: Position,
     kind: Kind,
 }
 
-/// The inputs of rows that are put together or joined.
+/// The inputs of rows that are combined or joined.
 struct Several {
-    /// With their computed columns.
+    /// The inputs, with their computed columns.
     inputs: Vec<Input>,
-    /// What the SELECT calls each of them.
+    /// The name of each of them in the SELECT.
     names: Vec<String>,
-    /// The computed columns of each.
+    /// The computed columns of each input.
     computed: Vec<Vec<Computed>>,
 }
 
-/// By what windows over the rows can go.
+/// The time that windows over the rows use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EventTime {
     /// This column.
     Column(String),
-    /// The arrival: no input has an event time.
+    /// The arrival time: no input has an event time.
     Arrival,
-    /// Nothing, for this reason; and what to do.
+    /// None, with the reason and what to do.
     Missing(&'static str, &'static str),
 }
 
@@ -81,7 +81,7 @@ enum Kind {
 }
 
 impl<'a> Source<'a> {
-    /// Finds out what FROM says.
+    /// Plans FROM.
     pub(super) fn plan(
         select: &'a Select,
         declarations: &'a Declarations,
@@ -140,7 +140,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The input, if there is one only: then a topic is read for its rows alone.
+    /// Returns the input if there is only one. Then a topic is read only for the rows of that input.
     pub(super) fn only_input(&self) -> Option<&Input> {
         match self.inputs {
             [input] => Some(input),
@@ -153,7 +153,7 @@ impl<'a> Source<'a> {
         matches!(self.kind, Kind::Join(..))
     }
 
-    /// The checks of what depends on parameters.
+    /// The checks of bounds that depend on parameters.
     pub(super) fn checks(&self) -> &[BoundCheck] {
         match &self.kind {
             Kind::Join(_, join) => &join.checks,
@@ -161,7 +161,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether a column has this name, without that of its input.
+    /// Whether a column has this name, without the name of its input.
     pub(super) fn has_column(&self, name: &str) -> bool {
         match self.tables.as_slice() {
             [] => self.fields.iter().any(|field| field.name() == name),
@@ -169,8 +169,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The first operators: event times, and what brings the inputs together; also the columns that come out. `used`
-    /// are all expressions over these.
+    /// Returns the first operators, which set event times and combine the inputs, and their output columns. `used` are
+    /// all expressions over these columns.
     pub(super) fn operators(
         &self,
         parameter_schema: &SchemaRef,
@@ -260,12 +260,12 @@ struct SourcePlanner<'a, 'p> {
     select: &'a Select,
     declarations: &'a Declarations,
     parameter_schema: &'p SchemaRef,
-    /// With their computed columns.
+    /// The inputs, with their computed columns.
     inputs: Vec<Input>,
     computed: Vec<Vec<Computed>>,
 }
 
-/// The place of the input that a name in FROM means.
+/// Returns the index of the input that a name in FROM means.
 fn find(name: &Name, inputs: &[Input]) -> Result<usize, SqlError> {
     inputs.iter().position(|input| input.name == name.text).ok_or_else(|| {
         let names = || inputs.iter().map(|input| input.name.as_str());
@@ -274,7 +274,7 @@ fn find(name: &Name, inputs: &[Input]) -> Result<usize, SqlError> {
     })
 }
 
-/// Nothing that is written is ignored: every declared input is read.
+/// Fails if a declared input is not read, because nothing that is written is ignored.
 fn refuse_unread(inputs: &[Input], read: &[usize], declarations: &Declarations) -> Result<(), SqlError> {
     match (0..inputs.len()).find(|input| !read.contains(input)) {
         Some(unread) => Err(SqlError::new(
@@ -286,7 +286,7 @@ fn refuse_unread(inputs: &[Input], read: &[usize], declarations: &Declarations) 
     }
 }
 
-/// The columns of decoded rows of several inputs, called by the name of their input in `names`.
+/// The columns of decoded rows of several inputs, each with the name of its input in `names`.
 fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
     let mut fields = vec![Field::new(INPUT_COLUMN, DataType::UInt8, false)];
     for (input, name) in inputs.iter().zip(names) {
@@ -296,7 +296,7 @@ fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// For rows of these inputs the value of the expression that belongs to them. The others of the expressions are not
+/// An expression that has, for rows of each input, the value of that input's expression. The other expressions are not
 /// evaluated.
 fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
     let input = || Expr::Column(Column::new_unqualified(INPUT_COLUMN));
@@ -305,7 +305,7 @@ fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
     Expr::Case(Case::new(None, cases.collect(), None))
 }
 
-/// An expression over the columns of the input that is called `name` as one over those of all inputs side by side.
+/// Converts an expression over the columns of the input `name` to one over those of all inputs side by side.
 fn renamed(expression: Expr, name: &str, position: Position) -> Result<Expr, SqlError> {
     let rename = |node: Expr| match &node {
         Expr::Column(column) if column.name != ARRIVAL_TIME && !column.name.starts_with('$') => {

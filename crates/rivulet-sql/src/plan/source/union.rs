@@ -1,5 +1,5 @@
-//! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: each row becomes one of the union by the SELECT over its
-//! input.
+//! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: the SELECT over its input turns each row into one of the
+//! union.
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
@@ -21,10 +21,10 @@ use crate::{Position, SqlError};
 
 /// A planned UNION ALL, over the columns of all inputs side by side.
 pub(super) struct Union {
-    /// Which rows pass; none where every row does.
+    /// The condition for rows to pass; `None` if every row passes.
     condition: Option<Expr>,
     columns: Vec<UnionColumn>,
-    /// The SELECT of each branch.
+    /// The text of each branch's SELECT.
     step: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ impl Union {
         self.columns.iter().map(|column| &column.expression).chain(&self.condition).any(uses_arrival)
     }
 
-    /// The operators over rows with `columns`; gives the columns that come out.
+    /// Adds the operators over rows with `columns`; returns their output columns.
     pub(super) fn operators(
         &self,
         columns: &SchemaRef,
