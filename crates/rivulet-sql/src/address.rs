@@ -1,16 +1,16 @@
 //! Where events come from and where results go: `connector:rest`, with `{parameter}` placeholders in the rest.
 //!
-//! Only the shape is checked here. What connectors there are and what their addresses look like is not known to this
-//! crate; the engine checks that when it registers an application, and has the position for its message.
+//! Only the form is checked here. This crate does not know which connectors exist and what their addresses look like.
+//! The engine checks that when it registers an application, and uses the position for its message.
 
 use crate::{Position, SqlError, suggest};
 
 pub use rivulet_operators::application::{Address, Part};
 
-/// The connector of addresses that are given by a query in the implicit parameters `input` and `output`.
+/// The connector of addresses that a query gives in the implicit parameters `input` and `output`.
 pub const DEFAULT_CONNECTOR: &str = "mqtt";
 
-/// The longest address, in bytes. An MQTT topic has at most 65,535; nobody writes that in a script.
+/// The longest address, in bytes. An MQTT topic has at most 65,535, but no script needs such a long one.
 const ADDRESS_BYTES_MAX: usize = 4096;
 
 /// Reads an address. `parameters` are the names of the declared parameters, by index.
@@ -55,7 +55,7 @@ pub(crate) fn parse_key(text: &str, position: Position, parameters: &[&str]) -> 
     Ok(Address { connector: String::new(), template: text.to_owned(), parts, position: position.into() })
 }
 
-/// The address that is all in the parameter `index`, called `name`.
+/// Returns the address that consists only of the parameter `index`, called `name`.
 pub(crate) fn address_of_parameter(name: &str, index: usize, position: Position) -> Address {
     Address {
         connector: DEFAULT_CONNECTOR.to_owned(),
@@ -95,7 +95,7 @@ fn cut(template: &str, position: Position, parameters: &[&str]) -> Result<Vec<Pa
     Ok(parts)
 }
 
-/// `a, b and c`
+/// The names as a list in words: `a, b and c`.
 pub(crate) fn list(names: &[impl AsRef<str>]) -> String {
     match names {
         [] => String::new(),

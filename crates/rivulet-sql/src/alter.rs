@@ -1,14 +1,16 @@
-//! `ALTER APPLICATION`: the text of an application with other options of its inputs.
+//! `ALTER APPLICATION`: changes the options of inputs in the text of an application.
 
 use crate::parse::{name_in_sql, parse_application};
 use crate::statement::{InputDeclaration, Name};
 use crate::{Literal, Position, SqlError, suggest};
 
-/// The text of an application with these options of one of its inputs, or of all of them. An option that is `NULL` is
-/// left out. All else of the text stays as it is. Whether the options are right is not looked at.
+/// Returns the text of an application with these options in one of its inputs, or in all of them. An option that is
+/// `NULL` is removed. The rest of the text stays as it is. The values of the options are not checked.
 ///
 /// # Errors
-/// A text that cannot be read; an input that is not there, at its place in the statement.
+///
+/// The text cannot be read, or there is no such input. The second error has the position of the input's name in the
+/// statement.
 ///
 /// ```
 /// # use rivulet_sql::{Statement, statements, with_input_options};
@@ -36,7 +38,7 @@ pub fn with_input_options(
         });
     }
     let mut altered = text.to_owned();
-    // From the last on, so that the places of those before stay what they are.
+    // Backwards, so that the positions of inputs not yet changed stay valid.
     for one in inputs.into_iter().rev() {
         let (from, to) = (offset(text, one.options_at.0), offset(text, one.options_at.1));
         let space = if from == to { " " } else { "" };
@@ -48,7 +50,7 @@ pub fn with_input_options(
     Ok(altered)
 }
 
-/// `WITH (...)`, with other options in the place of those of the same name; nothing if none is left.
+/// Returns `WITH (...)`, in which `options` replace those of the same name, or nothing if no option is left.
 fn written(input: &InputDeclaration, options: &[(Name, Literal, Position)]) -> String {
     let other = |name: &Name| options.iter().find(|(other, ..)| other.text == name.text).map(|(_, value, _)| value);
     let kept = input.options.iter().map(|(name, value, _)| (name, other(name).unwrap_or(value)));
@@ -59,7 +61,7 @@ fn written(input: &InputDeclaration, options: &[(Name, Literal, Position)]) -> S
     if all.is_empty() { String::new() } else { format!("WITH ({})", all.join(", ")) }
 }
 
-/// Where a place in a text is, in bytes.
+/// Returns the byte offset of a position in a text.
 fn offset(text: &str, position: Position) -> usize {
     let (line, column) = (position.line.saturating_sub(1) as usize, position.column.saturating_sub(1) as usize);
     let line_at: usize = text.split_inclusive('\n').take(line).map(str::len).sum();

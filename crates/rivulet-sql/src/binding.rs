@@ -1,7 +1,8 @@
-//! Given values to parameter columns, many queries at a time: what a bulk submission does a hundred thousand times.
+//! Given values to parameter columns, many queries at a time: a bulk submission does this a hundred thousand times.
 //!
-//! A row is looked up by the order of the row before it (clients send the same names in the same order), written
-//! straight into columns, and taken back if anything is wrong with it; nothing is allocated for a value but its text.
+//! Clients send the same names in the same order, so the names of a row are first looked up in the order of the
+//! previous row. Values are written directly into columns, and are removed if anything is wrong with their row. Only
+//! text values need allocated memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,14 +31,14 @@ pub struct ParameterRows {
     parameters: Arc<[Parameter]>,
     schema: SchemaRef,
     by_name: HashMap<String, usize>,
-    /// The parameter that stood at each place in the last row.
+    /// The index of the parameter at each place of the last row.
     order: Vec<usize>,
     columns: Vec<Column>,
     rows: usize,
 }
 
 impl ParameterRows {
-    /// No rows yet.
+    /// Returns a collection without rows.
     pub fn new(application: &Application) -> Self {
         let parameters = application.parameters.clone();
         Self {
@@ -57,8 +58,8 @@ impl ParameterRows {
 
     /// Appends a row. Parameters without a value take their default.
     ///
-    /// Fails, and leaves the rows as they were, on an unknown name, a name given twice, a value of the wrong type, and
-    /// a missing one.
+    /// Fails on an unknown name, a name given twice, a value of the wrong type, and a missing value. The rows then stay
+    /// as they were.
     pub fn push<'v>(&mut self, values: impl IntoIterator<Item = (&'v str, ParamValue<'v>)>) -> Result<(), BindError> {
         match self.try_push(values) {
             Ok(()) => {
@@ -105,7 +106,7 @@ impl ParameterRows {
                 None => error.hint(format!("the parameters are {}", list(&names))),
             });
         };
-        // A row with more names than parameters fails on a name given twice, so `order` stays as short.
+        // A row with more names than parameters fails on a name given twice, so `order` never gets longer than that.
         if place < self.order.len() {
             self.order[place] = index;
         } else if self.order.len() < self.parameters.len() {
@@ -114,7 +115,7 @@ impl ParameterRows {
         Ok(index)
     }
 
-    /// Gives defaults to what is missing in the current row.
+    /// Gives the missing parameters of the current row their defaults.
     fn fill_in(&mut self) -> Result<(), BindError> {
         for (index, parameter) in self.parameters.iter().enumerate() {
             if self.columns[index].rows() > self.rows {
@@ -145,7 +146,7 @@ impl ParameterRows {
         Ok(())
     }
 
-    /// Takes all rows out, as a batch with the application's parameter schema; more can be pushed after.
+    /// Takes all rows out, as a batch with the application's parameter schema. More rows can be pushed afterwards.
     pub fn finish(&mut self) -> RecordBatch {
         let columns = self.columns.iter_mut().map(Column::take).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(std::mem::take(&mut self.rows)));
@@ -199,7 +200,7 @@ fn without_connector(address: &str) -> &str {
     address.strip_prefix(DEFAULT_CONNECTOR).and_then(|rest| rest.strip_prefix(':')).unwrap_or(address)
 }
 
-/// The values of one parameter, in rows.
+/// The values of one parameter, one for each row.
 #[derive(Debug)]
 struct Column {
     values: Values,
@@ -214,7 +215,7 @@ enum Values {
     Float64(Vec<f64>),
     Timestamp(Vec<i64>),
     Interval(Vec<IntervalMonthDayNano>),
-    /// Bytes end to end, and where each text begins and the last one ends.
+    /// The bytes of all texts, the offset at which each text begins, and the end of the last one.
     Text(Vec<u8>, Vec<i32>),
 }
 

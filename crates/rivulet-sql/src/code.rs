@@ -7,10 +7,10 @@ use crate::explain::explain;
 use crate::plan::{BoundCheck, LengthCheck};
 use crate::{CreateApplication, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
 
-/// The kind of applications in SQL; what the catalog keeps of them is the statement.
+/// The kind of applications in SQL. The catalog keeps their statement.
 pub const SQL: &str = "sql";
 
-/// Makes applications of the text of a `CREATE APPLICATION`.
+/// Makes applications from the text of a `CREATE APPLICATION`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SqlLoader;
 
@@ -32,7 +32,7 @@ impl CodeLoader for SqlLoader {
     }
 }
 
-/// The statement that the catalog has, which an earlier version may have written.
+/// Reads the statement in the catalog. An earlier version may have written it.
 fn read(bytes: &[u8]) -> Result<(CreateApplication, Vec<Outdated>), LoadError> {
     let Stored { statement, outdated, .. } = parse_stored(text_of(bytes)?)?;
     match statement {
@@ -54,20 +54,20 @@ impl From<SqlError> for LoadError {
 
 /// The code of an application in SQL.
 pub(crate) struct SqlCode {
-    /// Whether results come from windows, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.
+    /// The window that results come from, if any, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.
     pub(crate) window: Option<String>,
-    /// Whether rows equal to the last one are held back (`EMIT ON CHANGE`).
+    /// Whether a row equal to the last one is held back (`EMIT ON CHANGE`).
     pub(crate) emit_on_change: bool,
     pub(crate) checks: Vec<LengthCheck>,
     pub(crate) bound_checks: Vec<BoundCheck>,
     /// What each operator of the dataflow does for all queries, in SQL.
     pub(crate) steps: Vec<Vec<String>>,
-    /// The same of what was planned, where the text is one of several that mean the same.
+    /// The same, derived from the plan: texts that mean the same have equal meanings.
     pub(crate) meanings: Vec<Vec<String>>,
 }
 
 impl ApplicationCode for SqlCode {
-    /// The lengths of windows must be positive and fit each other, and bounds of joins must have a length.
+    /// Checks that lengths of windows are positive and fit each other, and that bounds of joins have a length.
     fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>> {
         let mut results = vec![Ok(()); rows.num_rows()];
         for check in &self.checks {

@@ -1,4 +1,4 @@
-//! The one error of this crate's text side: what is wrong, where it stands, and what to do about it.
+//! The one error of reading and planning SQL: what is wrong, where, and what to do about it.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ pub struct Position {
 }
 
 impl Position {
-    /// Whether this is a real place: the parser leaves line 0 where it knows none.
+    /// Whether this is a real position: the parser uses line 0 where it knows none.
     pub(crate) fn is_known(self) -> bool {
         self.line > 0
     }
 
-    /// This place, or `other` if this one is not known.
+    /// This position, or `other` if this one is not known.
     pub(crate) fn or(self, other: Self) -> Self {
         if self.is_known() { self } else { other }
     }
@@ -64,8 +64,8 @@ impl From<Span> for Position {
 
 /// A statement that cannot be understood or will not be run.
 ///
-/// Displays as `error at line 3, column 14: unknown parameter '$targt'`, followed by a line `hint: ...` where there is
-/// something to suggest; [`SqlError::render`] shows the line of the script as well.
+/// Displays as `error at line 3, column 14: unknown parameter '$targt'`, followed by a line `hint: ...` if there is a
+/// suggestion. [`SqlError::render`] also shows the line of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
     /// What is wrong, in one sentence without a full stop.
@@ -84,7 +84,8 @@ impl SqlError {
         Self { message: message.into(), line, column, hint: None }
     }
 
-    /// What a caller of the planner has to say, which gets its place here: a message, and behind `\nhint: ` what to do.
+    /// Makes an error from the text of a caller of the planner, which adds the position here: a message, and behind
+    /// `\nhint: ` what to do.
     pub fn without_place(text: &str) -> Self {
         let (message, hint) = text.split_once("\nhint: ").map_or((text, None), |(message, hint)| (message, Some(hint)));
         let error = Self::new(Position::default(), message);
@@ -96,7 +97,7 @@ impl SqlError {
         self
     }
 
-    /// Adds `did you mean ...?` if there is a likely candidate, and leaves the error alone otherwise.
+    /// Adds `did you mean ...?` if there is a suggestion, and leaves the error as it is otherwise.
     pub(crate) fn did_you_mean(self, suggestion: Option<impl fmt::Display>) -> Self {
         match suggestion {
             Some(suggestion) => self.hint(format!("did you mean '{suggestion}'?")),
@@ -104,13 +105,13 @@ impl SqlError {
         }
     }
 
-    /// The error, at `position` if it has no place: the parser below does not keep one for everything.
+    /// The error, at `position` if it has none: the parser below does not keep a position for everything.
     pub(crate) fn or_at(mut self, position: Position) -> Self {
         Position { line: self.line, column: self.column } = self.position().or(position);
         self
     }
 
-    /// Where it stands.
+    /// The position of the error.
     pub fn position(&self) -> Position {
         Position { line: self.line, column: self.column }
     }
@@ -141,8 +142,8 @@ impl SqlError {
     }
 }
 
-/// The line of `script` that a position is in, as much as is shown of it, and what stands below it in front of a caret
-/// under the column; `None` if there is no such line.
+/// The line of `script` that contains a position, shortened if it is long, and the indent that puts a caret below it
+/// under the column. `None` if there is no such line.
 pub fn excerpt(script: &str, position: Position) -> Option<(String, String)> {
     /// Longer lines are shown from a point shortly before the column.
     const SHOWN_CHARACTERS_MAX: usize = 120;
@@ -151,7 +152,7 @@ pub fn excerpt(script: &str, position: Position) -> Option<(String, String)> {
     let column = (position.column as usize).saturating_sub(1);
     let skipped = if column + 20 > SHOWN_CHARACTERS_MAX { column.saturating_sub(60) } else { 0 };
     let shown: String = line.trim_end().chars().skip(skipped).take(SHOWN_CHARACTERS_MAX).collect();
-    // Tabs before the caret are repeated below, so that it stands under its character at any tab width.
+    // Tabs before the caret are repeated below the line, so that the caret is under its character at any tab width.
     let indent = shown.chars().chain(std::iter::repeat(' ')).take(column - skipped).map(blank_like).collect();
     Some((shown, indent))
 }

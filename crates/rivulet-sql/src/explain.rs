@@ -1,4 +1,5 @@
-//! `EXPLAIN`: an application in words. What exists once for all its queries, and what each query has of its own.
+//! `EXPLAIN`: an application in words. It tells what exists once for all its queries, and what each query has of its
+//! own.
 
 use std::fmt::Write;
 
@@ -149,7 +150,7 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
         let name = output.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
         writeln!(out, "\noutput{name} to {}, format {}", output.address, format_text(&output.format))?;
         if !output.options.is_empty() {
-            // By name: a value may be a secret of the connector.
+            // Only the names are shown: a value may be a secret of the connector.
             let names: Vec<&str> = output.options.iter().map(|option| option.name.as_str()).collect();
             writeln!(out, "  with {}", names.join(", "))?;
         }
@@ -172,7 +173,7 @@ fn columns(schema: &Schema, note: impl Fn(usize, bool) -> &'static str) -> Vec<[
         .collect()
 }
 
-/// Rows with their columns under each other.
+/// Writes rows with aligned columns.
 fn table(out: &mut String, rows: &[[String; 3]]) -> std::fmt::Result {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (first, second) = (width(0), width(1));
@@ -183,7 +184,7 @@ fn table(out: &mut String, rows: &[[String; 3]]) -> std::fmt::Result {
     Ok(())
 }
 
-/// Whether a column comes from the source and not from payloads.
+/// Whether the source gives a column, and not the payload.
 fn is_of_source(source: &SourceInput, index: usize) -> bool {
     source.columns.iter().any(|column| column.column == index)
 }

@@ -114,7 +114,7 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// From where and how rows come to a node.
+/// Where the rows of a node come from, and by which kind of edge.
 fn edges(plan: &QueryPlan, id: NodeId) -> String {
     let edges: Vec<_> = plan.dataflow.inputs_of(id).collect();
     let two_inputs = edges.iter().any(|edge| edge.input > 0);

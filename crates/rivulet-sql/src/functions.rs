@@ -1,24 +1,24 @@
-//! The functions in words: what `SHOW FUNCTIONS` and `DESCRIBE FUNCTION` say.
+//! The functions in words, for `SHOW FUNCTIONS` and `DESCRIBE FUNCTION`.
 //!
-//! The words are those of the generated reference, `docs/reference/functions.md`, so that what a server says is what
-//! the documents say. Tests compute its examples, and test that it has every function.
+//! The words come from the generated reference, `docs/reference/functions.md`, so that server and documents say the
+//! same. Tests compute its examples, and check that it has every function.
 
 use std::sync::LazyLock;
 
-/// A function that may be called, or that is known and refused.
+/// A function that may be called, or one that is known and refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionDescription {
     /// The name.
     pub name: String,
     /// Its other names.
     pub other_names: Vec<String>,
-    /// What kind it is: the section of the reference.
+    /// Its kind: the section of the reference.
     pub kind: String,
     /// How it is called.
     pub calls: Vec<String>,
-    /// What it gives, or why it is refused.
+    /// What it returns, or why it is refused.
     pub description: String,
-    /// Calls and what they give.
+    /// Calls and their results.
     pub examples: Vec<String>,
 }
 
@@ -30,16 +30,16 @@ pub fn functions() -> &'static [FunctionDescription] {
     &ALL
 }
 
-/// The function with this name or other name, in lower case.
+/// Returns the function with this name or other name, in lower case.
 pub fn function(name: &str) -> Option<&'static FunctionDescription> {
     functions().iter().find(|one| one.name == name || one.other_names.iter().any(|other| other == name))
 }
 
-/// The functions of a page: a heading of the second level for each kind, one of the third for each function.
+/// Reads the functions of a page: it has a second-level heading for each kind and a third-level one for each function.
 fn read(page: &str) -> Vec<FunctionDescription> {
     let mut all: Vec<FunctionDescription> = Vec::new();
     let mut kind = "";
-    // Blocks are paragraphs, and lists whose items may go on in further lines.
+    // Blocks are paragraphs, and lists whose items may continue on further lines.
     for block in page.split("\n\n") {
         let block = block.trim();
         if let Some(name) = block.strip_prefix("### ") {
@@ -64,7 +64,7 @@ fn read(page: &str) -> Vec<FunctionDescription> {
 }
 
 impl FunctionDescription {
-    /// Takes the first paragraph: how it is called, what it gives, its other names.
+    /// Reads the first paragraph: how the function is called, what it returns, and its other names.
     fn describe(&mut self, paragraph: &str) {
         let (text, others) = paragraph.split_once(" Other names: ").unwrap_or((paragraph, ""));
         let (calls, description) = text.split_once("`: ").unwrap_or(("", text));

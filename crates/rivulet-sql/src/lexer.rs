@@ -1,9 +1,9 @@
-//! Scripts as tokens with their places: tokenised piece by piece, split at `;`, and put into the canonical form that
-//! identifies an application.
+//! Scripts as tokens with their positions. A script is tokenised piece by piece, split at `;`, and put into the
+//! canonical form that identifies an application.
 //!
-//! What must hold: reading a script takes memory for one statement, however long the script is, and a statement is
-//! bounded. A token takes some 100 bytes, and a blank is one for the tokenizer, so a text of some MiB would take a GiB
-//! as a whole.
+//! What must hold: reading a script takes memory for one statement, however long the script is, and the size of a
+//! statement is limited. A token takes some 100 bytes, and every blank is a token, so a text of some MiB would take a
+//! GiB if it were tokenised as a whole.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,18 +19,18 @@ use crate::{Position, SqlError};
 /// The longest script, in bytes.
 pub const SCRIPT_BYTES_MAX: usize = 64 << 20;
 
-/// The longest statement: words, numbers, strings and signs.
+/// The longest statement, in tokens: words, numbers, strings and signs.
 pub const STATEMENT_TOKENS_MAX: usize = 100_000;
 
-/// How much code is tokenised at once.
+/// How much code is tokenised at once, in bytes.
 const PIECE_BYTES: usize = if cfg!(test) { 8 } else { 4 << 10 };
 
-/// How much code may stand without a blank, comma, parenthesis or `;`.
+/// The longest code without a blank, comma, parenthesis or `;`, in bytes.
 const RUN_BYTES_MAX: usize = 64 << 10;
 
-/// The lexical rules of Rivulet's SQL: those of the standard, `$name` for parameters, comments may nest.
+/// The lexical rules of Rivulet's SQL: those of the standard, with `$name` for parameters and nested comments.
 ///
-/// The permissive dialects of the parser are not used because they read code out of comments (`/*! ... */`) and have
+/// The permissive dialects of the parser are not used. They read code out of comments (`/*! ... */`), and they have
 /// dollar-quoted strings, which would swallow a script from one `$parameter` to the next.
 #[derive(Debug)]
 pub(crate) struct RivuletDialect;
@@ -68,8 +68,8 @@ impl Dialect for RivuletDialect {
         true
     }
 
-    /// The parser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR;
-    /// here it ends where that of a comparison does.
+    /// The parser takes everything behind `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR.
+    /// Here the right side ends where that of a comparison does.
     fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
         let operator: fn(Box<Expr>, Box<Expr>) -> Expr =
             if parser.parse_keywords(&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]) {
@@ -83,7 +83,7 @@ impl Dialect for RivuletDialect {
         Some(right.map(|right| operator(Box::new(left.clone()), Box::new(right))))
     }
 
-    // The following are understood so that they can be refused by name.
+    // The following are parsed so that they can be refused by name.
     fn supports_group_by_with_modifier(&self) -> bool {
         true
     }
@@ -99,11 +99,11 @@ pub(crate) struct StatementTokens<'a> {
     pub(crate) tokens: Vec<TokenWithSpan>,
     /// From the first token to the last, without the closing `;`.
     pub(crate) text: &'a str,
-    /// Where the `;` or the end of the script stands.
+    /// The position of the `;` or of the end of the script.
     pub(crate) end: Position,
 }
 
-/// The statements of a script, one after the other. Empty statements vanish. Ends behind the first error.
+/// Returns the statements of a script, one after the other, without empty ones. Ends behind the first error.
 pub(crate) fn statements(script: &str) -> Statements<'_> {
     let too_long = (script.len() > SCRIPT_BYTES_MAX).then(|| {
         let message = format!("the script has {} bytes, and at most {SCRIPT_BYTES_MAX} are accepted", script.len());
@@ -125,11 +125,11 @@ pub(crate) struct Statements<'a> {
     script: &'a str,
     pieces: Pieces<'a>,
     offsets: Offsets<'a>,
-    /// Statements of pieces that were tokenised.
+    /// The statements of the pieces that are tokenised.
     ready: VecDeque<StatementTokens<'a>>,
-    /// The statement that has begun.
+    /// The tokens of the statement that has begun.
     current: Vec<TokenWithSpan>,
-    /// What comes behind those that are ready.
+    /// The error that comes behind the ready statements.
     error: Option<SqlError>,
     has_ended: bool,
 }
@@ -208,10 +208,10 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// A place in the piece as one in the script.
+    /// Converts a location in the piece to one in the script.
     fn place_of(&self, inside: Location) -> Location {
         match inside.line {
-            // Without a place.
+            // The location is unknown.
             0 => inside,
             1 => Location { line: self.place.line, column: self.place.column + inside.column - 1 },
             line => Location { line: self.place.line + line - 1, column: inside.column },
@@ -219,21 +219,22 @@ impl Piece<'_> {
     }
 }
 
-/// Cuts a script behind blanks and signs that are tokens by themselves, outside of strings, quoted names and comments.
+/// Cuts a script behind blanks and behind signs that are tokens by themselves, but never inside strings, quoted names
+/// and comments.
 struct Pieces<'a> {
     script: &'a str,
     offset: usize,
     place: Location,
 }
 
-/// Where the cutter is.
+/// What the cutter is inside of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Code,
-    /// Up to this sign, before which a backslash takes away the meaning of the next sign, or not.
+    /// In quotes up to this sign, and whether a backslash escapes the next sign.
     Quotes(char, bool),
     Line,
-    /// Of so many comments in each other.
+    /// In comments nested this deep.
     Comment(usize),
 }
 
@@ -247,7 +248,7 @@ impl<'a> Iterator for Pieces<'a> {
         }
         let begin = self.place;
         let mut inside = Inside::Code;
-        // Of code: since it could last be cut, and in all.
+        // Bytes of code: since the last place where the script could be cut, and in all.
         let (mut run_bytes, mut code_bytes) = (0, 0);
         let mut before = [' '; 2];
         let mut signs = rest.char_indices().peekable();
@@ -267,7 +268,7 @@ impl<'a> Iterator for Pieces<'a> {
             let was = inside;
             match (inside, sign) {
                 (Inside::Code, '\'') => {
-                    // X'...' is the one string in which a backslash means something.
+                    // X'...' is the only string in which a backslash is an escape.
                     let is_part = |sign: char| RivuletDialect.is_identifier_part(sign);
                     inside = Inside::Quotes(sign, matches!(before[1], 'x' | 'X') && !is_part(before[0]));
                 }
@@ -278,7 +279,8 @@ impl<'a> Iterator for Pieces<'a> {
                     inside = Inside::Comment(1);
                 }
                 (Inside::Quotes(_, true), '\\') => pass(),
-                // One that is doubled is none, and reading it as the end and a new beginning comes to the same.
+                // A doubled quote does not end the string. Reading it as an end and a new beginning has the same
+                // effect.
                 (Inside::Quotes(quote, _), sign) if sign == quote => inside = Inside::Code,
                 (Inside::Line, '\n') => inside = Inside::Code,
                 (Inside::Comment(depth), '/') if next == Some('*') => {
@@ -315,7 +317,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Byte offsets of places, asked for in ascending order.
+/// Finds the byte offsets of locations, which must be asked for in ascending order.
 struct Offsets<'a> {
     script: &'a str,
     line: u64,
@@ -345,8 +347,8 @@ impl<'a> Offsets<'a> {
     }
 }
 
-/// The text of one statement with other values of options in the place of those that begin at these places, in their
-/// order. A value ends before the `,` or `)` behind it.
+/// Returns the text of one statement with new values of options. Each new value comes with the position of the old one,
+/// in ascending order. A value ends before the `,` or `)` behind it.
 pub(crate) fn with_values(text: &str, values: impl Iterator<Item = (Position, String)>) -> String {
     let statement = statements(text).last().and_then(Result::ok);
     let tokens = statement.map(|statement| statement.tokens).unwrap_or_default();
@@ -368,8 +370,8 @@ pub(crate) fn with_values(text: &str, values: impl Iterator<Item = (Position, St
 
 /// The identity of an application: SHA-256 (hex) of its tokens, unquoted words in lower case, with single blanks.
 ///
-/// Comments, layout and the case of keywords and unquoted names do not count, and neither does `IF NOT EXISTS`, which
-/// is about the registration and not about the application.
+/// Comments, layout and the case of keywords and unquoted names do not count. `IF NOT EXISTS` does not count either,
+/// because it concerns the registration and not the application.
 pub(crate) fn canonical_id(tokens: &[TokenWithSpan]) -> String {
     let mut hash = Sha256::new();
     let is_word = |index: usize, word: &str| tokens.get(index).is_some_and(|token| token_is_word(&token.token, word));
@@ -382,8 +384,8 @@ pub(crate) fn canonical_id(tokens: &[TokenWithSpan]) -> String {
         match &tokens[index].token {
             Token::Word(word) if word.quote_style.is_none() => hash.update(word.value.to_lowercase()),
             Token::Placeholder(name) => hash.update(name.to_lowercase()),
-            // The tokens of strings and quoted names hold what stands between the quotes with the doubled ones
-            // undone; escaping them again keeps one token from looking like two.
+            // Tokens of strings and quoted names hold the text between the quotes, in which doubled quotes are already
+            // single. They are escaped again, so that one token cannot look like two.
             Token::Word(word) => hash.update(format!("{:?}", word.value)),
             Token::SingleQuotedString(text) => hash.update(format!("'{}'", text.replace('\'', "''"))),
             other => hash.update(other.to_string()),
@@ -394,7 +396,7 @@ pub(crate) fn canonical_id(tokens: &[TokenWithSpan]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The names of parameters that stand in a statement as `$name`, in lower case.
+/// The names of parameters that a statement uses as `$name`, in lower case.
 pub(crate) fn parameters_used(tokens: &[TokenWithSpan]) -> BTreeSet<String> {
     let names = tokens.iter().filter_map(|token| match &token.token {
         Token::Placeholder(name) => Some(name.trim_start_matches('$').to_lowercase()),
@@ -408,7 +410,7 @@ pub(crate) fn token_is_word(token: &Token, word: &str) -> bool {
     matches!(token, Token::Word(found) if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
 }
 
-/// A token as it is named in messages.
+/// A token in the words of messages.
 pub(crate) fn describe_token(token: &Token) -> String {
     match token {
         Token::EOF => "the end of the statement".to_owned(),
@@ -501,7 +503,7 @@ mod tests {
         assert_ne!(id("a 'b'' ''c'"), id("a 'b' 'c'"));
         assert_eq!(same.len(), 64);
     }
-    /// The tokens of a script with their places, tokenised as a whole; `None` for a script that is no SQL.
+    /// The tokens of a script with their locations, tokenised as a whole. `None` if the script is no SQL.
     fn whole(script: &str) -> Option<Vec<TokenWithSpan>> {
         let tokens = Tokenizer::new(&RivuletDialect, script).tokenize_with_location().ok()?;
         let is_code = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::SemiColon);
@@ -531,7 +533,7 @@ mod tests {
         }
         assert!(error(&"+".repeat(RUN_BYTES_MAX + 1)).message.contains("without a blank"));
         assert!(split(&";".repeat(4 << 20)).unwrap().is_empty());
-        // Strings and comments are one token, or none.
+        // Strings and comments are one token or none, however long they are.
         let text = "();,+-* ".repeat(100_000);
         assert_eq!(split(&format!("a '{text}' /* {text} */ \"{text}\"")).unwrap()[0].tokens.len(), 3);
     }

@@ -1,13 +1,14 @@
 //! SQL text to applications and dataflows, with DataFusion's parser and expressions.
 //!
-//! A script is tokenised once; our own recursive descent reads the statements and hands the SELECT to DataFusion's
+//! A script is tokenised once. Our own recursive descent reads the statements and hands the SELECT to DataFusion's
 //! parser on the same tokens, so that every error has the line and column of the script. What is not supported is
 //! refused by name, and nothing that is written is ignored.
 //!
-//! The invariant of this crate is an absence: it knows no connector and no format. Addresses and formats are carried
-//! through with their places, and judged by those who know.
+//! The invariant of this crate: it knows no connector and no format. It carries addresses and formats through with
+//! their positions, and the engine checks them.
 //!
 //! In reading order:
+//!
 //! - [`parse`]: text to [`Statement`]s ([`parse_script`]), by way of [`lexer`], as [`statement`];
 //! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows,
 //!   operators;

@@ -1,5 +1,5 @@
-//! The next version of an application or of a big query: what takes over which state. Applications have theirs in
-//! [`rivulet_operators::application`], whatever language they are written in; `query` has big queries.
+//! The next version of an application or of a big query: which operator takes over which state. For applications this
+//! is in [`rivulet_operators::application`], whatever language they are written in. For big queries it is in `query`.
 
 mod query;
 
@@ -30,12 +30,12 @@ mod tests {
         application(PARAMETERS, COLUMNS, rest)
     }
 
-    /// Which operators' state is kept, and what is lost.
+    /// The number of operators whose state is kept, and what is lost.
     fn becomes(before: &Application, after: &Application) -> (usize, Vec<String>) {
         let StateMigration { map, lost } = migration(before, after);
         let frames: Vec<_> = before.dataflow.chain().export_state(&StateSelection::Slots(Vec::new())).unwrap();
         let taken = map.apply(&frames).unwrap();
-        // What is taken over is taken in.
+        // The new version can import all state that it takes over.
         after.dataflow.chain().import_state(&taken).unwrap();
         (taken.iter().flatten().count(), lost)
     }
@@ -74,8 +74,8 @@ mod tests {
         window(&application(&PARAMETERS.replace("10", "20"), COLUMNS, WINDOW), "'width'");
     }
 
-    /// Of the parameters `id`, `most` and `width` those on which state depends, and how many operators begin anew, if
-    /// all of them change but those that are left out.
+    /// Changes all parameters but those in `but`. Returns which of the parameters `id`, `most` and `width` state
+    /// depends on, and how many operators begin anew.
     fn depends(application: &Application, but: &[&str]) -> (String, usize) {
         let changed =
             (0..application.parameters.len()).filter(|&one| !but.contains(&&*application.parameters[one].name));
@@ -120,7 +120,7 @@ mod tests {
         );
         let union = plan_application(&parse_application(&sql).unwrap()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(depends(&union, &["id"]), ("most".to_owned(), 1));
-        // What it reads is something else then.
+        // It reads something else then.
         let window = of(&format!("{WINDOW} EMIT ON CHANGE"));
         assert_eq!(depends(&window, &["most"]), ("id width".to_owned(), 2));
         assert_eq!(depends(&window, &["most", "id", "width"]), (String::new(), 0));
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(becomes(&of(&before), &of(&after)).0 == 1, is_same, "{before} and {after}");
         }
-        // Behind a window there are the columns that it makes.
+        // Behind a window the columns are those that it makes.
         let nested = |cast: &str| of(&windowed(&format!("lag(avg(CAST(v AS {cast})))"), "room"));
         assert_eq!(becomes(&nested("INT"), &nested("INTEGER")), (2, Vec::new()));
     }

@@ -16,7 +16,7 @@ use crate::statement::{CreateSink, CreateSource, CreateView, FormatSpec, Name};
 use crate::value::{TIMESTAMP, declared_type_name, interval_us, type_name};
 use crate::{Literal, Position, SqlError, suggest};
 
-/// The longest lateness or timeout, microseconds: ten years.
+/// The longest lateness or timeout, in microseconds: ten years.
 const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
 
 /// A source in force.
@@ -24,32 +24,34 @@ const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
 pub struct SourceDeclaration {
     /// Its name.
     pub name: Name,
-    /// Its columns as queries see them: those that are declared, as rows carry them, and behind these computed ones.
+    /// Its columns as queries see them: the declared ones, in the types in which rows carry them, and behind these the
+    /// computed ones.
     pub schema: SchemaRef,
-    /// The columns as they are declared, with the bits and digits that they have outside.
+    /// The columns as declared, with the bits and digits that they have outside the engine.
     pub declared: SchemaRef,
-    /// What computes the columns behind the declared ones, of these.
+    /// Compute the columns behind the declared ones from the declared ones.
     pub(crate) computed: Vec<Arc<dyn PhysicalExpr>>,
-    /// Which of its columns is the event time; without one the arrival is the event time.
+    /// The index of the event-time column. Without one, the arrival time is the event time.
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
     pub lateness_us: i64,
-    /// After how long without a row a partition no longer holds back the others, and time goes on by the clock where
-    /// all are silent; never, without.
+    /// After how long without a row a partition no longer holds back the others. If all are silent, time goes on by the
+    /// clock. Without a value, a partition always holds back the others.
     pub idle_timeout_us: Option<i64>,
-    /// How far ahead of its arrival the time of a row may be, microseconds; without, it depends on the source.
+    /// How far the time of a row may be ahead of its arrival, in microseconds. Without a value, it depends on the
+    /// source.
     pub future_limit_us: Option<i64>,
-    /// The sink of rows that come too late; without, they are dead letters as others are.
+    /// The sink of rows that come too late. Without one, they are dead letters as other refused rows are.
     pub late: Option<Name>,
-    /// The sink of rows that cannot be processed; without, they are counted only.
+    /// The sink of rows that cannot be processed. Without one, they are only counted.
     pub dead_letter: Option<Name>,
     /// Where the rows come from, as `connector:rest`.
     pub address: String,
-    /// Where the address stands.
+    /// The position of the address.
     pub address_position: Position,
-    /// How they are written; `None` leaves it to the connector.
+    /// The format of the rows; `None` leaves it to the connector.
     pub format: Option<FormatSpec>,
-    /// The options that are left for the connector.
+    /// The options that remain for the connector.
     pub options: Vec<(Name, Literal, Position)>,
     /// The statement's text as written.
     pub text: String,
@@ -60,13 +62,13 @@ pub struct SourceDeclaration {
 pub struct SinkDeclaration {
     /// Its name.
     pub name: Name,
-    /// Its columns; without, those of whatever is written.
+    /// Its columns. Without any, they are those of the rows that are written.
     pub schema: Option<SchemaRef>,
     /// Where results go, as `connector:rest`.
     pub address: String,
-    /// Where the address stands.
+    /// The position of the address.
     pub address_position: Position,
-    /// How they are written; `None` leaves it to the connector.
+    /// The format of the results; `None` leaves it to the connector.
     pub format: Option<FormatSpec>,
     /// The options, all for the connector.
     pub options: Vec<(Name, Literal, Position)>,
@@ -75,7 +77,7 @@ pub struct SinkDeclaration {
 }
 
 impl SourceDeclaration {
-    /// A source that no statement declares: its rows have these columns, no event time, and are never late.
+    /// Returns a source that no statement declares: its rows have these columns, no event time, and are never late.
     pub fn undeclared(name: Name, schema: SchemaRef, address: String) -> Self {
         Self {
             address_position: name.position,
@@ -103,30 +105,31 @@ impl SourceDeclaration {
         fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
     }
 
-    /// The connector, in lower case: what stands before the colon of the address.
+    /// The connector, in lower case: the part of the address before the colon.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
     }
 
-    /// What stands behind the colon of the address.
+    /// The part of the address behind the colon.
     pub fn rest(&self) -> &str {
         rest_of(&self.address)
     }
 }
 
 impl SinkDeclaration {
-    /// The names of its columns, and their types as they are declared; none where what is written brings them.
+    /// The names of its columns, and their types as they are declared. Empty if the columns are those of the rows that
+    /// are written.
     pub fn columns(&self) -> Vec<(String, String)> {
         let fields = self.schema.iter().flat_map(|schema| schema.fields());
         fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
     }
 
-    /// The connector, in lower case: what stands before the colon of the address.
+    /// The connector, in lower case: the part of the address before the colon.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
     }
 
-    /// What stands behind the colon of the address.
+    /// The part of the address behind the colon.
     pub fn rest(&self) -> &str {
         rest_of(&self.address)
     }
@@ -141,9 +144,9 @@ fn rest_of(address: &str) -> &str {
 }
 
 impl CreateSource {
-    /// The source that is declared. `own_columns` gives the columns that a connector brings itself, and which of them
-    /// is the event time, by the connector's name and what stands behind the colon of the address, or an error without
-    /// a place.
+    /// Returns the declared source. `own_columns` is asked where the statement has no columns: it gets the connector's
+    /// name and the part of the address behind the colon, and returns the connector's own columns with the index of the
+    /// event time, or an error without a position.
     pub fn declare(
         &self,
         own_columns: impl FnOnce(&str, &str) -> Option<Result<(SchemaRef, Option<usize>), SqlError>>,
@@ -200,7 +203,7 @@ impl CreateSource {
                 _ => options.push((name.clone(), literal.clone(), *position)),
             }
         }
-        // The time of a row is always there.
+        // The event time of a row is never null.
         let with_time = |schema: SchemaRef| match event_time_column {
             Some(column) if schema.fields().get(column).is_some_and(|field| field.is_nullable()) => {
                 let mut fields = schema.fields().to_vec();
@@ -229,7 +232,7 @@ impl CreateSource {
     }
 }
 
-/// The sink that an option of a source names.
+/// Reads the sink that an option of a source names.
 fn sink_name(option: &Name, literal: &Literal, position: Position) -> Result<Name, SqlError> {
     match literal {
         Literal::Text(text) => Ok(Name { text: text.clone(), position }),
@@ -238,7 +241,7 @@ fn sink_name(option: &Name, literal: &Literal, position: Position) -> Result<Nam
     }
 }
 
-/// The place of the column in WATERMARK FOR.
+/// Returns the index of the column in WATERMARK FOR.
 fn watermarked_column(schema: &Schema, declared: Option<usize>, name: &Name) -> Result<usize, SqlError> {
     let Ok(place) = schema.index_of(&name.text) else {
         let names = schema.fields().iter().map(|field| field.name().as_str());
@@ -262,7 +265,7 @@ fn watermarked_column(schema: &Schema, declared: Option<usize>, name: &Name) -> 
 }
 
 impl CreateSink {
-    /// The sink that is declared.
+    /// Returns the declared sink.
     pub fn declare(&self) -> Result<SinkDeclaration, SqlError> {
         if let Some(error) = &self.unread {
             return Err(error.clone());
@@ -285,7 +288,7 @@ impl CreateSink {
     }
 }
 
-/// An address of a source or sink: `connector:rest`, where the rest may be empty and braces mean nothing.
+/// Checks the address of a source or sink: `connector:rest`, where the rest may be empty and braces have no meaning.
 fn check_address(text: &str, position: Position) -> Result<(), SqlError> {
     let plain: String = text.chars().filter(|character| !"{}".contains(*character)).collect();
     let whole = if plain.ends_with(':') { format!("{plain}-") } else { plain };
@@ -297,7 +300,7 @@ fn check_address(text: &str, position: Position) -> Result<(), SqlError> {
     })
 }
 
-/// An option that is a time span of at least `least_us`.
+/// Reads an option that is a time span of at least `least_us`.
 pub(crate) fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
     let example = || format!("write for example {name} => INTERVAL '5 seconds'");
     let value = match literal {
@@ -352,7 +355,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Without any names.
+    /// Returns a scope without any names.
     pub fn new() -> Self {
         Self::default()
     }
@@ -374,12 +377,12 @@ impl Scope {
         Ok(())
     }
 
-    /// Adds a view that was planned already, in place of one of that name.
+    /// Adds a view that is planned already. It replaces a view of the same name.
     pub fn add_planned_view(&mut self, view: Arc<View>) {
         self.relations.insert(view.name.text.clone(), Relation::View(view));
     }
 
-    /// Adds a reference table with its rows; `name` is where it is declared.
+    /// Adds a reference table with its rows; `name` has the position of its declaration.
     pub fn add_table(&mut self, name: &Name, table: Arc<Table>) -> Result<(), SqlError> {
         self.check_is_free(name)?;
         self.relations.insert(name.text.clone(), Relation::Table(table));
@@ -407,7 +410,7 @@ impl Scope {
             .hint(format!("DROP {word} {} first, or write IF NOT EXISTS", crate::name_in_sql(&name.text))))
     }
 
-    /// The source of that name.
+    /// Returns the source of that name.
     pub fn source(&self, name: &str) -> Option<&Arc<SourceDeclaration>> {
         match self.relations.get(name) {
             Some(Relation::Source(source)) => Some(source),
@@ -415,7 +418,7 @@ impl Scope {
         }
     }
 
-    /// The view of that name.
+    /// Returns the view of that name.
     pub fn view(&self, name: &str) -> Option<&Arc<View>> {
         match self.relations.get(name) {
             Some(Relation::View(view)) => Some(view),
@@ -423,7 +426,7 @@ impl Scope {
         }
     }
 
-    /// The reference table of that name.
+    /// Returns the reference table of that name.
     pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
         match self.relations.get(name) {
             Some(Relation::Table(table)) => Some(table),
@@ -431,7 +434,7 @@ impl Scope {
         }
     }
 
-    /// The sink of that name.
+    /// Returns the sink of that name.
     pub fn sink(&self, name: &str) -> Option<&Arc<SinkDeclaration>> {
         self.sinks.get(name)
     }
@@ -457,22 +460,22 @@ impl Scope {
         self.sinks.values()
     }
 
-    /// Removes a source; whether there was one. Views over it go on: they are planned already.
+    /// Removes a source; returns whether there was one. Views over it stay, because they are planned already.
     pub fn drop_source(&mut self, name: &str) -> bool {
         self.source(name).is_some() && self.relations.remove(name).is_some()
     }
 
-    /// Removes a view; whether there was one.
+    /// Removes a view; returns whether there was one.
     pub fn drop_view(&mut self, name: &str) -> bool {
         self.view(name).is_some() && self.relations.remove(name).is_some()
     }
 
-    /// Removes a reference table; whether there was one.
+    /// Removes a reference table; returns whether there was one.
     pub fn drop_table(&mut self, name: &str) -> bool {
         self.table(name).is_some() && self.relations.remove(name).is_some()
     }
 
-    /// Removes a sink; whether there was one.
+    /// Removes a sink; returns whether there was one.
     pub fn drop_sink(&mut self, name: &str) -> bool {
         self.sinks.remove(name).is_some()
     }

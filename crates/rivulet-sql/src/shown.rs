@@ -1,4 +1,4 @@
-//! Statements as they may be shown: what options of sources and sinks hold that is secret does not stand in them.
+//! Statements without the secrets in the options of their sources and sinks, so that they can be shown.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,9 @@ use crate::lexer;
 use crate::statement::Name;
 use crate::{Literal, Position, Statement, parse_stored};
 
-/// The text of a `CREATE SOURCE` or `CREATE SINK` with the values of its options as `shown` gives them, by connector,
-/// whether it is a sink, name and value. A text that is not understood is not shown at all.
+/// Returns the text of a `CREATE SOURCE` or `CREATE SINK` with the values of its options replaced by `shown`. Its
+/// arguments are the connector, whether it is a sink, and the name and value of the option. A text that is not
+/// understood is not shown at all.
 pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
     let statement = parse_stored(text).ok().map(|stored| stored.statement);
     let (address, options, is_sink) = match &statement {
@@ -18,8 +19,8 @@ pub fn shown_statement(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v 
     lexer::with_values(text, options.iter().filter_map(|option| hidden(address, is_sink, option, &shown)))
 }
 
-/// The text of a `CREATE APPLICATION`, likewise. A text that is not understood, as one of another version may be, is
-/// shown as it is if it names topics only.
+/// Does the same with the text of a `CREATE APPLICATION`. A text that is not understood, for example one of another
+/// version, is shown as it is if it names topics only.
 pub fn shown_application(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str>) -> String {
     let Ok(Statement::CreateApplication(create)) = parse_stored(text).map(|stored| stored.statement) else {
         return match ["kafka:", "http:", "https:"].iter().any(|connector| text.to_ascii_lowercase().contains(connector))
@@ -36,7 +37,7 @@ pub fn shown_application(text: &str, shown: impl for<'v> Fn(&str, bool, &str, &'
     lexer::with_values(text, values)
 }
 
-/// Where the value of an option stands, and what is shown in its place, if it is not shown itself.
+/// Returns the position of an option's value and what is shown instead. `None` if the value itself is shown.
 fn hidden(
     address: &str,
     is_sink: bool,

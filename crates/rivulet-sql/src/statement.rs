@@ -33,7 +33,7 @@ pub enum Statement {
         application: Name,
         /// The parameters and their values.
         values: Vec<(Name, Literal, Position)>,
-        /// What it belongs to, in words of the user.
+        /// The label: what the query belongs to, in words of the user.
         label: Option<(String, Position)>,
     },
     /// `CREATE [OR REPLACE] TABLE [IF NOT EXISTS] ...`
@@ -52,7 +52,7 @@ pub enum Statement {
     ExplainBigQuery {
         /// What is explained.
         query: BigQuery,
-        /// Whether it is run, to say what it did.
+        /// Whether the query is also run, to show what it did.
         analyze: bool,
     },
     /// `DROP SOURCE [IF EXISTS] s`
@@ -154,11 +154,11 @@ pub enum Statement {
     DescribeSink(Name),
     /// `DESCRIBE VIEW v`
     DescribeView(Name),
-    /// `DESCRIBE 'path'`: the source that a file would be declared as.
+    /// `DESCRIBE 'path'`: the declaration of a source that reads this file.
     DescribeFile {
         /// The path.
         path: String,
-        /// Where it stands.
+        /// The position of the path.
         position: Position,
     },
     /// `EXPLAIN APPLICATION a`
@@ -171,20 +171,20 @@ pub enum Statement {
     AlterQuery {
         /// The name of the query.
         name: Name,
-        /// The parameters that get other values, and these.
+        /// The parameters that change, and their new values.
         values: Vec<(Name, Literal, Position)>,
-        /// What it belongs to from now on, `Some(None)` for nothing; `None` if that stays.
+        /// The new label; `Some(None)` removes it, `None` leaves it as it is.
         label: Option<Option<(String, Position)>>,
     },
     /// `ALTER APPLICATION a [INPUT i] SET (option => value, ...)`
     AlterApplication {
         /// The name of the application.
         name: Name,
-        /// The input of which options change; `None` for all of them.
+        /// The input whose options change; `None` for all inputs.
         input: Option<Name>,
         /// The options and their values.
         options: Vec<(Name, Literal, Position)>,
-        /// What becomes of state with which the application cannot go on.
+        /// What becomes of state that the changed application cannot use.
         wish: StateWish,
     },
     /// `PAUSE QUERY q`
@@ -209,12 +209,12 @@ pub enum Statement {
     },
 }
 
-/// A name and where it stands. Unquoted names are in lower case.
+/// A name and its position. Unquoted names are in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The name.
     pub text: String,
-    /// Where it stands.
+    /// The position of the name.
     pub position: Position,
 }
 
@@ -231,7 +231,7 @@ pub struct CreateTable {
     pub name: Name,
     /// Do nothing if there is a table of that name.
     pub if_not_exists: bool,
-    /// Whether its rows take the place of those of a table with that name.
+    /// Whether its rows replace those of a table with that name.
     pub replaces: bool,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
@@ -241,9 +241,9 @@ pub struct CreateTable {
     pub schema: SchemaRef,
     /// Where its rows are, as `connector:rest`.
     pub address: String,
-    /// Where the address stands.
+    /// The position of the address.
     pub address_position: Position,
-    /// How the rows are written.
+    /// The format of the rows.
     pub format: FormatSpec,
 }
 
@@ -261,14 +261,15 @@ pub struct CreateApplication {
     /// The identity: SHA-256 (hex) of the canonical text.
     pub id: String,
     pub(crate) parameters: Vec<ParameterDeclaration>,
-    /// Those that stand in an expression, in lower case.
+    /// The parameters that an expression uses, in lower case.
     pub(crate) parameters_used: BTreeSet<String>,
     pub(crate) inputs: Vec<InputDeclaration>,
     pub(crate) outputs: Vec<OutputDeclaration>,
     pub(crate) select: SealedSelect,
 }
 
-/// What is to become of state when a new version takes over: of an application that of its queries, of a query its own.
+/// What is to become of state when a new version takes over. For an application it is the state of its queries, for a
+/// query its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateWish {
     /// `state => 'keep'`: all of it is kept, or the new version is refused.
@@ -278,9 +279,8 @@ pub enum StateWish {
     Discard,
 }
 
-/// A part of the syntax tree whose type is not known outside of this crate. The parser's syntax tree has hundreds of
-/// types, and every crate that can drop or copy one would compile the code for all of them again: minutes of each
-/// build.
+/// A part of the syntax tree whose type is hidden from other crates. The parser's syntax tree has hundreds of types.
+/// Every crate that can drop or copy one would compile their code again, which takes minutes in each build.
 pub(crate) struct Sealed<T>(Arc<dyn Any + Send + Sync>, PhantomData<fn() -> T>);
 
 /// The SELECT of an application.
@@ -325,7 +325,8 @@ pub(crate) struct InputDeclaration {
     pub(crate) address: Option<(String, Position)>,
     pub(crate) format: FormatSpec,
     pub(crate) options: Vec<(Name, Literal, Position)>,
-    /// Where `WITH (...)` begins, and what follows it; the same place where it could stand and does not.
+    /// The positions where `WITH (...)` begins and where the code behind it begins. Both are equal if the input has no
+    /// `WITH`: it could be inserted there.
     pub(crate) options_at: (Position, Position),
 }
 
@@ -339,55 +340,54 @@ pub(crate) struct ColumnDeclaration {
 
 #[derive(Clone, Debug)]
 pub(crate) struct OutputDeclaration {
-    /// Its name; where there are several they all have one.
+    /// The name of the output. If there are several outputs, each has a name.
     pub(crate) name: Option<Name>,
     pub(crate) address: Option<(String, Position)>,
     pub(crate) format: FormatSpec,
     pub(crate) options: Vec<(Name, Literal, Position)>,
-    /// Where `OUTPUT` stands.
+    /// The position of `OUTPUT`.
     pub(crate) position: Position,
 }
 
-/// The parts of a SELECT that are supported; everything else was refused by the parser.
+/// The supported parts of a SELECT. The parser has refused everything else.
 pub(crate) struct Select {
     pub(crate) position: Position,
-    /// Where `DISTINCT` stands, if it does.
+    /// The position of `DISTINCT`, if the SELECT has it.
     pub(crate) distinct: Option<Position>,
     pub(crate) projection: Vec<ast::SelectItem>,
-    /// What it reads: an input, or what the rows of a UNION ALL are called.
+    /// What the SELECT reads: the name of an input, or the alias of a UNION ALL.
     pub(crate) from: Name,
     pub(crate) alias: Option<Name>,
     /// Whether only the latest row of each key is read: `FROM LATEST(input)`.
     pub(crate) from_latest: bool,
-    /// The branches of `FROM (SELECT ... UNION ALL SELECT ...)`; none where it reads an input.
+    /// The branches of `FROM (SELECT ... UNION ALL SELECT ...)`; empty if the SELECT reads an input.
     pub(crate) union: Vec<UnionBranch>,
-    /// The window of `FROM TABLE(TUMBLE(...))`, as the call that could stand in GROUP BY.
+    /// The window of `FROM TABLE(TUMBLE(...))`, as the same call in GROUP BY.
     pub(crate) window: Option<ast::Expr>,
     /// The row pattern of `FROM t MATCH_RECOGNIZE (...)`: the SELECT is over its matches.
     pub(crate) pattern: Option<MatchClause>,
-    /// The other input that it is joined with, and the reference tables that each row is looked up in, one after the
-    /// other.
+    /// The other input of a join, and the reference tables in which each row is looked up, one after the other.
     pub(crate) lookups: Vec<LookupClause>,
     pub(crate) unnest: Option<UnnestClause>,
     pub(crate) filter: Option<ast::Expr>,
     pub(crate) group_by: Vec<ast::Expr>,
     pub(crate) having: Option<ast::Expr>,
-    /// Where `HAVING` stands.
+    /// The position of `HAVING`.
     pub(crate) having_position: Position,
     pub(crate) qualify: Option<ast::Expr>,
-    /// Where `QUALIFY` stands.
+    /// The position of `QUALIFY`.
     pub(crate) qualify_position: Position,
     pub(crate) top: Option<TopClause>,
     pub(crate) emit_on_change: bool,
-    /// For each output the condition behind its WHEN.
+    /// For each output, the condition behind its WHEN.
     pub(crate) output_conditions: Vec<Option<ast::Expr>>,
-    /// For each input its computed columns.
+    /// For each input, its computed columns.
     pub(crate) computed: Vec<Vec<ComputedColumn>>,
 }
 
-/// `ORDER BY ... LIMIT n`: in which order the rows of a window come out, and how many of them.
+/// `ORDER BY ... LIMIT n`: the order in which the rows of a window come out, and how many of them.
 pub(crate) struct TopClause {
-    /// Where ORDER BY stands, or LIMIT without one.
+    /// The position of ORDER BY, or of LIMIT if there is no ORDER BY.
     pub(crate) position: Position,
     pub(crate) order_by: Vec<ast::OrderByExpr>,
     pub(crate) limit: Option<ast::Expr>,
@@ -421,7 +421,7 @@ pub(crate) enum SkipClause {
     ToLast(Name),
 }
 
-/// What stands in `PATTERN (...)`.
+/// The pattern in `PATTERN (...)`.
 pub(crate) enum PatternTree {
     Variable(Name),
     Sequence(Vec<PatternTree>),
@@ -451,7 +451,7 @@ pub(crate) struct UnionBranch {
 /// A reference table in FROM, or a second input.
 pub(crate) struct LookupClause {
     pub(crate) table: Name,
-    /// What the SELECT calls the rows.
+    /// The alias of the rows in the SELECT.
     pub(crate) alias: Name,
     pub(crate) kind: LookupKind,
 }
@@ -463,7 +463,7 @@ pub(crate) enum LookupKind {
     Lateral(Box<Lateral>),
 }
 
-/// The SELECT of a LATERAL, over a table.
+/// The SELECT of a LATERAL, over a reference table.
 pub(crate) struct Lateral {
     pub(crate) position: Position,
     pub(crate) table_alias: Name,
@@ -471,19 +471,19 @@ pub(crate) struct Lateral {
     pub(crate) filter: Option<ast::Expr>,
     pub(crate) order_by: Vec<ast::OrderByExpr>,
     pub(crate) limit: Option<ast::Expr>,
-    /// The columns of a SELECT around it, `SELECT count(*) FROM (SELECT ...) AS alias`, and that alias.
+    /// The columns of an outer SELECT, as in `SELECT count(*) FROM (SELECT ...) AS alias`, and that alias.
     pub(crate) around: Option<(Vec<ast::SelectItem>, Option<Name>)>,
 }
 
 impl CreateApplication {
-    /// The names of the reference tables that the application looks events up in.
+    /// The names of the reference tables in which the application looks events up.
     pub fn table_names(&self) -> Vec<&str> {
         let is_input = |name: &str| self.inputs.iter().any(|input| input.name.text == name);
         let joined = self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str());
         joined.filter(|name| !is_input(name)).collect()
     }
 
-    /// Where the addresses of inputs stand that read something else than topics.
+    /// The positions of the addresses of inputs that read something else than topics.
     pub fn source_positions(&self) -> impl Iterator<Item = Position> + '_ {
         let is_topic = |address: &str| {
             let connector = address.split(':').next().unwrap_or_default();

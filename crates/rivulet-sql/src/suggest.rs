@@ -1,15 +1,15 @@
 //! "Did you mean ...?": the nearest of a list of names.
 
-/// Names longer than this are not compared: nobody mistypes them by a letter, and the comparison is quadratic.
+/// Longer names are not compared: nobody mistypes them by a letter, and the comparison is quadratic.
 const NAME_CHARACTERS_MAX: usize = 64;
 
-/// The candidate nearest to `word`, if it is near enough to be what was meant. Case does not count.
+/// Returns the candidate nearest to `word`, if it is near enough to be what was meant. Case does not count.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = lower(word);
     if word.is_empty() || word.len() > NAME_CHARACTERS_MAX {
         return None;
     }
-    // A third of the letters may be wrong, one in a short word.
+    // A third of the letters may be wrong, or one in a short word.
     let distance_max = word.len().div_ceil(3).min(3);
     candidates
         .into_iter()

@@ -32,10 +32,10 @@ pub(crate) const TYPE_NAMES: [&str; 15] = [
     "TIME",
 ];
 
-/// The type of times of day: nanoseconds since midnight, as those of casts and constants.
+/// The type of times of day: nanoseconds since midnight, as in casts and constants.
 pub(crate) const TIME: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
-/// The Arrow type of a declared type name, in any case.
+/// Returns the Arrow type of a declared type name, in any case.
 pub(crate) fn type_named(name: &str) -> Option<DataType> {
     Some(match name.to_ascii_lowercase().as_str() {
         "text" | "varchar" | "string" => DataType::Utf8,
@@ -48,8 +48,8 @@ pub(crate) fn type_named(name: &str) -> Option<DataType> {
     })
 }
 
-/// The Arrow type of a type name, in any case, where a source or sink of big queries declares it: numbers have as many
-/// bits as they say. `DECIMAL` is not among them, which needs its digits.
+/// Returns the Arrow type of a type name, in any case, as a source or sink of big queries declares it: numbers have as
+/// many bits as they say. `DECIMAL` is not included, because it needs its digits.
 pub(crate) fn exact_type_named(name: &str) -> Option<DataType> {
     Some(match name.to_ascii_lowercase().as_str() {
         "tinyint" => DataType::Int8,
@@ -62,7 +62,7 @@ pub(crate) fn exact_type_named(name: &str) -> Option<DataType> {
     })
 }
 
-/// The name of a type in SQL as a source or sink declares it: with bits and digits.
+/// The name of a type in SQL as a source or sink declares it, with bits and digits.
 pub fn declared_type_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Int8 => "TINYINT".into(),
@@ -114,7 +114,7 @@ impl<'a> From<&'a Literal> for ParamValue<'a> {
     }
 }
 
-/// A constant as a scalar of `data_type`, its type; null if it is of another.
+/// A constant as a scalar of its type `data_type`; null if it has another type.
 pub(crate) fn scalar_of(literal: &Literal, data_type: &DataType) -> ScalarValue {
     ParamValue::from(literal).coerce(data_type).unwrap_or(Typed::Null).to_scalar(data_type)
 }
@@ -151,7 +151,7 @@ pub(crate) enum Typed<'a> {
 }
 
 impl<'a> ParamValue<'a> {
-    /// The value as one of type `data_type`. The error says what to write instead, where that is known.
+    /// Converts the value to `data_type`. The error says what to write instead, where that is known.
     #[inline]
     pub(crate) fn coerce(self, data_type: &DataType) -> Result<Typed<'a>, Option<String>> {
         Ok(match (self, data_type) {
@@ -162,7 +162,7 @@ impl<'a> ParamValue<'a> {
             (Self::Integer(value), DataType::Int64) => Typed::Int64(value),
             (Self::Boolean(value), DataType::Boolean) => Typed::Boolean(value),
             (Self::Float(value), DataType::Int64) => {
-                /// Up to here every whole number has a double of its own.
+                /// Up to this number every whole number has a double of its own.
                 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
                 if value.fract() == 0.0 && value.abs() <= EXACT_MAX {
                     Typed::Int64(value as i64)
@@ -199,7 +199,7 @@ impl<'a> ParamValue<'a> {
         })
     }
 
-    /// The value as it is named in messages.
+    /// The value in the words of messages.
     pub(crate) fn describe(&self) -> String {
         const SHOWN_CHARACTERS_MAX: usize = 40;
         match self {
@@ -231,7 +231,7 @@ impl Typed<'_> {
         }
     }
 
-    /// The value as a scalar of `data_type`, its type.
+    /// The value as a scalar of its type `data_type`.
     fn to_scalar(self, data_type: &DataType) -> ScalarValue {
         match self {
             Self::Null => match data_type {
@@ -252,7 +252,7 @@ impl Typed<'_> {
     }
 }
 
-/// The interval written as `5 minutes`, `1 hour 30 minutes`, `00:00:30`; a number without a unit is seconds.
+/// Parses an interval such as `5 minutes`, `1 hour 30 minutes` or `00:00:30`. A number without a unit is seconds.
 pub(crate) fn parse_interval(text: &str) -> Option<IntervalMonthDayNano> {
     if text.trim().is_empty() {
         return None;
@@ -260,13 +260,13 @@ pub(crate) fn parse_interval(text: &str) -> Option<IntervalMonthDayNano> {
     parse_interval_month_day_nano_config(text, IntervalParseConfig::new(ParsedUnit::Second)).ok()
 }
 
-/// The microseconds since the epoch of a date, or of a date and time with or without zone (UTC if there is none).
+/// Parses a date, or a date and time with or without zone (UTC if there is none), to microseconds since the epoch.
 pub(crate) fn parse_timestamp_us(text: &str) -> Option<i64> {
     string_to_timestamp_nanos(text).ok().map(|nanoseconds| nanoseconds.div_euclid(1000))
 }
 
-/// The length of an interval in microseconds; `None` if it has months, whose length depends on the calendar, or is out
-/// of range.
+/// The length of an interval in microseconds. `None` if it is out of range or has months, whose length depends on the
+/// calendar.
 pub(crate) fn interval_us(interval: IntervalMonthDayNano) -> Option<i64> {
     const DAY_US: i64 = 24 * 60 * 60 * 1_000_000;
     if interval.months != 0 {
@@ -275,7 +275,7 @@ pub(crate) fn interval_us(interval: IntervalMonthDayNano) -> Option<i64> {
     i64::from(interval.days).checked_mul(DAY_US)?.checked_add(interval.nanoseconds.div_euclid(1000))
 }
 
-/// A time span as a person writes it: `30 s`, `5 min`, `1.5 s`.
+/// A time span as users write it: `30 s`, `5 min`, `1.5 s`.
 pub(crate) fn format_us(span_us: i64) -> String {
     const UNITS: [(i64, &str); 6] =
         [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1000, "ms"), (1, "us")];

@@ -1,4 +1,4 @@
-//! Binding: what fits, what does not, and that a failed row leaves nothing behind.
+//! Binding: which values fit, which do not, and that a failed row leaves nothing behind.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn values_are_bound_with_their_types_and_defaults() {
         ("output", ParamValue::Text("mqtt:home/42")),
     ])
     .unwrap();
-    // Another order, and defaults.
+    // Another order, and defaults for missing parameters.
     rows.push([("output", ParamValue::Text("plain")), ("home", ParamValue::Text("ü"))]).unwrap();
     assert_eq!(rows.rows(), 2);
     let batch = rows.finish();

@@ -1,16 +1,17 @@
-//! The next version of a big query: which sources go on where the version before was, which operators take over its
-//! state, whether the sink goes on.
+//! The next version of a big query: which sources continue from where they were in the version before, which operators
+//! take over its state, and whether the sink continues.
 //!
-//! A source goes on if it is declared as it was; a new one begins, one that is gone is forgotten. An operator takes
-//! over from one that does the same ([`StateSignature::difference`]) with rows of the same sources: there may be more
-//! of them. Those that do the same with the same rows find each other first; the others in their order.
+//! A source continues if its declaration is unchanged. A new source begins, and one that is gone is forgotten. An
+//! operator takes over state from an operator that does the same ([`StateSignature::difference`]) with rows of the same
+//! sources; more sources may be added. Operators that do the same with the same rows are matched first, and the others
+//! in their order.
 //!
-//! Where rows that come to an operator may be taken back, its state is right only as long as each is taken back that
-//! came, and none that did not: it takes over if all in front of it is as it was. And nobody takes over behind state
-//! that is lost or begins: the rows that come from there are others.
+//! If the rows that come to an operator may be retracted, its state is only right if exactly the rows that came are
+//! retracted. So it takes over only if everything in front of it is unchanged. Nor does an operator take over behind
+//! state that is lost or begins anew, because the rows that come from there are different.
 //!
-//! What must hold: as for applications. Names of columns alone do not say what an operator does where several columns
-//! have the same: there it must do the same with the same places.
+//! What must hold: the same as for applications. If several columns have the same name, names alone do not say what an
+//! operator does. Then it must do the same with the same column indices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,33 +23,33 @@ use rivulet_dataflow::{FlowMap, NodeId, StateSelection, StateSignature, Work};
 use crate::plan::query::{PlannedSource, QueryPlan};
 use crate::scope::SinkDeclaration;
 
-/// What becomes of a query in its next version.
+/// What becomes of a query's sources, state and sinks in its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryMigration {
-    /// Who takes over from whom.
+    /// For each source, operator and sink of the new version, the one of the version before that it continues.
     pub map: FlowMap,
-    /// Operators whose state is taken over, in words.
+    /// The operators whose state is taken over, in words.
     pub kept: Vec<String>,
-    /// Operators of the version before whose state is lost, in words: what they do, and why nobody takes over.
+    /// The operators of the version before whose state is lost, in words: what they do, and why no operator takes over.
     pub lost: Vec<String>,
-    /// The names of sources that begin, as those of a new query do.
+    /// The names of sources that begin as in a new query.
     pub sources_new: Vec<String>,
-    /// The names of sources that are not read any more.
+    /// The names of sources that are no longer read.
     pub sources_gone: Vec<String>,
-    /// The places of the sinks of the version before that this one does not write to.
+    /// The indices of the sinks of the version before that the new version does not write to.
     pub sinks_gone: Vec<usize>,
-    /// Whether results take back rows that the version before has given, and are computed otherwise: what is taken back
-    /// was never given.
+    /// Whether results retract rows that the version before has emitted, but are computed differently: then they would
+    /// retract rows that were never emitted.
     pub takes_back_others: bool,
 }
 
 impl QueryMigration {
-    /// Whether results go on to where they went.
+    /// Whether results still go to the same sink.
     pub fn keeps_result(&self) -> bool {
         self.map.sinks.first().is_some_and(Option::is_some)
     }
 
-    /// Has all operators begin anew; only sources go on. Then no row is taken back that the version before has given.
+    /// Makes all operators begin anew; only sources continue. Then no row of the version before is retracted.
     pub fn discard_state(&mut self) {
         const WHY: &str = "the result takes rows back, and is not computed as it was";
         self.lost.extend(self.kept.drain(..).map(|kept| format!("{kept}: {WHY}")));
@@ -61,25 +62,25 @@ impl QueryMigration {
 struct Stateful<'p> {
     node: NodeId,
     task: StateSignature,
-    /// What it does, by the places of columns.
+    /// What it does, by column indices.
     identity: Option<&'p str>,
     inputs: Vec<Input<'p>>,
-    /// What it does with which rows, as far as can be said.
+    /// A hash of what it does with which rows, as far as that is known.
     signature: u64,
-    /// The operators with state that its rows come through.
+    /// The stateful operators that its rows come through.
     behind: BTreeSet<NodeId>,
 }
 
-/// What comes to an operator.
+/// An input of an operator.
 struct Input<'p> {
     rows: &'p Schema,
-    /// The sources that it comes from.
+    /// The sources of its rows.
     sources: BTreeSet<&'p str>,
-    /// Whether its rows may be taken back.
+    /// Whether its rows may be retracted.
     changes: bool,
 }
 
-/// What becomes of `before` in the version `after`.
+/// Compares two versions of a query: which parts of `before` continue in `after`.
 pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration {
     let find = |source: &PlannedSource| before.sources.iter().position(|other| is_same_source(source, other));
     let sources: Vec<Option<usize>> = after.sources.iter().map(find).collect();
@@ -133,19 +134,19 @@ pub fn query_migration(before: &QueryPlan, after: &QueryPlan) -> QueryMigration 
     }
 }
 
-/// Whether a source is declared as another one was.
+/// Whether two versions declare a source in the same way.
 fn is_same_source(one: &PlannedSource, other: &PlannedSource) -> bool {
     let (one, other) = (&one.declaration, &other.declaration);
     one.name.text == other.name.text && one.text == other.text
 }
 
-/// The operators with state, in their order, and how the result is computed, as far as can be said.
+/// Returns the stateful operators, in their order, and a hash of how the result is computed, as far as that is known.
 fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
     let nodes = plan.dataflow.nodes();
     let mut sources: Vec<BTreeSet<&str>> = Vec::with_capacity(nodes.len());
     let mut signatures: Vec<u64> = Vec::with_capacity(nodes.len());
     let mut changes: Vec<bool> = Vec::with_capacity(nodes.len());
-    // Of each node the operators with state that its rows come through, itself among them.
+    // For each node, the stateful operators that its rows come through, including itself.
     let mut through: Vec<BTreeSet<NodeId>> = Vec::with_capacity(nodes.len());
     let (mut stateful, mut result) = (Vec::new(), 0);
     for (node, one) in nodes.iter().enumerate() {
@@ -190,8 +191,8 @@ fn stateful(plan: &QueryPlan) -> (Vec<Stateful<'_>>, u64) {
 }
 
 impl Stateful<'_> {
-    /// Why the other one cannot take over; `None` if it can. Of the operators in front of it those take over that are
-    /// in `taken`.
+    /// Returns why `other` cannot take over from this operator; `None` if it can. `taken` maps the operators whose
+    /// state is taken over to those that take it over.
     fn difference(&self, other: &Self, taken: &BTreeMap<NodeId, NodeId>) -> Option<String> {
         if let Some(difference) = self.task.difference(&other.task) {
             return Some(difference);
@@ -223,7 +224,7 @@ impl Stateful<'_> {
             .then(|| "several columns that come to it have the same name, and are others now".into())
     }
 
-    /// Whether the name of a column may stand for several.
+    /// Whether several columns have the same name.
     fn is_ambiguous(&self) -> bool {
         let mut names = self.inputs.iter().flat_map(|input| input.rows.fields()).map(|field| field.name());
         let mut known = BTreeSet::new();
@@ -272,7 +273,7 @@ mod tests {
             else {
                 panic!("operators take over from operators")
             };
-            // What is taken over is taken in.
+            // The new operators can import all state that they take over.
             let frame = one.create().export_state(&StateSelection::All).unwrap().unwrap();
             other.create().import_state(&frame).unwrap();
         }
@@ -346,7 +347,7 @@ mod tests {
             JOIN (SELECT auction, count(*) AS n FROM bids WHERE price > 1 GROUP BY auction) b ON a.id = b.auction";
         let of_join = lost(joined, &joined.replace("price > 1", "price > 2"));
         assert!(is_of_changes(&of_join, "join"), "{of_join:?}");
-        // What is behind them may change: nobody remembers it.
+        // The operators behind them may change, because they have no state.
         let doubled = counted.replacen("count(*) AS n", "2 * count(*) AS n", 1);
         assert!(lost(counted, &doubled).is_empty());
     }

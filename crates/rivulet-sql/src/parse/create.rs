@@ -1,4 +1,5 @@
-//! `CREATE APPLICATION`: parameters, input, output, and the SELECT; `CREATE TABLE`: columns and where they come from.
+//! `CREATE APPLICATION`: parameters, inputs, outputs, and the SELECT. `CREATE TABLE`: columns and where the rows come
+//! from.
 
 use std::sync::Arc;
 
@@ -19,14 +20,14 @@ use crate::{Literal, Position, SqlError};
 pub(crate) const APPLICATION_BYTES_MAX: usize = 256 << 10;
 /// The most parameters an application may have.
 const PARAMETERS_MAX: usize = 256;
-/// The most inputs an application may have; events carry the number of theirs in a byte.
+/// The most inputs an application may have; events carry the number of their input in a byte.
 const INPUTS_MAX: usize = 16;
-/// The most outputs an application may have; rows carry a bit for each.
+/// The most outputs an application may have; rows carry a bit for each output.
 const OUTPUTS_MAX: usize = 32;
 /// The most columns an input may have.
 pub(super) const COLUMNS_MAX: usize = 1024;
 
-/// What follows `CREATE APPLICATION`. `tokens` and `text` are those of the statement from `CREATE` on.
+/// Reads what follows `CREATE APPLICATION`. `tokens` and `text` are those of the statement from `CREATE` on.
 pub(super) fn application(
     cursor: &mut Cursor<'_>,
     tokens: &[TokenWithSpan],
@@ -79,14 +80,14 @@ pub(super) fn application(
     })
 }
 
-/// What follows `CREATE OR REPLACE`, up to the thing that is replaced: `APPLICATION name [WITH (state => ...)]`, or a
-/// query. Gives the tokens of the same statement without what is said of the replacement, which is no part of the
-/// thing: its identity is that of the plain text.
+/// Reads what follows `CREATE OR REPLACE`: `APPLICATION name [WITH (state => ...)]`, or a query. Returns the tokens of
+/// the statement without the words about the replacement. They are no part of the application or query, whose identity
+/// is that of the plain text.
 pub(super) fn replacement(
     cursor: &mut Cursor<'_>,
     tokens: &[TokenWithSpan],
 ) -> Result<(Vec<TokenWithSpan>, StateWish), SqlError> {
-    /// `CREATE OR REPLACE APPLICATION`, of which the first and the last stay.
+    /// The number of words in `CREATE OR REPLACE APPLICATION`. The first and the last one stay.
     const WORDS: usize = 4;
     cursor.advance();
     if cursor.is_word("if") {
@@ -104,7 +105,7 @@ pub(super) fn replacement(
     Ok((plain, wish))
 }
 
-/// `(state => 'keep')` or `(state => 'discard')`.
+/// Reads `(state => 'keep')` or `(state => 'discard')`.
 pub(super) fn state_wish(cursor: &mut Cursor<'_>) -> Result<StateWish, SqlError> {
     let mut wish = StateWish::default();
     for (name, value, position) in cursor.named_values("the name of an option")? {
@@ -125,7 +126,7 @@ pub(super) fn state_wish(cursor: &mut Cursor<'_>) -> Result<StateWish, SqlError>
     Ok(wish)
 }
 
-/// What follows `CREATE TABLE`. `tokens` and `text` are those of the statement.
+/// Reads what follows `CREATE TABLE`. `tokens` and `text` are those of the statement.
 pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -> Result<CreateTable, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the table")?;
@@ -157,7 +158,7 @@ pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &st
     })
 }
 
-/// The outputs, and for each its condition.
+/// Reads the outputs, and for each its condition.
 fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Option<ast::Expr>>), SqlError> {
     let (mut outputs, mut conditions) = (Vec::<OutputDeclaration>::new(), Vec::new());
     loop {
@@ -167,7 +168,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
         } else if !cursor.eat_word("output") {
             break;
         }
-        // A name in double quotes would be an address in the wrong ones.
+        // A name in double quotes is probably an address in the wrong quotes.
         let is_name = matches!(cursor.peek(), Token::Word(word) if word.quote_style.is_none());
         let name = match is_name && !cursor.is_word("format") {
             true => Some(cursor.name("an address in single quotes, the name of the output, or FORMAT")?),
@@ -202,7 +203,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
     Ok((outputs, conditions))
 }
 
-/// The condition behind WHEN: up to the next OUTPUT, or AS.
+/// Reads the condition behind WHEN: up to the next OUTPUT, or AS.
 fn condition(cursor: &mut Cursor<'_>) -> Result<ast::Expr, SqlError> {
     let (rest, mut depth) = (cursor.rest(), 0usize);
     let ends = |token: &TokenWithSpan| {
@@ -278,12 +279,12 @@ fn input(cursor: &mut Cursor<'_>) -> Result<(InputDeclaration, Vec<ComputedColum
     Ok((InputDeclaration { name, columns, address, format, options, options_at: (from, to) }, computed))
 }
 
-/// The declared columns of `what`, a sink or a table.
+/// Reads the declared columns of `what`, a sink or a table.
 pub(super) fn columns(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<ColumnDeclaration>, SqlError> {
     some_columns(cursor, what, None)
 }
 
-/// The declared columns of `what`; those that are computed are put into `computed` if there may be any.
+/// Reads the columns of `what`. Computed ones are put into `computed`, if there may be any.
 fn some_columns(
     cursor: &mut Cursor<'_>,
     what: &str,
@@ -329,7 +330,7 @@ pub(super) fn is_computed(cursor: &Cursor<'_>) -> bool {
     cursor.rest().get(1).is_some_and(|behind| token_is_word(&behind.token, "as"))
 }
 
-/// `name AS expression [EVENT TIME]`, behind those that are declared before it.
+/// Reads `name AS expression [EVENT TIME]`. `columns` and `before` are the declared and computed columns before it.
 pub(super) fn computed_column(
     cursor: &mut Cursor<'_>,
     columns: &[ColumnDeclaration],
@@ -385,11 +386,11 @@ fn second_event_time(position: Position, first: &Name) -> SqlError {
     SqlError::new(position, format!("an input has one EVENT TIME, and that is '{first}' already"))
 }
 
-/// How deep columns may have parts.
+/// How deep the parts of columns may nest.
 const PARTS_DEPTH_MAX: usize = 16;
 
-/// A column of a source, or the columns that are its parts: `radio ROW(rssi BIGINT, snr DOUBLE)` is
-/// `"radio.rssi" BIGINT, "radio.snr" DOUBLE`.
+/// Reads a column of a source, or the columns that are its parts: `radio ROW(rssi BIGINT, snr DOUBLE)` is `"radio.rssi"
+/// BIGINT, "radio.snr" DOUBLE`.
 pub(super) fn column_or_parts(
     cursor: &mut Cursor<'_>,
     columns: &mut Vec<ColumnDeclaration>,
@@ -430,7 +431,7 @@ pub(super) fn column_or_parts(
     }
 }
 
-/// A column whose name begins with `prefix`, behind those that are declared, and computed, before it.
+/// Reads a column. Its name gets the `prefix`, and must differ from the declared and computed columns before it.
 pub(super) fn column(
     cursor: &mut Cursor<'_>,
     before: &[ColumnDeclaration],

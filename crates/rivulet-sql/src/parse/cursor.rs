@@ -1,4 +1,4 @@
-//! A place in the tokens of a statement, and the small pieces every statement is made of.
+//! A cursor in the tokens of a statement, and methods for the small pieces every statement is made of.
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ use arrow::datatypes::DataType;
 /// The longest name, in characters.
 const NAME_CHARACTERS_MAX: usize = 128;
 
-/// Words that cannot be names without quotes, because they mean something where a name may stand.
+/// Words that cannot be names without quotes, because they have a meaning where a name may stand.
 const RESERVED: [&str; 34] = [
     "select", "from", "where", "group", "by", "having", "order", "limit", "union", "as", "and", "or", "not", "null",
     "case", "when", "then", "else", "end", "create", "true", "false", "in", "is", "like", "between", "cast",
     "interval", "distinct", "join", "on", "exists", "emit", "if",
 ];
 
-/// Words that begin an expression or a SELECT, so that they stay what they are wherever the name would be used.
+/// Words that begin an expression or a SELECT. They keep this meaning wherever a name would be used.
 const NEVER_NAMES: [&str; 13] =
     ["select", "distinct", "from", "where", "as", "and", "or", "not", "null", "case", "cast", "true", "false"];
 
-/// A name as it is written in SQL: in double quotes where it must be.
+/// A name as it is written in SQL: in double quotes where it needs them.
 ///
 /// ```
 /// assert_eq!(rivulet_sql::name_in_sql("kims_ac"), "kims_ac");
@@ -43,7 +43,7 @@ pub fn name_in_sql(name: &str) -> Cow<'_, str> {
     if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
 }
 
-/// What declares a type, which says which types there are.
+/// What a type is declared for; this decides which types are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Declares {
     Parameter,
@@ -63,7 +63,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the first of `tokens`; `end` is where the statement ends.
+    /// Makes a cursor at the first of `tokens`; `end` is where the statement ends.
     pub(crate) fn new(tokens: &'a [TokenWithSpan], end: Position) -> Self {
         Self { tokens, index: 0, end }
     }
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         self.tokens.get(self.index).map_or(self.end, |token| token.span.into())
     }
 
-    /// What follows the token before, which has one character.
+    /// The position behind the previous token, which has one character.
     pub(crate) fn behind(&self) -> Position {
         let before = self.index.checked_sub(1).and_then(|index| self.tokens.get(index));
         before.map_or(self.end, |token| {
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
         self.index = (self.index + 1).min(self.tokens.len());
     }
 
-    /// An error that says what was expected here and what was found.
+    /// Makes an error that says what was expected here and what was found.
     pub(crate) fn expected(&self, what: &str) -> SqlError {
         SqlError::new(self.position(), format!("expected {what}, found {}", describe_token(self.peek())))
     }
@@ -135,7 +135,7 @@ impl<'a> Cursor<'a> {
         if self.eat(token) { Ok(()) } else { Err(self.expected(&format!("'{token}'"))) }
     }
 
-    /// One of `words`, all given in capitals; the index of the one found.
+    /// Steps over one of `words`, all given in capitals; returns its index.
     pub(crate) fn expect_one_of(&mut self, words: &[&str]) -> Result<usize, SqlError> {
         if let Some(index) = words.iter().position(|word| self.eat_word(word)) {
             return Ok(index);
@@ -156,11 +156,11 @@ impl<'a> Cursor<'a> {
         self.expect_one_of(&[word]).map(|_| ())
     }
 
-    /// The statement ends here. `may_follow` are the words that could have stood here.
+    /// Checks that the statement ends here. `may_follow` are the words that could have followed.
     pub(crate) fn expect_end(&self, may_follow: &[&str]) -> Result<(), SqlError> {
         let near = match self.peek() {
             Token::EOF => return Ok(()),
-            // A word that is right elsewhere is no slip.
+            // A word that is spelled correctly is no typing error.
             Token::Word(word) => suggest::nearest(&word.value, may_follow.iter().copied())
                 .filter(|near| !near.eq_ignore_ascii_case(&word.value)),
             _ => None,
@@ -172,12 +172,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A name; `what` says of what, for the message.
+    /// Reads a name; `what` says of what, for the message.
     pub(crate) fn name(&mut self, what: &str) -> Result<Name, SqlError> {
         self.name_other_than(&RESERVED, what)
     }
 
-    /// A name where no word means anything else: of a column or parameter, before its type.
+    /// Reads the name of a column or parameter before its type, where no word has another meaning.
     pub(crate) fn declared_name(&mut self, what: &str) -> Result<Name, SqlError> {
         self.name_other_than(&NEVER_NAMES, what)
     }
@@ -211,7 +211,7 @@ impl<'a> Cursor<'a> {
         Ok(Name { text, position })
     }
 
-    /// A string in single quotes.
+    /// Reads a string in single quotes.
     pub(crate) fn string(&mut self, what: &str) -> Result<(String, Position), SqlError> {
         let position = self.position();
         match self.peek() {
@@ -226,7 +226,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A constant.
+    /// Reads a constant.
     pub(crate) fn literal(&mut self) -> Result<(Literal, Position), SqlError> {
         let position = self.position();
         let negative = self.eat(&Token::Minus);
@@ -267,7 +267,7 @@ impl<'a> Cursor<'a> {
         Ok((literal, position))
     }
 
-    /// What follows the word INTERVAL: `'5 minutes'`, or `'5' MINUTE`, or `5 MINUTE`.
+    /// Reads what follows the word INTERVAL: `'5 minutes'`, or `'5' MINUTE`, or `5 MINUTE`.
     fn interval(&mut self, position: Position) -> Result<(Literal, Position), SqlError> {
         let text_position = self.position();
         let amount = match self.peek() {
@@ -287,7 +287,7 @@ impl<'a> Cursor<'a> {
         Ok((Literal::Interval(value), position))
     }
 
-    /// A type, as it is declared.
+    /// Reads a declared type.
     pub(crate) fn data_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
         let position = self.position();
         let Token::Word(word) = self.peek() else {
@@ -343,7 +343,7 @@ impl<'a> Cursor<'a> {
         declared(data_type, of, position)
     }
 
-    /// `DECIMAL(precision, scale)`, of which the word is under the cursor.
+    /// Reads `DECIMAL(precision, scale)`, with the cursor at the word.
     fn decimal(&mut self) -> Result<DataType, SqlError> {
         const HINT: &str = "write for example DECIMAL(10, 2): ten digits, two of them behind the point";
         self.advance();
@@ -369,8 +369,9 @@ impl<'a> Cursor<'a> {
         Ok(DataType::Decimal128(precision, scale as i8))
     }
 
-    /// The length or precision behind a type. Values are stored in full, so it is refused where it would cut or check
-    /// them: all but the milliseconds that scripts of other engines declare, which times of events have anyway.
+    /// Reads the length or precision behind a type. Values are stored in full, so it is refused where it would cut or
+    /// check them. Only 3 to 6 digits of a time are allowed: scripts of other engines declare them, and event times
+    /// have them anyway.
     fn detail(&mut self, data_type: &DataType, position: Position) -> Result<(), SqlError> {
         self.advance();
         let Token::Number(digits, _) = self.peek().clone() else { return Err(self.expected("a number")) };
@@ -393,7 +394,7 @@ impl<'a> Cursor<'a> {
             .hint(hint))
     }
 
-    /// `( name => value, ... )`; each name at most once.
+    /// Reads `( name => value, ... )`; each name at most once.
     pub(crate) fn named_values(&mut self, what: &str) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
         let mut values: Vec<(Name, Literal, Position)> = Vec::new();
         self.expect(&Token::LParen)?;
@@ -402,11 +403,11 @@ impl<'a> Cursor<'a> {
         }
         loop {
             let name = match self.peek() {
-                // Here no word means anything else, so none is reserved.
+                // No word has another meaning here, so no word is reserved.
                 Token::Word(word) if word.quote_style.is_none() => {
                     let mut name = Name { text: word.value.to_lowercase(), position: self.position() };
                     self.advance();
-                    // Names with dots, as `headers.authorization`.
+                    // Names with dots, such as `headers.authorization`.
                     while self.eat(&Token::Period) {
                         let Token::Word(word) = self.peek() else {
                             return Err(self.expected(what).hint(format!(
@@ -443,10 +444,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What to write in the place of a column that is an array.
+/// What to write instead of a column that is an array.
 const ARRAY_HINT: &str = "send each element as an event of its own, or the elements as one TEXT with a separator";
 
-/// What to write in the place of a column of a type that has parts; `None` if this is no such type.
+/// What to write instead of a column of a type that has parts; `None` if this is no such type.
 fn nested_type_hint(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
         "array" | "list" | "multiset" => ARRAY_HINT,
@@ -460,8 +461,8 @@ fn nested_type_hint(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The type that a declaration means, if there is such a column or parameter. What is no source or sink of big queries
-/// holds numbers in 64 bits.
+/// Returns the type that a declaration means, or an error if no such column or parameter may exist. Only sources and
+/// sinks of big queries keep the declared bits of numbers; all others have 64 bits.
 fn declared(data_type: DataType, of: Declares, position: Position) -> Result<DataType, SqlError> {
     let refused = |what: &str, hint: &str| {
         let name = declared_type_name(&data_type);

@@ -1,4 +1,4 @@
-//! FROM: an input, the latest rows of one, or a UNION ALL; and what is joined with it.
+//! FROM: an input, the latest rows of an input, or a UNION ALL; and what is joined with it.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
@@ -39,7 +39,7 @@ impl SelectText<'_> {
         Ok(())
     }
 
-    /// The name of an input or table, and its alias.
+    /// Reads the name of an input or table, and its alias.
     pub(super) fn take_table(&self, relation: ast::TableFactor) -> Result<TableReference, SqlError> {
         let mut is_latest = false;
         let (name, alias) = match relation {
@@ -97,7 +97,7 @@ impl SelectText<'_> {
         Ok(TableReference { name: name_of(name), alias, is_latest })
     }
 
-    /// Where the word JOIN stands that comes before the joined input.
+    /// The position of the word JOIN before the joined input.
     pub(super) fn join_position(&self, relation: Position) -> Position {
         if !relation.is_known() {
             return self.locate(&["join"]);
@@ -118,7 +118,7 @@ pub(super) struct TableReference {
     pub(super) is_latest: bool,
 }
 
-/// The name in `LATEST(name)`.
+/// Reads the name in `LATEST(name)`.
 fn latest_of(function: &ast::ObjectName, args: ast::TableFunctionArgs) -> Result<ast::ObjectName, SqlError> {
     let position = Position::from(function.span());
     let is_latest = match function.0.as_slice() {

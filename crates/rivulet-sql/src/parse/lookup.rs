@@ -1,5 +1,4 @@
-//! Reference tables in FROM: `JOIN table ON key = value` and `CROSS JOIN LATERAL (SELECT ... FROM table ...)`, and no
-//! other form of them.
+//! Reference tables in FROM: only `JOIN table ON key = value` and `CROSS JOIN LATERAL (SELECT ... FROM table ...)`.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
@@ -14,7 +13,7 @@ pub(super) const FORMS: &str = "a table is looked up with JOIN rooms AS r ON r.i
     or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near";
 
 impl SelectText<'_> {
-    /// The joins of a FROM.
+    /// Reads the joins of a FROM.
     pub(super) fn take_joins(&self, joins: Vec<ast::Join>) -> Result<Vec<LookupClause>, SqlError> {
         joins.into_iter().map(|join| self.take_join(join)).collect()
     }
@@ -69,7 +68,7 @@ impl SelectText<'_> {
         };
         let alias = plain_alias(&alias)?;
         let position = Position::from(query.span()).or(position);
-        // SELECT count(*) FROM (SELECT ...): the inner one is the table's, the outer one has aggregates only.
+        // SELECT count(*) FROM (SELECT ...): the inner SELECT is over the table, and the outer one has only aggregates.
         let (query, around) = match split_around(query) {
             (query, None) => (query, None),
             (inner, Some(Around { query, alias })) => {
@@ -110,7 +109,7 @@ impl SelectText<'_> {
     }
 }
 
-/// The SELECT around a subquery, without it.
+/// The SELECT around a subquery, without the subquery.
 struct Around {
     query: ast::Query,
     alias: Option<ast::TableAlias>,

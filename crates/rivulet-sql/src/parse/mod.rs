@@ -1,5 +1,5 @@
-//! Text to statements, by recursive descent; the SELECT inside goes to DataFusion's parser on the same tokens, so that
-//! every place is one in the script.
+//! Text to statements, by recursive descent. The SELECT inside goes to DataFusion's parser on the same tokens, so that
+//! every position is one in the script.
 
 mod create;
 mod cursor;
@@ -28,15 +28,15 @@ use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, Sta
 use crate::{Literal, Position, SqlError, suggest};
 use cursor::Cursor;
 
-/// Reads all statements of a script, each with the place where it begins. Fails on the first error: nothing of a
-/// script that is wrong somewhere is run.
+/// Reads all statements of a script, each with the position where it begins. Fails on the first error: a script with an
+/// error anywhere is not run at all.
 pub fn parse_script(script: &str) -> Result<Vec<(Statement, Position)>, SqlError> {
     statements(script).collect()
 }
 
-/// Reads the statements of a script one by one, each with the place where it begins, up to the first error. Of a script
-/// that is long only one statement is in memory at a time; whoever runs them as they come should read all before, to
-/// know that none is wrong.
+/// Reads the statements of a script one by one, each with the position where it begins, up to the first error. Only one
+/// statement of a long script is in memory at a time. A caller that runs them one by one should read all of them first,
+/// to know that none has an error.
 pub fn statements(script: &str) -> impl Iterator<Item = Result<(Statement, Position), SqlError>> {
     let mut tokens = lexer::statements(script);
     let mut has_failed = false;
@@ -65,7 +65,8 @@ pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
     }
 }
 
-/// A text that cannot be read with words as names is read without: what an earlier version took is taken for good.
+/// Reads a statement. If its text cannot be read with words as names, it is read without: a text that an earlier
+/// version accepted stays accepted.
 fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
     let tokens = names::quoted(&statement.tokens);
     parse_tokens(statement, &tokens, names::quoted).or_else(|error| match tokens {
@@ -74,10 +75,10 @@ fn parse_statement(statement: &StatementTokens<'_>) -> Result<Statement, SqlErro
     })
 }
 
-/// Tokens with the names among them in quotes, or as they are.
+/// A function that puts the names among tokens in quotes, or leaves the tokens as they are.
 type Quoted = for<'a> fn(&'a [TokenWithSpan]) -> Cow<'a, [TokenWithSpan]>;
 
-/// A statement, of which `tokens` are what `quoted` makes of its own.
+/// Reads a statement. `tokens` are the statement's own tokens after `quoted`.
 fn parse_tokens(
     statement: &StatementTokens<'_>,
     tokens: &[TokenWithSpan],
@@ -182,8 +183,8 @@ fn create_statement(
     })
 }
 
-/// `CREATE OR REPLACE` as `plain` has it without these words, and these tokens as they are read; `text` is that of
-/// the statement as it was written.
+/// Reads `CREATE OR REPLACE` without the words about the replacement: `plain` has the tokens as written, and `tokens`
+/// those to read. `text` is that of the whole statement as written.
 fn create_replacing(
     (plain, tokens): (&[TokenWithSpan], &[TokenWithSpan]),
     end: Position,
@@ -211,7 +212,7 @@ fn create_replacing(
     }
 }
 
-/// What follows `CREATE QUERY`. `tokens` and `text` are those of the statement from `CREATE` on.
+/// Reads what follows `CREATE QUERY`. `tokens` and `text` are those of the statement from `CREATE` on.
 fn create_query(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -> Result<Statement, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the query")?;
@@ -301,7 +302,7 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
     })
 }
 
-/// What follows `ALTER`.
+/// Reads what follows `ALTER`.
 fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if ["table", "source", "sink", "view"].iter().any(|word| cursor.is_word(word)) {
         return Err(cursor.expected("QUERY or APPLICATION").hint("anything else is dropped, and created anew"));

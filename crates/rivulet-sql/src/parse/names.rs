@@ -1,11 +1,11 @@
 //! Names that are words of the language: `limit`, `end`, `order`.
 //!
-//! Such a word is a name where an expression has to begin and what follows it can only stand behind an expression:
+//! Such a word is a name where an expression has to begin, if what follows it can only follow an expression:
 //! `max(end)`, `value > limit AND`, `t.order`. There it is put in double quotes before anything else is read, in lower
-//! case as other names are. Everywhere else it stays what it is, and so it does in a text that cannot be read
-//! with names found this way.
+//! case as other names are. Everywhere else it keeps its meaning. It also does in a text that cannot be read with the
+//! names found this way.
 //!
-//! What must hold: the tokens stay as many, and at their places.
+//! What must hold: the number of tokens and their positions stay the same.
 
 use std::borrow::Cow;
 
@@ -14,19 +14,19 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
 use crate::lexer::token_is_word;
 
-/// The words that may be names without quotes where nothing else can stand.
+/// The words that may be names without quotes where only a name is possible.
 const NAMES: [&str; 23] = [
     "any", "between", "by", "create", "else", "emit", "end", "exists", "group", "having", "if", "in", "interval", "is",
     "join", "like", "limit", "on", "order", "table", "then", "union", "when",
 ];
 
-/// Words behind which an expression begins: reserved ones, which are no columns without quotes.
+/// Words before an expression. They are reserved, so they are no columns without quotes.
 const BEFORE: [&str; 15] = [
     "select", "distinct", "where", "and", "or", "when", "then", "else", "by", "on", "having", "between", "like", "as",
     "from",
 ];
 
-/// Words that stand behind an expression.
+/// Words behind an expression.
 const BEHIND: [&str; 29] = [
     "from", "where", "and", "or", "is", "not", "in", "between", "like", "ilike", "when", "then", "else", "end", "as",
     "group", "having", "order", "limit", "offset", "qualify", "asc", "desc", "nulls", "emit", "union", "into", "on",
@@ -38,7 +38,7 @@ pub(super) fn as_written(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
     Cow::Borrowed(tokens)
 }
 
-/// The tokens of a statement with these names in quotes.
+/// The tokens of a statement with such names in quotes.
 pub(super) fn quoted(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
     let mut all = Cow::Borrowed(tokens);
     for index in 0..tokens.len() {
@@ -48,10 +48,10 @@ pub(super) fn quoted(tokens: &[TokenWithSpan]) -> Cow<'_, [TokenWithSpan]> {
         }
         let before = index.checked_sub(1).map(|before| &all[before].token);
         let behind = tokens.get(index + 1).map(|behind| &behind.token);
-        // In t.from and t.as the word in front is a name itself.
+        // In `t.from` and `t.as` the word before the token is a name itself.
         let is_behind_name = index >= 2 && all[index - 2].token == Token::Period;
         let takes_name = token_is_word(&tokens[index].token, "table") && matches!(behind, Some(Token::Word(_)));
-        // A sign would be that of the number behind INTERVAL, and behind AS it is the type of a cast.
+        // A sign behind INTERVAL belongs to its number, and INTERVAL behind AS is the type of a cast.
         let is_of_interval = word.keyword == Keyword::INTERVAL
             && (matches!(behind, Some(Token::Plus | Token::Minus))
                 || before.is_some_and(|before| token_is_word(before, "as")));
@@ -75,7 +75,7 @@ fn begins_behind(token: &Token) -> bool {
     match token {
         Token::Comma | Token::LParen | Token::LBracket => true,
         Token::Word(_) => BEFORE.iter().any(|word| token_is_word(token, word)),
-        // Behind `=>` stands a constant, or an expression that has to be quoted.
+        // Behind `=>` there is a constant, or an expression in which such names need quotes.
         token => is_operator(token),
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::lexer;
 
-    /// A statement with the names that were found in quotes.
+    /// A statement in which the names that were found are in quotes.
     fn shown(text: &str) -> String {
         let statement = lexer::statements(text).next().expect("a statement").expect("tokens");
         let tokens = quoted(&statement.tokens);

@@ -1,7 +1,8 @@
-//! `FROM t MATCH_RECOGNIZE (...)`, row patterns of the SQL standard, with `WITHIN` as in Apache Flink.
+//! `FROM t MATCH_RECOGNIZE (...)`: row patterns of the SQL standard, with `WITHIN` as in Apache Flink.
 //!
-//! The clause is taken out of the SELECT, which is then one over `t`, and read by ourselves on the same tokens: the
-//! parser of DataFusion knows neither reluctant quantifiers nor `WITHIN`, and no places in patterns.
+//! The clause is taken out of the SELECT, which is then a SELECT over `t`. We read the clause ourselves on the same
+//! tokens, because the parser of DataFusion has neither reluctant quantifiers nor `WITHIN`, and no positions in
+//! patterns.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::keywords::Keyword;
@@ -17,7 +18,7 @@ use crate::{Position, SqlError};
 const EXAMPLE: &str = "write for example FROM t MATCH_RECOGNIZE (MEASURES B.value AS peak \
     PATTERN (A B+) WITHIN INTERVAL '1 hour' DEFINE A AS value > 3, B AS B.value > LAST(B.value, 1))";
 
-/// What begins the clauses, in their order.
+/// The words that begin the clauses, in the order of the clauses.
 const CLAUSES: [&[&str]; 10] = [
     &["partition", "by"],
     &["order", "by"],
@@ -70,7 +71,7 @@ pub(super) fn take_out(tokens: &[TokenWithSpan], end: Position) -> Result<Option
     Ok(Some(WithoutPattern { tokens: rest.collect(), clause }))
 }
 
-/// The tokens up to the next clause, which the cursor steps over.
+/// Returns the tokens up to the next clause, and moves the cursor behind them.
 fn up_to_clause<'a>(cursor: &mut Cursor<'a>) -> (&'a [TokenWithSpan], Position) {
     let rest = cursor.rest();
     let mut depth = 0usize;
@@ -78,7 +79,7 @@ fn up_to_clause<'a>(cursor: &mut Cursor<'a>) -> (&'a [TokenWithSpan], Position) 
         let follows = rest[index..].len() >= words.len()
             && words.iter().zip(&rest[index..]).all(|(word, token)| token_is_word(&token.token, word));
         let next = rest.get(index + words.len()).map(|token| &token.token);
-        // WITHIN GROUP belongs to a call, and a word in front of a point or AS is a name.
+        // WITHIN GROUP belongs to a call, and a word before a dot or AS is a name.
         follows
             && !next.is_some_and(|next| token_is_word(next, "group") || token_is_word(next, "as"))
             && !matches!(next, Some(Token::Period | Token::Comma | Token::RParen))
@@ -159,7 +160,8 @@ fn out_of_order(cursor: &Cursor<'_>, expected: &str) -> SqlError {
     )
 }
 
-/// The tokens without the words RUNNING and FINAL in front of a call: with one row for each match both mean the same.
+/// Returns the tokens without the words RUNNING and FINAL before a call: with one row for each match both mean the
+/// same.
 fn without_semantics(tokens: &[TokenWithSpan]) -> Vec<TokenWithSpan> {
     let is_call = |index: usize| {
         matches!(tokens.get(index).map(|token| &token.token), Some(Token::Word(_)))
@@ -201,12 +203,12 @@ fn skip(cursor: &mut Cursor<'_>) -> Result<SkipClause, SqlError> {
     if cursor.eat_word("first") {
         return Ok(SkipClause::ToFirst(cursor.name("a variable of the pattern")?));
     }
-    // Without FIRST or LAST it is the last row.
+    // Without FIRST or LAST, the last row is meant.
     cursor.eat_word("last");
     Ok(SkipClause::ToLast(cursor.name("NEXT ROW, FIRST or LAST and a variable of the pattern")?))
 }
 
-/// Alternatives, up to a closing parenthesis.
+/// Reads alternatives, up to a closing parenthesis.
 fn alternation(cursor: &mut Cursor<'_>) -> Result<PatternTree, SqlError> {
     let mut parts = vec![sequence(cursor)?];
     while cursor.eat(&Token::Pipe) {
@@ -227,7 +229,7 @@ fn sequence(cursor: &mut Cursor<'_>) -> Result<PatternTree, SqlError> {
     }
 }
 
-/// A variable or a group, with its quantifier.
+/// Reads a variable or a group, with its quantifier.
 fn factor(cursor: &mut Cursor<'_>) -> Result<PatternTree, SqlError> {
     let position = cursor.position();
     let pattern = match cursor.peek() {
@@ -291,7 +293,7 @@ fn is_question(token: &Token) -> bool {
     matches!(token, Token::Placeholder(mark) if mark == "?")
 }
 
-/// What stands in `{2}`, `{2,}`, `{,5}` and `{2,5}`.
+/// Reads the numbers in `{2}`, `{2,}`, `{,5}` and `{2,5}`.
 fn counted(cursor: &mut Cursor<'_>) -> Result<(u32, Option<u32>), SqlError> {
     let number = |cursor: &mut Cursor<'_>| {
         let Token::Number(digits, _) = cursor.peek() else { return Ok(None) };

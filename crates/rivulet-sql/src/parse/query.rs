@@ -1,8 +1,8 @@
-//! Big queries: a SELECT for DataFusion's parser, where its results go, and options.
+//! Big queries: a SELECT for DataFusion's parser, its sink, and options.
 //!
-//! What the parser below does not read is put into a form that it does, on the same tokens, so that every place is one
-//! in the script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes
-//! `TUMBLE(t, PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
+//! Syntax that the parser does not know is converted to a form that it knows, on the same tokens, so that every
+//! position is one in the script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes `TUMBLE(t,
+//! PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
 
 use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
@@ -21,7 +21,7 @@ const WINDOWS: [&str; 4] = ["tumble", "hop", "cumulate", "session"];
 
 type NamedValues = Vec<(Name, Literal, Position)>;
 
-/// A SELECT to the end of the statement, or `INSERT INTO sink SELECT`; `text` is that of the statement.
+/// Reads a SELECT to the end of the statement, or `INSERT INTO sink SELECT`; `text` is that of the statement.
 pub(super) fn select_or_insert(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, SqlError> {
     if !cursor.eat_word("insert") {
         return select(cursor, text);
@@ -40,7 +40,7 @@ pub(super) fn select_or_insert(cursor: &mut Cursor<'_>, text: &str) -> Result<Bi
     }
 }
 
-/// A SELECT to the end of the statement, with or without INTO.
+/// Reads a SELECT to the end of the statement, with or without INTO.
 pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, SqlError> {
     let position = cursor.position();
     if text.len() > QUERY_BYTES_MAX {
@@ -81,9 +81,9 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
     Ok(query)
 }
 
-/// How long state that nothing touches is remembered.
+/// The option for how long state is remembered that no row uses.
 const STATE_TTL: &str = "state_ttl";
-/// What stands in WITH behind a query.
+/// The options that WITH behind a query may have, for messages.
 pub(super) const OPTIONS_HINT: &str =
     "the option of a query is state_ttl, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour')";
 
@@ -99,7 +99,7 @@ fn cut_options(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], NamedValue
     }
 }
 
-/// The place of the parenthesis that the last token closes.
+/// The index of the parenthesis that the last token closes.
 fn opening(tokens: &[TokenWithSpan]) -> Option<usize> {
     let mut depth = 0usize;
     for (place, token) in tokens.iter().enumerate().rev() {
@@ -122,7 +122,7 @@ pub(super) fn begins_query(token: &Token) -> bool {
 /// Cuts `INTO sink` off the end.
 fn cut_into(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], Option<Name>), SqlError> {
     let [rest @ .., into, _] = tokens else { return Ok((tokens, None)) };
-    // Elsewhere INTO is the word of other engines for a new table, which the parser reads and the planner refuses.
+    // Elsewhere INTO means a new table, as in other engines. The parser reads it and the planner refuses it.
     if !token_is_word(&into.token, "into") || rest.is_empty() {
         return Ok((tokens, None));
     }
@@ -130,10 +130,10 @@ fn cut_into(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], Option<Name>)
     Ok((rest, Some(cursor.name("the name of a sink")?)))
 }
 
-/// The windows of tables as calls that the parser reads.
+/// Converts the windows of tables to calls that the parser reads.
 fn window_calls(tokens: &[TokenWithSpan], end: Position) -> Result<Vec<TokenWithSpan>, SqlError> {
     let mut calls = Vec::with_capacity(tokens.len());
-    // The places of closing parentheses that go with a TABLE( which went.
+    // The indices of the closing parentheses whose `TABLE(` was removed.
     let mut dropped = Vec::new();
     let word = |index: usize, word: &str| tokens.get(index).is_some_and(|token| token_is_word(&token.token, word));
     let is = |index: usize, token: &Token| tokens.get(index).is_some_and(|found| found.token == *token);
@@ -154,7 +154,7 @@ fn window_calls(tokens: &[TokenWithSpan], end: Position) -> Result<Vec<TokenWith
             index += 2;
             continue;
         }
-        // TABLE t or TABLE (SELECT ...) as the first argument.
+        // `TABLE t` or `TABLE (SELECT ...)` as an argument.
         let is_argument = index > 0 && (is(index - 1, &Token::LParen) || is(index - 1, &Token::RArrow));
         if word(index, "table") && is_argument && index + 1 < tokens.len() {
             index += 1;
@@ -170,7 +170,7 @@ fn window_calls(tokens: &[TokenWithSpan], end: Position) -> Result<Vec<TokenWith
     Ok(calls)
 }
 
-/// What stands in `TABLE(...)` where it is no window.
+/// Refuses a token in `TABLE(...)` that is no window.
 fn check_table_function(token: Option<&TokenWithSpan>) -> Result<(), SqlError> {
     let Some(token) = token else { return Ok(()) };
     let Token::Word(word) = &token.token else { return Ok(()) };
@@ -201,7 +201,8 @@ fn is_inside_window(tokens: &[TokenWithSpan], index: usize) -> bool {
     false
 }
 
-/// `PARTITION BY a, b,` before DESCRIPTOR as the argument `, PARTITION_BY(a, b),`; where the tokens go on behind it.
+/// Converts `PARTITION BY a, b,` before DESCRIPTOR to the argument `, PARTITION_BY(a, b),`. Returns the index of the
+/// token behind it.
 fn partition_by(
     tokens: &[TokenWithSpan],
     index: usize,
@@ -241,7 +242,7 @@ fn partition_by(
     Ok(stop)
 }
 
-/// The place of the parenthesis that closes the one at `open`.
+/// The index of the parenthesis that closes the one at `open`.
 fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (place, token) in tokens.iter().enumerate().skip(open) {

@@ -1,5 +1,5 @@
-//! The SELECT of an application: parsed by DataFusion's parser, then taken apart clause by clause, so that whatever is
-//! not supported is refused by its name and never ignored.
+//! The SELECT of an application. DataFusion's parser parses it, and then it is taken apart clause by clause, so that
+//! everything that is not supported is refused by its name and never ignored.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
@@ -12,12 +12,12 @@ use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
 use crate::statement::{Name, Select, TopClause};
 use crate::{Position, SqlError, suggest};
 
-/// How many SELECTs may be put together with the first one: each becomes a level of a tree.
+/// How many SELECTs may be combined with the first one: each becomes a level of a tree.
 const UNIONS_MAX: usize = 15;
 /// How deep parentheses, calls and CASEs may nest.
 pub(super) const NESTING_MAX: usize = 50;
-/// How many operators may follow each other in one expression, those around it included. Such a row becomes a tree
-/// of that depth, and everything that walks a tree recurses.
+/// How many operators may follow each other in one expression, including those around it. They become a tree of that
+/// depth, and all code that walks a tree recurses.
 const OPERATORS_MAX: usize = 200;
 
 /// The words that begin or join clauses, for suggestions.
@@ -101,7 +101,7 @@ pub(super) fn parse_condition(tokens: &[TokenWithSpan], end: Position) -> Result
     }
 }
 
-/// Reads a part of a statement, all of its tokens, with DataFusion's parser.
+/// Reads a part of a statement with DataFusion's parser, which must use all of its tokens.
 pub(super) fn read<T>(
     tokens: &[TokenWithSpan],
     end: Position,
@@ -153,7 +153,7 @@ fn cut_emit(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], bool), SqlErr
     Ok((tokens, false))
 }
 
-/// Refuses text that would become too deep a tree, before any tree is made of it.
+/// Refuses text that would become too deep a tree, before a tree is made.
 pub(super) fn check_depth(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
     // For each open parenthesis (or CASE), the number of operators since the last comma or clause.
     let mut open = vec![0usize];
@@ -241,8 +241,8 @@ pub(super) struct SelectText<'a> {
 }
 
 impl SelectText<'_> {
-    /// Where these words stand one after the other, outside of parentheses if possible; the beginning of the SELECT
-    /// if they are not found.
+    /// The position of these words, one after the other, outside of parentheses if possible. If they are not found, the
+    /// beginning of the SELECT.
     pub(super) fn locate(&self, words: &[&str]) -> Position {
         let mut depth = 0usize;
         let mut inside = None;
@@ -265,7 +265,7 @@ impl SelectText<'_> {
         inside.unwrap_or_else(|| self.tokens.first().map_or(self.end, |token| token.span.into()))
     }
 
-    /// A CASE without END, which the parser takes for a name and complains of what follows it.
+    /// An error for a CASE without END. The parser takes the CASE for a name, and complains about what follows it.
     fn open_case(&self) -> Option<SqlError> {
         let mut open = Vec::new();
         for token in self.tokens {
@@ -279,7 +279,7 @@ impl SelectText<'_> {
         Some(SqlError::new(span, "this CASE has no END").hint("write CASE WHEN condition THEN value ELSE value END"))
     }
 
-    /// An error of the parser in our words. It gives the place at the end of its message.
+    /// An error of the parser in our words. Its message ends with the position.
     fn syntax_error(&self, error: ParserError) -> SqlError {
         let message = match error {
             ParserError::RecursionLimitExceeded => {
@@ -313,7 +313,7 @@ impl SelectText<'_> {
             return self.with_word_hint(SqlError::new(self.end, message), self.tokens.len());
         }
         let mut index = self.index_at(position);
-        // Sometimes the place is that of the token behind the one found.
+        // Sometimes the position is that of the token behind the one found.
         let stands_at = |index: usize| self.tokens.get(index).is_some_and(|token| token.token.to_string() == found);
         if !stands_at(index) && index > 0 && stands_at(index - 1) {
             index -= 1;
@@ -342,7 +342,7 @@ impl SelectText<'_> {
         self.tokens.iter().position(|token| Position::from(token.span) >= position).unwrap_or(self.tokens.len())
     }
 
-    /// A misspelt word of a clause is often read as a name, and the error comes a word later.
+    /// Adds a hint for a misspelt word of a clause. It is often read as a name, so the error comes a word later.
     fn with_word_hint(&self, error: SqlError, index: usize) -> SqlError {
         let near = [index, index.wrapping_sub(1), index.wrapping_sub(2)].into_iter().find_map(|index| {
             let Token::Word(word) = &self.tokens.get(index)?.token else { return None };
@@ -432,7 +432,7 @@ impl SelectText<'_> {
         Ok(select)
     }
 
-    /// A SELECT without its FROM.
+    /// Reads a SELECT without its FROM.
     pub(super) fn take_clauses(&self, select: ast::Select) -> Result<Select, SqlError> {
         let ast::Select {
             select_token,
@@ -527,7 +527,7 @@ impl SelectText<'_> {
     }
 }
 
-/// The name that an identifier gives: folded to lower case unless quoted.
+/// Returns the name of an identifier: in lower case unless quoted.
 pub(crate) fn name_of(identifier: &ast::Ident) -> Name {
     let text = match identifier.quote_style {
         Some(_) => identifier.value.clone(),
@@ -536,7 +536,7 @@ pub(crate) fn name_of(identifier: &ast::Ident) -> Name {
     Name { text, position: identifier.span.into() }
 }
 
-/// The parser's word for what it expected, without its jargon.
+/// What the parser expected, without its jargon.
 fn plain(expected: &str) -> String {
     match expected {
         "end of statement" => "the end of the statement".to_owned(),

@@ -12,7 +12,7 @@ use crate::statement::{
 use crate::value::interval_us;
 use crate::{Literal, SqlError};
 
-/// What follows `CREATE SOURCE`; `text` is that of the statement.
+/// Reads what follows `CREATE SOURCE`; `text` is that of the statement.
 pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the source")?;
@@ -45,7 +45,7 @@ pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource
     })
 }
 
-/// What follows `CREATE SINK`; `text` is that of the statement.
+/// Reads what follows `CREATE SINK`; `text` is that of the statement.
 pub(super) fn sink(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSink, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the sink")?;
@@ -79,7 +79,7 @@ pub(super) fn sink(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSink, Sq
     })
 }
 
-/// What follows `CREATE VIEW`; `text` is that of the statement.
+/// Reads what follows `CREATE VIEW`; `text` is that of the statement.
 pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the view")?;
@@ -103,10 +103,10 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 
-/// What stands in parentheses behind the name of a source.
+/// The declared columns, the computed columns and the watermark in parentheses behind the name of a source.
 type SourceColumns = (Vec<ColumnDeclaration>, Vec<ComputedColumn>, Option<Watermark>);
 
-/// The columns of a source, those that are computed, and its watermark.
+/// Reads the columns of a source, its computed columns, and its watermark.
 fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
     let (mut columns, mut computed, mut watermark) = (Vec::new(), Vec::new(), None);
     cursor.expect(&Token::LParen)?;
@@ -142,7 +142,7 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
     }
 }
 
-/// `WATERMARK FOR column AS column [- INTERVAL '...']`
+/// Reads `WATERMARK FOR column AS column [- INTERVAL '...']`.
 fn watermark_clause(cursor: &mut Cursor<'_>) -> Result<Watermark, SqlError> {
     const EXAMPLE: &str = "write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND";
     cursor.expect_word("WATERMARK")?;

@@ -1,9 +1,9 @@
 //! Statements of a catalog, which an earlier version may have written.
 //!
-//! What must hold: a text that an earlier version took is read as that version read it (whether it can still be planned
-//! is another question), and a text that cannot be read keeps its name, so that it can be dropped. The reading is a
-//! step before the parser: types with details that earlier versions left out, and a new statement may not have, are
-//! replaced by the types that were meant.
+//! What must hold: a text that an earlier version accepted is read as that version read it (whether it can still be
+//! planned is another question). A text that cannot be read keeps its name, so that it can be dropped. A step before
+//! the parser does this: earlier versions ignored some details of types, which a new statement may not have. It
+//! replaces these types by those that were meant.
 
 use std::fmt;
 
@@ -17,24 +17,24 @@ use crate::statement::{BigQuery, CreateBigQuery, CreateSink, CreateSource, Creat
 use crate::value::{type_name, type_named};
 use crate::{Position, SqlError, Statement};
 
-/// A statement as a catalog has it.
+/// A statement from a catalog.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// What the text says.
+    /// The statement that the text contains.
     pub statement: Statement,
-    /// What a new statement may not have.
+    /// Types in it that a new statement may not have.
     pub outdated: Vec<Outdated>,
-    /// Why only the name of the statement could be read. The declaration of a source or sink, or the plan of a view or
-    /// query, fails with this error then.
+    /// Why only the name of the statement could be read. Then declaring the source or sink, or planning the view or
+    /// query, fails with this error.
     pub error: Option<SqlError>,
 }
 
-/// A type that is read as earlier versions read it. Displays as what stands where, and what to write instead.
+/// A type that is read as earlier versions read it. Displays its position, its text, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outdated {
-    /// Where it stands.
+    /// The position of the type.
     pub position: Position,
-    /// The type as it is written.
+    /// The type as written.
     pub written: String,
     /// The type to write instead.
     pub instead: String,
@@ -50,10 +50,10 @@ impl fmt::Display for Outdated {
 /// Reads the text of one statement of a catalog.
 ///
 /// # Errors
-/// The text cannot be read, and is no source, sink, view or query with a text of its own: of these at least the name is
-/// read.
+///
+/// The text cannot be read, and is not a source, sink, view or big query. Of these at least the name is read.
 pub fn parse_stored(text: &str) -> Result<Stored, SqlError> {
-    // The token that was found may be a secret.
+    // The token in the message may be a secret.
     let told = |mut error: SqlError| {
         error.message.truncate(error.message.find(", found").unwrap_or(error.message.len()));
         error
@@ -80,7 +80,7 @@ fn read(text: &str) -> Result<Stored, SqlError> {
     Ok(Stored { statement, outdated, error: None })
 }
 
-/// State is saved under the identity of a text as it is written.
+/// Gives a statement the identity of its text as written, because state is saved under that identity.
 fn keep_identity(statement: &mut Statement, written: &StatementTokens<'_>) -> Result<(), SqlError> {
     let identity = match statement {
         Statement::CreateApplication(create) => &mut create.id,
@@ -103,14 +103,14 @@ enum Inside {
     Other,
 }
 
-/// Where a type stands.
+/// What a type is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Declaration,
     Cast,
 }
 
-/// The tokens with the types that are meant, and what was replaced. All tokens keep their places.
+/// Returns the tokens with the types that were meant, and what was replaced. All tokens keep their positions.
 fn with_types_of_today(written: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Vec<Outdated>) {
     let is_word = |index: usize, word: &str| written.get(index).is_some_and(|one| token_is_word(&one.token, word));
     let is = |index: usize, token: &Token| written.get(index).is_some_and(|one| one.token == *token);
@@ -159,8 +159,8 @@ fn with_types_of_today(written: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, Vec<Ou
     (tokens, outdated)
 }
 
-/// If the tokens begin with a type that was read without its details and is refused today: how many tokens it has, and
-/// the type that was meant.
+/// If the tokens begin with a type whose details earlier versions ignored and which is refused today, returns how many
+/// tokens it has, and the type that was meant.
 fn outdated_type(place: Place, tokens: &[TokenWithSpan]) -> Option<(usize, DataType)> {
     let Token::Word(word) = &tokens[0].token else { return None };
     let name = word.value.to_ascii_lowercase();
@@ -195,16 +195,16 @@ fn outdated_type(place: Place, tokens: &[TokenWithSpan]) -> Option<(usize, DataT
         (Place::Cast, "timestamp", Some([6])) => true,
         (Place::Cast, "varchar", Some([1..=u64::MAX])) => true,
         (Place::Cast, "float", Some([1..=53])) => true,
-        // No detail that was left out.
+        // It has no detail that was ignored.
         (_, _, None) => true,
         _ => false,
     };
     (!is_kept).then_some((words + details.len() + 2, data_type))
 }
 
-/// The statement that a text begins, if it declares something of big queries, with the error inside.
+/// Returns the statement that a text begins, with the error in it, if it declares something of big queries.
 fn unread(text: &str, error: &SqlError) -> Option<Statement> {
-    // Up to the columns, the address or the SELECT, should the rest be no words of the language.
+    // If the rest is no SQL, read up to the columns, the address or the SELECT.
     let whole = lexer::statements(text).next().and_then(Result::ok);
     let begin = || lexer::statements(&text[..text.find(['(', '\'']).unwrap_or(text.len())]).next()?.ok();
     let statement = whole.or_else(begin)?;
@@ -257,7 +257,7 @@ mod tests {
     use crate::value::TIMESTAMP;
     use crate::{Scope, parse_application, parse_script, plan_application, plan_query};
 
-    /// The statement, which today's parser or planner refuses, and what is said of it.
+    /// Returns a statement that today's parser or planner refuses, and the notes on its outdated types.
     fn stored(text: &str) -> (Statement, Vec<String>) {
         let Stored { statement, outdated, .. } =
             parse_stored(text).unwrap_or_else(|error| panic!("{}", error.render(text)));

@@ -40,7 +40,7 @@ fn an_application_is_read() {
     assert_eq!(create.outputs[0].format.name, "json");
     assert!(create.select.open().emit_on_change);
     assert_eq!(create.select.open().group_by.len(), 1);
-    // Planned again from its own text it is the same application.
+    // Its own text gives the same application again.
     assert_eq!(parse_application(&create.text).unwrap().id, create.id);
 }
 
@@ -505,7 +505,7 @@ fn what_a_select_may_not_have_is_refused_by_name() {
 #[test]
 fn deep_and_long_expressions_end_in_an_error_and_not_in_the_stack() {
     let head = "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON AS SELECT ";
-    // On the smallest stack that threads commonly have.
+    // On the smallest stack that threads usually have.
     let small_stack = std::thread::Builder::new().stack_size(2 << 20);
     let run = move || {
         for (what, expected) in [
@@ -522,7 +522,7 @@ fn deep_and_long_expressions_end_in_an_error_and_not_in_the_stack() {
             let message = error(&format!("{head}{what} FROM t"));
             assert!(message.contains(expected), "{}: {message}", &what[..40]);
         }
-        // Long is not deep.
+        // A long list is not deep.
         let list = vec!["1.5"; 20_000].join(", ");
         assert!(parse_script(&format!("{head}v FROM t WHERE v IN ({list})")).is_ok());
     };

@@ -1,4 +1,4 @@
-//! `FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both`: rows of several inputs as those of one.
+//! `FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both`: rows of several inputs as rows of one.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
@@ -7,7 +7,7 @@ use super::select::{SelectText, name_of, not_yet};
 use crate::statement::{Name, Select, UnionBranch};
 use crate::{Position, SqlError};
 
-/// How inputs are put together.
+/// The supported form of a union, for messages.
 pub(super) const FORM: &str =
     "write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both";
 
@@ -16,7 +16,7 @@ const ALONE: &str = "write one SELECT; the first rows of a window are those with
     BY window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query";
 
 impl SelectText<'_> {
-    /// The name of a subquery in FROM, and its branches.
+    /// Reads the alias of a subquery in FROM, and its branches.
     pub(super) fn take_union(
         &self,
         query: ast::Query,
@@ -45,7 +45,7 @@ impl SelectText<'_> {
             branches.push(branch(select)?);
             return Ok(());
         }
-        // What stands behind the SELECTs of a union is refused by the same rules as behind one SELECT.
+        // Clauses behind the SELECTs of a union are refused by the same rules as clauses behind one SELECT.
         let ast::Query { body, .. } = query.clone();
         let ast::SetExpr::SetOperation { op, set_quantifier, left, right } = *body else {
             unreachable!("it was seen above")

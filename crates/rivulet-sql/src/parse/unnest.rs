@@ -11,7 +11,7 @@ const EXAMPLE: &str =
     "write for example CROSS JOIN UNNEST(string_to_array(readings, ',')) WITH ORDINALITY AS r (reading, number)";
 
 impl SelectText<'_> {
-    /// Takes an UNNEST off the end of FROM.
+    /// Takes an UNNEST from the end of FROM.
     pub(super) fn take_unnest(&self, from: &mut [ast::TableWithJoins]) -> Result<Option<UnnestClause>, SqlError> {
         let [ast::TableWithJoins { joins, .. }] = from else { return Ok(None) };
         let Some(index) = joins.iter().position(|join| is_unnest(&join.relation)) else { return Ok(None) };

@@ -2,7 +2,7 @@
 //! Flink.
 //!
 //! It is read as `FROM t` and the call `tumble(ts, INTERVAL '1 minute')`, on the same tokens, so that both forms have
-//! one plan and every place is one in the script.
+//! one plan and every position is one in the script.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
@@ -19,7 +19,7 @@ const EXAMPLE: &str = "write for example FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(t
 pub(super) struct WithoutWindow {
     /// The tokens of the SELECT, with the name of the input in FROM.
     pub(super) tokens: Vec<TokenWithSpan>,
-    /// The tokens of the window, as a call that could stand in GROUP BY.
+    /// The tokens of the window, as the same call in GROUP BY.
     pub(super) call: Vec<TokenWithSpan>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn take_out(tokens: &[TokenWithSpan], end: Position) -> Result<Option
     Ok(Some(WithoutWindow { tokens, call }))
 }
 
-/// The call as an expression.
+/// Parses the call as an expression.
 pub(super) fn parse_call(call: &[TokenWithSpan]) -> Result<ast::Expr, ParserError> {
     let mut parser =
         Parser::new(&RivuletDialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(call.to_vec());
@@ -75,7 +75,7 @@ pub(super) fn parse_call(call: &[TokenWithSpan]) -> Result<ast::Expr, ParserErro
     Ok(expression)
 }
 
-/// Where TABLE stands in `FROM TABLE (`, outside of parentheses.
+/// The index of TABLE in `FROM TABLE (`, outside of parentheses.
 fn find(tokens: &[TokenWithSpan]) -> Option<usize> {
     let mut depth = 0usize;
     for (index, three) in tokens.windows(3).enumerate() {
@@ -95,7 +95,7 @@ fn find(tokens: &[TokenWithSpan]) -> Option<usize> {
     None
 }
 
-/// The name of the window function, in lower case.
+/// Reads the name of the window function; returns it in lower case.
 fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
     const WINDOWS: [&str; 4] = ["TUMBLE", "HOP", "CUMULATE", "SESSION"];
     let (position, token) = (cursor.position(), cursor.rest().first());
@@ -114,7 +114,7 @@ fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
     }
 }
 
-/// The tokens up to the parenthesis that closes one opened before.
+/// The tokens up to the parenthesis that closes one opened before them.
 fn inside_parentheses(tokens: &[TokenWithSpan]) -> Option<&[TokenWithSpan]> {
     let mut depth = 0usize;
     for (index, token) in tokens.iter().enumerate() {

@@ -21,23 +21,23 @@ pub struct CreateSource {
     pub text: String,
     /// Where the rows come from, as `connector:rest`.
     pub address: String,
-    /// Where the address stands.
+    /// The position of the address.
     pub address_position: Position,
-    /// How they are written; `None` leaves it to the connector.
+    /// The format of the rows; `None` leaves it to the connector.
     pub format: Option<FormatSpec>,
     /// The declared columns; `None` leaves them to the connector.
     pub(crate) columns: Option<Vec<ColumnDeclaration>>,
-    /// The columns that are computed of those.
+    /// The columns that are computed from the declared ones.
     pub(crate) computed: SealedComputed,
     /// `WATERMARK FOR column AS column - INTERVAL '...'`
     pub(crate) watermark: Option<Watermark>,
-    /// What stands in WITH.
+    /// The options in WITH.
     pub(crate) options: Vec<(Name, Literal, Position)>,
-    /// Why a stored text could not be read, of which only the name is known then.
+    /// Why a stored text could not be read. Only its name is known then.
     pub(crate) unread: Option<SqlError>,
 }
 
-/// `WATERMARK FOR column AS column - INTERVAL '...'`: the column is the event time, and rows may be so late.
+/// `WATERMARK FOR column AS column - INTERVAL '...'`: the column is the event time, and the interval is the lateness.
 #[derive(Clone, Debug)]
 pub(crate) struct Watermark {
     pub(crate) column: Name,
@@ -55,17 +55,17 @@ pub struct CreateSink {
     pub text: String,
     /// Where results go, as `connector:rest`.
     pub address: String,
-    /// Where the address stands.
+    /// The position of the address.
     pub address_position: Position,
-    /// How they are written; `None` leaves it to the connector.
+    /// The format of the results; `None` leaves it to the connector.
     pub format: Option<FormatSpec>,
     pub(crate) columns: Option<Vec<ColumnDeclaration>>,
     pub(crate) options: Vec<(Name, Literal, Position)>,
-    /// Why a stored text could not be read, of which only the name is known then.
+    /// Why a stored text could not be read. Only its name is known then.
     pub(crate) unread: Option<SqlError>,
 }
 
-/// `CREATE VIEW name AS SELECT ...`: a name for a query that others read.
+/// `CREATE VIEW name AS SELECT ...`: a name for a query, to be read by other queries.
 #[derive(Clone, Debug)]
 pub struct CreateView {
     /// The name of the view.
@@ -74,7 +74,7 @@ pub struct CreateView {
     pub if_not_exists: bool,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
-    /// What it stands for.
+    /// The query that the name means.
     pub query: BigQuery,
 }
 
@@ -85,7 +85,7 @@ pub struct CreateBigQuery {
     pub name: Name,
     /// Do nothing if there is a query of that name.
     pub if_not_exists: bool,
-    /// Whether it takes over from a query of that name, and what then becomes of its state.
+    /// Whether it takes over from a query of that name, and what then becomes of that query's state.
     pub replaces: Option<StateWish>,
     /// The identity: SHA-256 (hex) of the canonical text.
     pub id: String,
@@ -93,26 +93,26 @@ pub struct CreateBigQuery {
     pub query: BigQuery,
 }
 
-/// A query over sources, views and tables, where its results go, and its options:
-/// `SELECT ... [INTO sink] [WITH (option => value)]`.
+/// A query over sources, views and tables, with its sink and its options: `SELECT ... [INTO sink] [WITH (option =>
+/// value)]`.
 #[derive(Clone)]
 pub struct BigQuery {
-    /// The sink, where one is named; results go to the caller without.
+    /// The sink, if one is named. Without one, results go to the caller.
     pub sink: Option<Name>,
-    /// Where the SELECT begins.
+    /// The position of the SELECT.
     pub position: Position,
     /// The statement's text as written, without the closing `;`.
     pub text: String,
-    /// Where the word JOIN stands: the syntax tree does not say it.
+    /// The positions of the word JOIN, because the syntax tree does not have them.
     pub(crate) joins: Vec<Position>,
-    /// How long state that nothing touches is remembered, in microseconds of event time; `None`: for ever.
+    /// How long state is remembered that no row uses, in microseconds of event time. `None`: for ever.
     pub(crate) state_ttl_us: Option<i64>,
-    /// The syntax tree, or why a stored text has none, of a type that is not known outside: the parser's types are
-    /// many, and every crate that can drop one compiles code for all of them.
+    /// The syntax tree, or why a stored text has none. Its type is hidden from other crates: the parser has many types,
+    /// and every crate that can drop one compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
 }
 
-/// What the parser made of a text.
+/// What the parser returned for a text.
 type Parsed = Result<ast::Query, SqlError>;
 
 impl BigQuery {
@@ -121,13 +121,13 @@ impl BigQuery {
         Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, query }
     }
 
-    /// A stored query that could not be read.
+    /// Makes a stored query that could not be read.
     pub(crate) fn unread(error: SqlError, text: &str) -> Self {
         let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
         Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, query }
     }
 
-    /// The files that are read by their paths, which stand in single quotes in FROM, each once.
+    /// The files that the query reads by path, in single quotes in FROM. Each is listed once.
     pub fn files(&self) -> Vec<(String, Position)> {
         let mut files: Vec<(String, Position)> = Vec::new();
         let Ok(query) = self.query() else { return files };

@@ -1,5 +1,5 @@
-//! What an index of places finds is what every row tried finds: random tables, places, radii and limits, wild ones
-//! included.
+//! An index of places finds the same rows as trying every row: random tables, places, radii and limits, including
+//! extreme ones.
 
 use std::sync::Arc;
 
