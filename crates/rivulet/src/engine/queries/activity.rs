@@ -1,7 +1,7 @@
-//! What is known of one query for people who ask why it gives what it gives: what became of its events, and what it
-//! waits for.
+//! What is known of one query for users who ask why it gives its results: what became of its events, and what it waits
+//! for.
 //!
-//! What must hold: a question costs a look at one slot; what is counted from then on ends by itself.
+//! What must hold: a question costs a look at one slot. The counting that it starts ends by itself.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::Queries;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 
-/// How long is counted for a query behind the last question about it.
+/// How long events of a query are counted after the last question about it.
 const COUNTED_US: i64 = 60_000_000;
 
-/// How much is shown of a payload or row, in characters.
+/// The most characters that are shown of a payload or row.
 const CONTENT_MAX: usize = 1_024;
 
 impl Queries {
-    /// What is known of a query that runs or is paused; nothing if it was dropped meanwhile, or runs in parts.
+    /// What is known of a query that runs or is paused; `None` if it was dropped meanwhile, or runs in parts.
     pub(super) fn activity(&self, running: &Arc<Running>, slot: Slot, id: QueryId) -> Option<QueryActivity> {
         let found = running.group.examine(slot, id, COUNTED_US)?;
         let topics = topics_of(running, &[slot]).pop().unwrap_or_default();
@@ -84,7 +84,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
     activity
 }
 
-/// A result without the column that says to which outputs it goes.
+/// A result without the column that names its outputs.
 fn shown(running: &Running, row: &Batch) -> Batch {
     let columns = row.columns.num_columns() - usize::from(running.application.has_output_bits);
     row.columns.project(&(0..columns).collect::<Vec<_>>()).map_or_else(|_| row.clone(), |shown| row.with_columns(shown))

@@ -1,13 +1,15 @@
 //! Queries get other values while they run.
 //!
-//! Each step is that of an [`Upgrade`](crate::engine::upgrade::Upgrade), for one query and not for all of a group: what
-//! can be refused is, the group of the query stands still, the catalog has the values, and then the query has them,
-//! with the state that does not depend on what has changed ([`application::alteration`]).
+//! The steps are those of an [`Upgrade`](crate::engine::upgrade::Upgrade), for some queries and not for all of a group.
+//! First comes everything that can be refused. Then the group of the query is suspended, the catalog gets the values,
+//! and at last the query gets them, with the part of its state that does not depend on what has changed
+//! ([`application::alteration`]).
 //!
-//! What must hold: an event that was received before the change is processed with the values before, and one that comes
-//! behind it with the others, also where the log is replayed after a crash. So the catalog has the position of the
-//! change, and nothing waits for the query when it is made: where something does, the group takes nothing in until that
-//! is processed. A replay makes the change at the same place ([`Queries::make_changes`]).
+//! What must hold: an event that was received before the change is processed with the values before, and one that was
+//! received after it with the new values. This holds also where the log is replayed after a crash. So the catalog has
+//! the position of the change, and no event waits for the query when the change is made: where events wait, the group
+//! closes its intake until they are processed. A replay makes the change at the same position
+//! ([`Queries::make_changes`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -34,11 +36,11 @@ use crate::service::{
     Alteration, AlterationEffect, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant,
 };
 
-/// How long a call waits, all in all, for events that are to be processed before queries have other values. Everybody
-/// who asks about queries waits with it.
+/// How long a call waits, in total, for events that are to be processed before queries get other values. All calls
+/// about queries wait with it.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How long it waits for an application in any case: as long as is usual where results find their way out.
+/// How long a call waits for one application in any case: as long as results usually need to leave.
 const WAIT_MIN: Duration = Duration::from_millis(10);
 
 /// An answer for each change, once it is known.
@@ -46,7 +48,7 @@ type Answers = [Option<Result<Alteration, ServiceError>>];
 
 /// A query that is to get other values.
 struct Wanted<'c> {
-    /// The place of its change among the changes.
+    /// The index of its change among the changes.
     index: usize,
     id: QueryId,
     before: StoredValues,
@@ -58,22 +60,24 @@ struct Wanted<'c> {
 struct Effect {
     told: Arc<AlterationEffect>,
     state: application::Alteration,
-    /// Whether the query reads other topics then, or is found by another key.
+    /// Whether the query reads other topics afterwards, or is found by another key.
     reads_else: bool,
-    /// Whether it computes something else, so that it cannot share a slot with those it was equal to.
+    /// Whether the query computes something else, so that it can no longer share a slot with the queries it was equal
+    /// to.
     computes_else: bool,
 }
 
-/// Queries of one application, whose values were checked.
+/// Queries of one application whose new values were checked.
 struct Altered {
     checked: Checked<usize>,
-    /// For each row what changes; `None` if only what is written does, or the label.
+    /// For each row what changes; `None` if only the notation of values changes, or the label.
     effects: Vec<Option<Arc<Effect>>>,
-    /// Changes of these queries that others of the same call overtake: they are made and refused with those.
+    /// Changes of these queries that later changes of the same call replace. They are made or refused together with the
+    /// later ones.
     overtaken: Vec<(usize, Option<Arc<Effect>>)>,
-    /// How much longer the values are than those before, in bytes.
+    /// By how many bytes the values grow.
     grows_by: usize,
-    /// From where on the other values count.
+    /// The position of the log from which on the new values count.
     position: LogPosition,
     _resting: Option<Resting>,
 }
@@ -87,7 +91,7 @@ struct Change<'a> {
     number: u64,
 }
 
-/// Changes that were made behind what was saved: they are made again at their place.
+/// Changes that are newer than the saved state. They are made again at their position.
 pub(super) struct ReplayedChange {
     position: LogPosition,
     number: u64,
@@ -96,11 +100,11 @@ pub(super) struct ReplayedChange {
     row: usize,
 }
 
-/// How long a call may go on waiting.
+/// How long a call may still wait.
 struct Patience(Duration);
 
 impl Patience {
-    /// Waits for an application, no longer than is left.
+    /// Waits for an application, at most for the time that is left.
     fn wait<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
         let begun = Instant::now();
         let waited = wait(self.0.max(WAIT_MIN));
@@ -120,7 +124,8 @@ impl Queries {
         let mut patience = Patience(CALL_WAIT_MAX);
         while !rest.is_empty() {
             let mut names: HashSet<&str, RandomState> = HashSet::default();
-            // What a query is to have beside the values before is known when it has those.
+            // A change that keeps some values of its query waits until earlier changes of the same query are made: only
+            // then the kept values are known.
             let known = rest.iter().take_while(|change| {
                 names.insert(change.name) || (change.whole_of.is_some() && change.label.is_some())
             });
@@ -148,14 +153,14 @@ impl Queries {
                 }
             }
         }
-        // Nothing stands still while another application is waited for, and others get their turn in between.
+        // No group is suspended while another application is waited for, and other calls get their turn in between.
         for (application, found) in found {
             self.alter_some(application, changes, &found, patience, &mut answers);
         }
         answers.into_iter().map(|answer| answer.expect("every change was answered")).collect()
     }
 
-    /// Makes changes of queries of one application: the place of each among the changes, and its query.
+    /// Makes changes of queries of one application. Each comes with its index among the changes, and its query.
     fn alter_some(
         &self,
         application: ApplicationNumber,
@@ -181,7 +186,7 @@ impl Queries {
         }
     }
 
-    /// Binds the values that these queries are to have. Those that have them already are answered.
+    /// Binds the values that these queries are to have. Queries that have them already are answered.
     fn wanted<'c>(
         &self,
         application: ApplicationNumber,
@@ -211,7 +216,7 @@ impl Queries {
                 None => merged(&before.parameters, change.parameters),
             };
             let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
-            // One that is named once more may have others by then.
+            // A query that is named more than once may have others by then.
             if times[&id] == 1 && label == before.label && are_same(&before.parameters, &parameters) {
                 answers[index] = Some(Ok(Alteration { id, effect: None, warning: None }));
                 continue;
@@ -259,7 +264,8 @@ impl Queries {
         let mut refuse = |place: usize, error| answers[wanted[place].index] = Some(Err(error));
         let mut checked = chunk.take_checked(&mut refuse);
         let running = checked.running.clone();
-        // Of a query that is named more than once the last values count that fit: no event comes between two of them.
+        // If a query is named more than once, the last values that fit count: no event comes between two of its
+        // changes.
         let ids: Vec<QueryId> = checked.queries.iter().map(|&place| wanted[place].id).collect();
         let last: HashMap<QueryId, usize, RandomState> = ids.iter().enumerate().map(|(row, id)| (*id, row)).collect();
         let mut overtaken = checked.take_out(|row| last[&ids[row]] != row);
@@ -287,11 +293,11 @@ impl Queries {
 
     /// Fails if there is no memory for the values.
     fn admit(&self, altered: &Altered) -> Result<(), ServiceError> {
-        // What takes no more than before may change also where memory is used up.
+        // A change that takes no more memory than before is allowed even where memory is used up.
         if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) }
     }
 
-    /// Has a group stand still between two events of its queries that change.
+    /// Brings a group to rest between two events of the queries that change.
     fn bring_to_rest(
         &self,
         state: &mut State,
@@ -329,15 +335,15 @@ impl Queries {
         let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
         let mut resting = Resting::new(running.group.clone());
         running.group.suspend();
-        // What has a lower position is in the inboxes then, if it is not processed yet.
+        // Events with a lower position are in the inboxes then, if they are not processed yet.
         let mut position = self.event_log.end();
         self.routing.await_routing();
         let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
-        // Where routes change, or one comes for a slot of its own, no event may come before they have.
+        // Where routes change, or a slot that a query gets for itself needs one, no event may come before that is done.
         let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
         if gets_routes || !self.routing.is_at_rest(running, &slots) {
-            // What waits is processed: rows that were decoded for many queries would find no room in a group that is
-            // suspended.
+            // Waiting events are processed first: rows that were decoded for many queries would find no room in a
+            // suspended group.
             running.group.close_intake();
             patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max))?;
             running.group.quiesce();
@@ -345,8 +351,8 @@ impl Queries {
         }
         self.part(state, running, &parted, reads_else)?;
         if reads_else {
-            // An event of a topic that they read afterwards counts for them if its position is not lower, so from there
-            // on each finds a route, and is refused until the group goes on.
+            // An event of a topic that the queries read afterwards counts for them if its position is not lower. So
+            // from that position on each event finds a route, and is refused until the group continues.
             let (slots, topics) = altered.moved(state, wanted);
             self.routing.open_routes(running, &slots, &topics);
             self.routing.await_routing();
@@ -355,7 +361,7 @@ impl Queries {
         Ok((position, resting))
     }
 
-    /// Has the catalog have the values, and then the queries.
+    /// Writes the values to the catalog, and then gives them to the queries.
     fn store_and_make(
         &self,
         state: &mut State,
@@ -408,8 +414,8 @@ impl Queries {
         Ok(())
     }
 
-    /// Gives queries values, and brings them the events that are for these. Their group stands still; routes that they
-    /// get may be open.
+    /// Gives queries their values, and routes the events for these values to them. Their group is suspended; routes
+    /// that they get may be open already.
     fn make(
         &self,
         state: &State,
@@ -457,7 +463,7 @@ impl Queries {
         }
     }
 
-    /// Gives queries a slot of their own that shared one and are not equal any more. Their routes may change at once.
+    /// Gives a slot of their own to queries that shared one and are no longer equal. Their routes may change at once.
     pub(in crate::engine) fn part(
         &self,
         state: &mut State,
@@ -483,11 +489,11 @@ impl Queries {
     }
 }
 
-/// What was saved is of before some changes: these are made again.
+/// The saved state is older than some changes: these changes are made again.
 impl Queries {
-    /// Has queries get, at their place in the log, the values that they got behind what was saved of them. They have
-    /// the values of that moment, and what was saved. Up to where a replay has come, and where no log is read, they get
-    /// them at once.
+    /// Prepares the changes of values that are newer than the saved state: queries get these values again at their
+    /// positions of the log. Until then the queries have the values of the saved state, and that state. Changes before
+    /// the position that a replay has reached, and changes of queries that read no log, are made at once.
     pub(super) fn expect_changes(
         &self,
         state: &mut State,
@@ -495,7 +501,7 @@ impl Queries {
         alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
     ) -> Result<(), ServiceError> {
         let mut changes = self.changes_behind(state, saved, alterations)?;
-        // Those that wait already are of others. Groups of these queries take nothing in meanwhile.
+        // The changes that wait already are of other queries. Groups of these queries take no events in meanwhile.
         let next = self.event_log.next();
         let later = changes.split_off(changes.partition_point(|change| change.position <= next));
         self.make_at_once(state, changes);
@@ -532,7 +538,7 @@ impl Queries {
         }
     }
 
-    /// The log is replayed: makes what is left at once.
+    /// The log is replayed: makes the remaining changes at once.
     pub(super) fn make_changes_left(&self, state: &mut State) {
         let left = std::mem::take(&mut state.replayed_changes);
         self.make_at_once(state, left);
@@ -542,7 +548,7 @@ impl Queries {
         }
     }
 
-    /// The changes that queries got behind what was saved of them, by position. Their values are those of the version
+    /// The changes of queries that are newer than the saved state, by position. Their values are bound to the version
     /// that runs.
     fn changes_behind(
         &self,
@@ -569,7 +575,7 @@ impl Queries {
                 let values = values.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
                 match chunk.values.push(values) {
                     Ok(()) => chunk.queries.push((query, one.number, position)),
-                    // Of values between two versions of the application.
+                    // These are values between two versions of the application.
                     Err(error) => tracing::warn!(query, "a change of its values is not replayed: {error}"),
                 }
             }
@@ -582,8 +588,9 @@ impl Queries {
         Ok(changes.into())
     }
 
-    /// Makes the changes up to a position of the log, before the event there is handed over, if everything before that
-    /// is processed. Returns the position of the first that is yet to be made, or the highest there can be.
+    /// Makes the changes up to a position of the log, before the event at that position is handed over, if all events
+    /// before it are processed. Returns the position of the first change that is yet to be made, or the highest
+    /// position there can be.
     pub(in crate::engine) fn make_changes(&self, position: LogPosition) -> LogPosition {
         let next = self.next_change.load(Ordering::Acquire);
         if next > position {
@@ -606,7 +613,7 @@ impl Queries {
                 return;
             }
             let _resting = running.as_ref().and_then(|running| suspended(running));
-            // Once more, now that no activation is under way.
+            // Checked once more, now that no activation is under way.
             if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
                 return;
             }
@@ -616,7 +623,7 @@ impl Queries {
         }
     }
 
-    /// Makes changes for which no event of before is replayed. Groups of these queries take nothing in meanwhile.
+    /// Makes changes for which no earlier event is replayed. Groups of these queries take no events in meanwhile.
     fn make_at_once(&self, state: &State, mut changes: VecDeque<ReplayedChange>) {
         while !changes.is_empty() {
             let together = take_together(&mut changes, LogPosition::MAX);
@@ -624,7 +631,7 @@ impl Queries {
         }
     }
 
-    /// Makes changes of one batch, unless the application is gone.
+    /// Makes changes that were checked together, unless the application was dropped.
     fn make_together(&self, state: &State, changes: &[ReplayedChange]) {
         let Some(batch) = changes.first().map(|first| &first.checked) else { return };
         if let Some(running) = self.applications.numbered(batch.running.number) {
@@ -664,7 +671,7 @@ impl Queries {
 }
 
 impl Altered {
-    /// The slots of queries that get events and read others afterwards, and the topics of these.
+    /// The slots of queries that get events and read other topics afterwards, and those topics.
     fn moved(&self, state: &State, wanted: &[Wanted<'_>]) -> (Vec<Slot>, Vec<Vec<String>>) {
         let Checked { queries, inputs, .. } = &self.checked;
         let moved = queries.iter().zip(inputs).zip(&self.effects);
@@ -677,7 +684,7 @@ impl Altered {
     }
 }
 
-/// Suspends the group of an application until this is dropped, unless it rests already.
+/// Suspends the group of an application until the returned value is dropped, unless the group rests already.
 fn suspended(running: &Running) -> Option<Resting> {
     (!running.group.rests()).then(|| {
         running.group.suspend();
@@ -685,12 +692,12 @@ fn suspended(running: &Running) -> Option<Resting> {
     })
 }
 
-/// Of the changes of a query, oldest first, those behind the one that is in what was saved.
+/// The changes of a query, oldest first, that are newer than the change `saved`, the last one in the saved state.
 pub(super) fn behind(alterations: &[StoredAlteration], saved: u64) -> &[StoredAlteration] {
     &alterations[alterations.partition_point(|one| one.number <= saved)..]
 }
 
-/// Takes out the first of some changes, and those behind it that come with it, each query once.
+/// Takes out the first of some changes, and the changes after it that belong with it, each query once.
 fn take_together(changes: &mut VecDeque<ReplayedChange>, position: LogPosition) -> Vec<ReplayedChange> {
     let Some(first) = changes.front() else { return Vec::new() };
     let mut queries: HashSet<QueryId, RandomState> = HashSet::default();
@@ -702,7 +709,7 @@ fn take_together(changes: &mut VecDeque<ReplayedChange>, position: LogPosition) 
     changes.drain(..count).collect()
 }
 
-/// Takes changes out of a chunk whose values were bound.
+/// Takes changes whose values were bound out of a chunk.
 fn take_changes(chunk: &mut Chunk<(QueryId, u64, LogPosition)>, changes: &mut Vec<ReplayedChange>) {
     let checked = Arc::new(chunk.take_checked(|(query, ..), error| {
         tracing::warn!(query, "a change of its values is not replayed: {error}");
@@ -718,7 +725,7 @@ fn take_changes(chunk: &mut Chunk<(QueryId, u64, LogPosition)>, changes: &mut Ve
 }
 
 impl Wanted<'_> {
-    /// That a condition compares with parameters that have become null, if so.
+    /// A warning if a condition compares with parameters that have become null.
     fn silence(&self, application: &Application) -> Option<String> {
         let is_null = |values: &[Parameter<'_>], name: &str| {
             values.iter().any(|(other, value)| other == name && matches!(value, ParameterValue::Null))
@@ -756,7 +763,7 @@ impl Effect {
     }
 }
 
-/// How many bytes values take.
+/// The number of bytes that values take.
 fn value_bytes(rows: &RecordBatch) -> usize {
     rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
@@ -771,7 +778,7 @@ fn changed(before: &RecordBatch, after: &RecordBatch) -> Vec<Vec<usize>> {
     changed
 }
 
-/// The values before, with those that are given in their place or behind them.
+/// The values before, each replaced by the given one of that name. Further given values come after them.
 fn merged<'c>(before: &[Parameter<'static>], given: &[Parameter<'c>]) -> Vec<Parameter<'c>> {
     let mut parameters: Vec<Parameter<'c>> = before.to_vec();
     for (name, value) in given {
@@ -783,7 +790,7 @@ fn merged<'c>(before: &[Parameter<'static>], given: &[Parameter<'c>]) -> Vec<Par
     parameters
 }
 
-/// Whether values are the same as written, in whatever order.
+/// Whether values are the same as written, in any order.
 fn are_same(one: &[Parameter<'_>], other: &[Parameter<'_>]) -> bool {
     let is_in = |place: usize, (name, value): &Parameter<'_>| {
         let found = other.get(place).filter(|(other, _)| other == name);

@@ -1,12 +1,13 @@
-//! Queries that came, were paused or resumed behind the last checkpoint: of what the log gives after a restart each
-//! gets what was for it.
+//! Queries that were created, paused or resumed after the last checkpoint. After a restart the log is replayed, and
+//! each query must get the events that were for it, and only these.
 //!
-//! The catalog remembers at which positions of the log that was ([`LifecycleEntry`]). Who came is behind all that is
-//! before ([`Group::begin_behind`]); who was away gets nothing of that time ([`Absences`]), and if it is paused still
-//! it is routed to until the replay is over. Nobody may be paused or resumed before that.
+//! The catalog records at which positions of the log that happened ([`LifecycleEntry`]). A query that was created since
+//! skips all events before its creation ([`Group::begin_behind`]). A query that was paused gets no event of that time
+//! ([`Absences`]); if it is still paused it is routed to until the replay is over. No query may be paused or resumed
+//! before that.
 //!
-//! What must hold: after a restart a query has seen the events that it had seen before, and no others. Those that come
-//! while a statement is carried out may count as received before it or behind it.
+//! What must hold: after a restart a query has seen the events that it had seen before, and no others. Events that come
+//! while a statement is carried out may count as received before it or after it.
 //!
 //! [`Group::begin_behind`]: rivulet_runtime::Group::begin_behind
 
@@ -25,26 +26,27 @@ use crate::engine::checkpoints::{Checkpoints, SavedStates};
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, FullName, Parameter, ServiceError};
 
-/// How long events that came before a query is paused may take to be decoded where many queries share that.
+/// How long the decoding of events that came before a query is paused may take, where many queries share their topic.
 const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A mark on numbers that tell which queries may share a slot, beside those of queries that were saved.
+/// Marks the numbers of queries that were created later, beside those of queries whose state was saved. The numbers
+/// tell which queries may share a slot.
 const CAME_LATER: u64 = 1 << 63;
 const IS_ALONE: u64 = 1 << 62;
 
-/// Who came or was away behind the position at which the replay begins.
+/// The queries that were created or paused after the position at which the replay begins.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct LifecycleLog {
-    /// Queries that came together, first and last, and since when. Ascending.
+    /// Queries that were created together: the first, the last, and the position since which they exist. Ascending.
     created: Vec<(QueryId, QueryId, LogPosition)>,
-    /// When queries were away that were paused or resumed.
+    /// For each query that was paused or resumed: the positions of the log while it was paused.
     away: BTreeMap<QueryId, Vec<Range<LogPosition>>>,
-    /// Whose values changed, oldest change first, as far as that is remembered.
+    /// The recorded changes of values of each query, oldest change first.
     alterations: BTreeMap<QueryId, Vec<Alteration>>,
 }
 
 impl LifecycleLog {
-    /// The same with changes of values.
+    /// The same log with changes of values.
     pub(in crate::engine) fn with_alterations(mut self, alterations: Vec<Alteration>) -> Self {
         for alteration in alterations {
             self.alterations.entry(alteration.query).or_default().push(alteration);
@@ -52,13 +54,13 @@ impl LifecycleLog {
         self
     }
 
-    /// The changes of values of the queries that are meant.
+    /// The changes of values of the queries for which `is_meant` holds.
     pub(super) fn alterations_of(&self, is_meant: impl Fn(&QueryId) -> bool) -> BTreeMap<QueryId, Vec<Alteration>> {
         let meant = self.alterations.iter().filter(|(query, _)| is_meant(query));
         meant.map(|(query, alterations)| (*query, alterations.clone())).collect()
     }
 
-    /// Of what happened, oldest first.
+    /// Makes the log from entries, oldest first.
     pub(super) fn new(all: &[LifecycleEntry]) -> Self {
         let mut created: Vec<(QueryId, QueryId, LogPosition)> = Vec::new();
         let mut changes: BTreeMap<QueryId, Vec<(LogPosition, Change)>> = BTreeMap::new();
@@ -89,7 +91,7 @@ impl LifecycleLog {
         }
         for &(position, change) in changes {
             match change {
-                // Said twice, it was only done the second time.
+                // Where two entries say so, only the second one was carried out.
                 Change::Paused => since = Some(position),
                 _ => away.extend(since.take().map(|since| since..position)),
             }
@@ -98,19 +100,20 @@ impl LifecycleLog {
         away
     }
 
-    /// Since when a query is there, if it came behind where the replay begins.
+    /// The position since which a query exists, if it was created after the replay begins.
     fn since(&self, query: QueryId) -> Option<LogPosition> {
         let place = self.created.partition_point(|(first, ..)| *first <= query).checked_sub(1)?;
         let (_, last, since) = self.created[place];
         (query <= last).then_some(since)
     }
 
-    /// Whether a query that is paused now was not when the replay begins, or has been there in between.
+    /// Whether a query was paused or resumed after the position at which the replay begins. If it is paused now, it may
+    /// still have events to get from the replay.
     pub(in crate::engine) fn is_replayed(&self, query: QueryId) -> bool {
         self.away.contains_key(&query)
     }
 
-    /// A number that is equal for queries that may share a slot; `None` for those of which nothing is known here.
+    /// A number that is equal for queries that may share a slot; `None` for queries that are not in this log.
     pub(in crate::engine) fn shared(&self, query: QueryId) -> Option<u64> {
         match self.away.contains_key(&query) {
             true => Some(CAME_LATER | IS_ALONE | query),
@@ -119,30 +122,31 @@ impl LifecycleLog {
     }
 }
 
-/// Who comes at this position shares a slot only with others that do.
+/// The number of queries that were created at this position: they share a slot only with each other.
 pub(super) fn came_at(position: LogPosition) -> u64 {
     CAME_LATER | position
 }
 
 /// How queries of the catalog are started.
 pub(in crate::engine) struct Loading<'a> {
-    /// What was saved of them.
+    /// The saved state of the queries.
     pub(in crate::engine) saved: &'a SavedStates<'a>,
-    /// Who came or was away since.
+    /// The queries that were created or paused since.
     pub(in crate::engine) lifecycle_log: &'a LifecycleLog,
-    /// What has saved it, if each gets that before its first event, because events come already.
+    /// The checkpoints, if each query gets its saved state before its first event, because events are coming already.
     pub(in crate::engine) restores_at_once: Option<&'a Checkpoints>,
 }
 
 impl Loading<'_> {
-    /// The values with which a query made what was saved of it, if it has got others since.
+    /// The values with which a query made its saved state, if it has got other values since.
     pub(super) fn values_before(&self, running: &Running, query: QueryId) -> Option<&[Parameter<'static>]> {
         let alterations = self.lifecycle_log.alterations.get(&query)?;
         behind(alterations, self.saved.altered(running, query)).first().map(|first| first.before.as_slice())
     }
 
-    /// A number that is equal for those with which a query may share a slot: of one that was saved, those with which it
-    /// did; of one that came since, those that came with it. `None` for one of which neither is known.
+    /// A number that is equal for the queries with which a query may share a slot. A query whose state was saved may
+    /// share with those that shared its slot then. A query that was created since may share with those that were
+    /// created with it. `None` for a query of which neither is known.
     pub(in crate::engine) fn shared(&self, running: &Running, query: QueryId) -> Option<u64> {
         if self.values_before(running, query).is_some() {
             return Some(CAME_LATER | IS_ALONE | query);
@@ -154,7 +158,7 @@ impl Loading<'_> {
 }
 
 impl Queries {
-    /// What happened to queries behind the position from which on the log is replayed.
+    /// What happened to queries after the position from which on the log is replayed.
     pub(in crate::engine) fn lifecycle_log(&self, replayed_from: LogPosition) -> Result<LifecycleLog, ServiceError> {
         self.catalog.clip_lifecycle(self.event_log.end())?;
         self.catalog.clip_alterations(self.event_log.end())?;
@@ -162,7 +166,8 @@ impl Queries {
         Ok(log.with_alterations(self.catalog.alterations()?))
     }
 
-    /// Has queries pass over what is replayed and not for them. They have their slots, and what was saved of them.
+    /// Makes queries skip the replayed events that are not for them. The queries have their slots and their saved
+    /// state.
     pub(in crate::engine) fn expect_replayed(
         &self,
         saved: &SavedStates<'_>,
@@ -170,7 +175,8 @@ impl Queries {
     ) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
         let mut came: BTreeMap<(ApplicationNumber, LogPosition), Vec<Slot>> = BTreeMap::new();
-        // Slots of queries that were saved: since when the first of them is there, and how many of them came.
+        // Slots of queries whose state was saved: the position at which the first of the slot's new queries was
+        // created, and how many new ones it has.
         let mut saved_since: BTreeMap<(ApplicationNumber, Slot), (LogPosition, usize)> = BTreeMap::new();
         for &(first, last, since) in &lifecycle_log.created {
             for query in (first..=last).filter(|query| !lifecycle_log.away.contains_key(query)) {
@@ -187,8 +193,8 @@ impl Queries {
                 came.entry((entry.application, since)).or_default().push(slot);
             }
         }
-        // What was saved says how far they have come, but where that was nothing of the log. Who shares a slot with one
-        // that was there before gets what is for that.
+        // The saved state tells up to which event a slot has come, unless it had no event of the log. A new query that
+        // shares a slot with an older one gets the events of that one.
         let applications: BTreeSet<ApplicationNumber> =
             saved_since.keys().map(|(application, _)| *application).collect();
         for application in applications {
@@ -225,9 +231,9 @@ impl Queries {
         self.expect_changes(state, saved, &lifecycle_log.alterations)
     }
 
-    /// The log is replayed: queries that are paused get nothing any more. What comes meanwhile is not for them either.
+    /// The log is replayed: paused queries stop getting events. Events that come meanwhile are not for them either.
     pub(in crate::engine) fn end_absences(&self) {
-        // Waits without the lock. Nobody pauses or resumes a query before the replay is over, but one may be dropped.
+        // Waits without the lock. No query is paused or resumed before the replay is over, but one may be dropped.
         let paused = |state: &State, query: QueryId| {
             let is_paused = state.registry.get(query).is_some_and(|entry| entry.life.is_paused());
             is_paused.then(|| self.place(state, query).ok()).flatten()
@@ -240,7 +246,7 @@ impl Queries {
         let until = Instant::now() + PASS_WAIT_MAX;
         applications.values().for_each(|running| self.routing.let_pass(running, until));
         let mut state = self.state.lock();
-        // Of queries that were started while the last events were handed over.
+        // Changes of queries that were started while the last events were handed over.
         self.make_changes_left(&mut state);
         for query in std::mem::take(&mut state.replayed_paused) {
             if let Some((running, slot)) = paused(&state, query) {
@@ -254,8 +260,8 @@ impl Queries {
         }
     }
 
-    /// A query is about to be paused: it gets what came before, also where that is yet to be decoded for many queries
-    /// together. The state of the engine is not locked meanwhile.
+    /// Waits until a query that is about to be paused has the events that came before, including those that are yet to
+    /// be decoded for many queries together. The state of the engine is not locked meanwhile.
     pub(super) fn let_arrive(&self, query: &FullName) {
         let place = {
             let state = self.state.lock();

@@ -1,4 +1,4 @@
-//! How queries are shown: what the registry knows is looked up under the lock, the rest behind it.
+//! How queries are shown: the lock is held while the registry is read, and released before the rest is read.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::engine::registry::like;
 use crate::engine::running::Running;
 use crate::service::{FullName, QueryFilter, QueryInfo, QueryState, ServiceError, Tenant};
 
-/// A query as it was found in the engine's state; the rest is read after the lock.
+/// A query as it was found in the engine's state; the rest is read after the lock is released.
 struct Found {
     id: QueryId,
     name: String,
@@ -34,7 +34,7 @@ struct Bound {
     output_topic: String,
 }
 
-/// Reads the topics of queries; nothing of those that do not run. A group may be at work, and is waited for once only.
+/// Reads the topics of queries; none for queries that do not run. A group may be busy, so each is waited for only once.
 fn read_bound(found: &[Found]) -> Vec<Bound> {
     let places = found.iter().enumerate().filter_map(|(index, one)| one.place.as_ref().map(|place| (index, place)));
     let mut places: Vec<(usize, &(Arc<Running>, Slot))> = places.collect();
@@ -65,7 +65,7 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
     bound
 }
 
-/// The application of a query, and the slot there.
+/// The application of a query, and its slot there.
 type Place = (Arc<Running>, Slot);
 
 impl Queries {
@@ -86,8 +86,8 @@ impl Queries {
         Ok((info, place))
     }
 
-    /// The same with what became of its events, and why it gives what it gives; `shows_results` with its last result
-    /// and its last refusal.
+    /// The same with what became of its events, and why it gives its results. With `shows_results` it has the last
+    /// result and the last refusal.
     pub(in crate::engine) fn described(
         &self,
         name: &FullName,
@@ -97,7 +97,7 @@ impl Queries {
         let (mut info, place) = self.info_and_place(name)?;
         let of_query = place.as_ref().zip(info.id);
         let mut activity = of_query.and_then(|((running, slot), id)| self.activity(running, *slot, id));
-        // Before there are sentences about them.
+        // Before sentences are made of them.
         if let Some(activity) = activity.as_mut().filter(|_| !shows_results) {
             activity.last_result = None;
             activity.last_refusal = None;
@@ -130,9 +130,9 @@ impl Queries {
         Ok(info)
     }
 
-    /// The first queries of a tenant by name that pass the filter.
+    /// The first queries of a tenant, by name, that pass the filter.
     pub(in crate::engine) fn infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
-        // What is read from groups and from disk is read without the lock.
+        // Groups and the disk are read without the lock.
         let found: Vec<Found> = {
             let state = self.state.lock();
             let number = match &filter.application {
@@ -157,7 +157,7 @@ impl Queries {
         known.collect()
     }
 
-    /// What is known of a query that is in the registry.
+    /// What is known of a query in the registry.
     fn find(&self, state: &State, id: QueryId) -> Found {
         let entry = state.registry.get(id).expect("the query is in the registry");
         let application = match self.applications.numbered(entry.application) {
@@ -168,7 +168,7 @@ impl Queries {
         Found { id, name, application, state: entry.life.state(), place: self.place(state, id).ok() }
     }
 
-    /// Topics and parameters of queries that were found; `None` for each that was dropped meanwhile.
+    /// Reads topics and parameters of queries that were found; `None` for each query that was dropped meanwhile.
     fn look_up(&self, found: Vec<Found>) -> impl Iterator<Item = Result<Option<QueryInfo>, ServiceError>> {
         let bound = read_bound(&found);
         found.into_iter().zip(bound).map(|(found, bound)| self.complete(found, bound))

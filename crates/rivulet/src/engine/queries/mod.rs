@@ -1,13 +1,14 @@
-//! The queries of applications: which there are, and how they come, pause, resume, go and are shown.
+//! The queries of applications: which there are, and how they are created, paused, resumed, dropped and shown.
 //!
-//! What must hold: a query is in the catalog before it runs, and a name is that of one query, small or big.
-//! The lock of the queries is the first of the engine's parts: what ends or replaces an application holds it too, so
-//! whoever holds it may rely on the application of a query. It is held while the catalog is written, and for nothing
-//! else outside.
+//! What must hold: a query is in the catalog before it runs, and a name belongs to one query, small or big.
 //!
-//! In reading order: [`submit`] (they come, pause, resume and go), [`alter`] (they get other values), [`lifecycle_log`]
-//! (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and [`why`] (what becomes
-//! of the events of one).
+//! The lock of the queries is the first of the engine's parts. Code that ends or replaces an application holds it too,
+//! so code that holds it may rely on the application of a query. It is held while the catalog is written, and during no
+//! other wait for anything outside the process.
+//!
+//! In reading order: [`submit`] (queries are created, paused, resumed and dropped), [`alter`] (they get other values),
+//! [`lifecycle_log`] (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and
+//! [`why`] (what becomes of the events of one).
 
 mod alter;
 pub(super) mod lifecycle_log;
@@ -55,19 +56,20 @@ pub(super) struct Queries {
     pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
     pub(super) state: Mutex<State>,
-    /// The position of the first change of values that is yet to be made again; the highest there can be without any.
+    /// The position of the first change of values that is yet to be made again; the highest position there can be if
+    /// there is none.
     pub(super) next_change: AtomicU64,
 }
 
-/// Which queries there are.
+/// The queries that exist.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) registry: Registry,
-    /// Names of big queries, which those of applications may not have.
+    /// Names of big queries, which queries of applications may not have.
     pub(super) big_query_names: BTreeSet<FullName>,
-    /// Queries that are paused, and get what the log has from before that until it is replayed.
+    /// Paused queries that get events of the log from before their pause, until the log is replayed.
     replayed_paused: BTreeSet<QueryId>,
-    /// Until then: when queries were away.
+    /// When queries were paused; until the log is replayed.
     absences: Vec<(Arc<Running>, Absences)>,
     /// Changes of values that are made again while the log is replayed, by position.
     replayed_changes: VecDeque<ReplayedChange>,
@@ -76,7 +78,7 @@ pub(super) struct State {
 }
 
 impl Queries {
-    /// Application and slot of a query; one that does not run has none.
+    /// The application and slot of a query. A query that does not run has none, which is an error.
     fn place(&self, state: &State, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
         let entry = state.registry.get(id).expect("the query is in the registry");
         match (self.applications.numbered(entry.application), entry.life.slot()) {
@@ -112,7 +114,8 @@ impl Queries {
         Ok(())
     }
 
-    /// Creates a table, of which applications may have waited; gives its rows, or `None` if it is there already.
+    /// Creates a table, for which applications may have waited. Returns the number of its rows, or `None` if the table
+    /// exists already.
     pub(super) fn create_table(&self, tenant: &Tenant, create: CreateTable) -> Result<Option<usize>, ServiceError> {
         let rows = self.tables.create(tenant, create)?;
         if rows.is_some() {
@@ -121,7 +124,7 @@ impl Queries {
         Ok(rows)
     }
 
-    /// Loads a table again, of which applications may have waited; gives its rows.
+    /// Loads a table again, for which applications may have waited. Returns the number of its rows.
     pub(super) fn refresh_table(&self, table: &FullName) -> Result<usize, ServiceError> {
         let (rows, was_absent) = self.tables.refresh(table)?;
         if was_absent {
@@ -130,13 +133,13 @@ impl Queries {
         Ok(rows)
     }
 
-    /// Drops a table that nothing uses, neither these nor an application. No application is replaced meanwhile.
+    /// Drops a table that neither `users` nor an application uses. No application is replaced meanwhile.
     pub(super) fn drop_table(&self, name: &FullName, users: Vec<String>) -> Result<(), ServiceError> {
         let _state = self.state.lock();
         self.applications.drop_table(name, users)
     }
 
-    /// The results of a query from now on.
+    /// A receiver of the results of a query from now on.
     pub(super) fn watch(&self, query: &FullName) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         let state = self.state.lock();
         if state.big_query_names.contains(query) {
@@ -149,7 +152,7 @@ impl Queries {
 }
 
 impl State {
-    /// How many queries a tenant has, small and big.
+    /// The number of queries of a tenant, small and big.
     pub(super) fn queries(&self, tenant: &Tenant) -> usize {
         let big = self.big_query_names.iter().filter(|name| name.tenant == *tenant);
         self.registry.count_of(tenant) + big.count()

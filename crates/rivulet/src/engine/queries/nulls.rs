@@ -1,13 +1,14 @@
-//! Parameters that are null: no comparison with one is true, so a condition keeps no row, and the query falls silent.
+//! Parameters that are null: no comparison with null is true, so a condition keeps no row, and the query gives no
+//! results.
 
 use rivulet_operators::application::Application;
 
 use crate::counted::noun;
 
-/// What a condition has that knows what to do with null.
+/// What a condition contains that was written with null in mind.
 const FOR_NULLS: [&str; 6] = [" is ", "coalesce(", "nvl(", "nvl2(", "ifnull(", "case "];
 
-/// Of the parameters that are null those that a WHERE or HAVING compares with, unless it is written for nulls.
+/// The null parameters that a WHERE or HAVING compares with, unless the condition is written for nulls.
 pub(super) fn compared_with(application: &Application, is_null: impl Fn(&str) -> bool) -> Vec<String> {
     let mut compared = Vec::new();
     for (place, factory) in application.dataflow.operators().iter().enumerate() {
@@ -25,7 +26,7 @@ pub(super) fn compared_with(application: &Application, is_null: impl Fn(&str) ->
     compared
 }
 
-/// That nothing comes of these parameters; nothing without any.
+/// A sentence that these parameters give no results; `None` if there are no such parameters.
 pub(super) fn silence(compared: &[String]) -> Option<String> {
     let verb = if compared.len() == 1 { "is" } else { "are" };
     let parameters = noun(compared.len() as u64, "parameter");

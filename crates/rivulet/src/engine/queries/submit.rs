@@ -1,4 +1,4 @@
-//! Queries come, pause, resume and go, thousands at a time.
+//! Creates, pauses, resumes and drops queries, thousands at a time.
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,22 +32,22 @@ const NAME_BYTES_MAX: usize = 255;
 /// The longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 255;
 
-/// How many queries are started together when the catalog is loaded.
+/// The number of queries that are started together when the catalog is loaded.
 pub(in crate::engine) const LOAD_BATCH: usize = 4_096;
 
 /// Queries of one application whose values were bound.
 pub(super) struct Chunk<Q> {
     running: Arc<Running>,
     pub(super) values: ParameterRows,
-    /// What each row is for: the place of a request in its batch, or a query that is loaded.
+    /// What each row is for: the index of a request in its batch, or a query that is loaded.
     pub(super) queries: Vec<Q>,
 }
 
-/// Queries of one application that only their names can still be wrong with.
+/// Queries of one application that were checked. Only their names can still be refused.
 pub(super) struct Checked<Q> {
     pub(super) running: Arc<Running>,
     pub(super) rows: RecordBatch,
-    /// For each row the topics that its query reads, one for each input, and what it is for.
+    /// For each row the topics that its query reads, one for each input. `queries` says what the row is for.
     pub(super) inputs: Vec<Vec<String>>,
     pub(super) queries: Vec<Q>,
 }
@@ -63,7 +63,7 @@ impl Queries {
         requests: &[QueryRequest<'_>],
     ) -> Vec<Result<QueryId, ServiceError>> {
         let mut answers: Vec<Option<Result<QueryId, ServiceError>>> = requests.iter().map(|_| None).collect();
-        // Everything that can be checked is, before others have to wait for the state.
+        // Checks everything that can be checked before it takes the lock of the state, for which others wait.
         let bound = self.bind(tenant, requests, &mut answers);
         let mut refuse = |index: usize, error| answers[index] = Some(Err(error));
         let mut chunks: Vec<Checked<usize>> =
@@ -100,7 +100,7 @@ impl Queries {
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
     }
 
-    /// Tells the companion that queries read these topics, for each query one of each input.
+    /// Tells the companion that queries read these topics: for each query one per input.
     pub(super) fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
         if let Some(companion) = &self.companion {
             companion.begin(queries, topics);
@@ -113,7 +113,7 @@ impl Queries {
         }
     }
 
-    /// Sorts requests by application and binds their parameters; what cannot be bound is answered.
+    /// Sorts requests by application and binds their parameters. A request that cannot be bound is answered.
     fn bind(&self, tenant: &Tenant, requests: &[QueryRequest<'_>], answers: &mut Answers) -> Vec<Chunk<usize>> {
         let mut chunks: Vec<Chunk<usize>> = Vec::new();
         let mut by_name: HashMap<&str, Result<usize, ServiceError>, RandomState> = HashMap::default();
@@ -139,7 +139,7 @@ impl Queries {
         chunks
     }
 
-    /// Remembers queries, all in one transaction, then lets them run.
+    /// Records queries in the catalog, all in one transaction, then starts them.
     fn start(
         &self,
         state: &mut State,
@@ -162,7 +162,7 @@ impl Queries {
         }
         let parameter_bytes = chunks.iter().map(|chunk| chunk.rows.get_array_memory_size()).sum();
         let admitted = self.memory.admit(stored.len(), parameter_bytes);
-        // Before that they get nothing, also after a crash.
+        // Before this position they get no event, also after a crash.
         let since = self.event_log.end();
         let is_logged = |chunk: &Checked<usize>| !chunk.queries.is_empty() && chunk.running.reads_log();
         let remembered = chunks.iter().any(is_logged).then_some(since);
@@ -191,13 +191,13 @@ impl Queries {
         }
     }
 
-    /// Gives new queries slots, in which they get nothing of the log before `since`.
+    /// Gives new queries slots, in which they get no event of the log before `since`.
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
         let is_replaying = self.event_log.is_replaying();
         if !running.reads_log() || !(is_replaying || self.routing.shared_group_of(running).is_some()) {
             return running.group.join(queries, rows);
         }
-        // What came before is yet to be handed on, by the replay to those that are there already.
+        // The replay has yet to hand on earlier events to the queries that exist already.
         let joined = match is_replaying {
             true => running.group.join_restored(queries, rows, &|_| Some(came_at(since))),
             false => running.group.join(queries, rows),
@@ -207,15 +207,15 @@ impl Queries {
         joined
     }
 
-    /// Ends queries of one application that the catalog has forgotten already.
+    /// Ends queries of one application that are no longer in the catalog.
     pub(in crate::engine) fn end(&self, state: &mut State, application: ApplicationNumber, queries: &[QueryId]) {
         let (mut paused, mut routed, mut not_running) = (Vec::new(), Vec::new(), 0);
-        // Paused, and routed to until the log is replayed.
+        // Queries that are paused, and routed to until the log is replayed.
         let mut replayed = Vec::new();
         self.companion_ends(queries);
         for &id in queries {
             match state.registry.remove(id) {
-                // Alone in its slot.
+                // The query is alone in its slot.
                 Some(Entry { life: Lifecycle::Paused(slot), .. }) => {
                     paused.push(slot);
                     replayed.extend(state.replayed_paused.contains(&id).then_some(slot));
@@ -268,7 +268,7 @@ impl Queries {
         let at = running.reads_log().then(|| self.event_log.end());
         self.catalog.set_paused(&[id], is_paused, at)?;
         let (from, to) = if is_paused {
-            // What it shared goes on for others without it.
+            // The slot that it shared stays for the other queries.
             let own = match running.group.part(slot, id) {
                 Ok(own) => own,
                 Err(error) => {
@@ -281,7 +281,7 @@ impl Queries {
                 true => self.routing.remove_routes(&running, &[slot]),
                 false => state.registry.get_mut(id).expect("the query was found by name").life.move_to(own),
             }
-            // What came since the catalog was asked it has got, and nothing of what still waits elsewhere.
+            // The query has the events that came since the catalog was written, but none that still waits elsewhere.
             if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {
@@ -309,7 +309,7 @@ impl Queries {
         Ok(())
     }
 
-    /// Lets all queries run that the catalog remembers, and returns how many do. The others stay in the registry, so
+    /// Starts all queries in the catalog that can run, and returns their number. The others stay in the registry, so
     /// that they are listed and their names are taken.
     pub(in crate::engine) fn load(&self, loading: &Loading<'_>) -> Result<u64, ServiceError> {
         let state = &mut *self.state.lock();
@@ -319,7 +319,7 @@ impl Queries {
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             let tenant = tenants.get(&query.application).unwrap_or(&of_nobody);
-            // In order of number, as the registry wants it; the slot follows with those of its application.
+            // In order of number, as the registry requires. The slots follow, application by application.
             state.registry.insert(query.id, (tenant, name), query.application, Lifecycle::without_slot(query.paused));
             loaded += self.load_query(state, &mut waiting, &query, loading);
         })?;
@@ -329,8 +329,8 @@ impl Queries {
         Ok(loaded)
     }
 
-    /// Puts a query of the registry to those of its application that are about to run, and lets these run once they are
-    /// many. Returns how many do.
+    /// Adds a query of the registry to the queries of its application that are about to be started, and starts these
+    /// once they are many. Returns the number of queries that it started.
     fn load_query(
         &self,
         state: &mut State,
@@ -348,7 +348,7 @@ impl Queries {
                 }
             },
         };
-        // Changes that came behind what was saved are made when that is restored.
+        // Changes that are newer than the saved state are made after it is restored.
         let push = |values: &mut ParameterRows, parameters: &[Parameter<'_>]| {
             values.push(parameters.iter().map(|(name, value)| (name.as_ref(), param_value(value)))).map_err(bind_error)
         };
@@ -370,7 +370,7 @@ impl Queries {
         if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk, loading) } else { 0 }
     }
 
-    /// Starts what could not run because of a table: applications, and their queries.
+    /// Starts applications, and their queries, that could not run because a table was missing.
     pub(in crate::engine) fn start_again(&self) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
         let (applications, unrestored) = self.applications.start_again();
@@ -386,7 +386,8 @@ impl Queries {
         let started =
             |query: &QueryId| state.registry.get(*query).is_some_and(|entry| applications.contains(&entry.application));
         let alterations = lifecycle_log.alterations_of(started);
-        // What comes meanwhile comes behind all changes of values, which are made before it is taken in.
+        // Events that come meanwhile are newer than all changes of values. The changes are made before the events are
+        // taken in.
         let mut still = Vec::new();
         if !alterations.is_empty() {
             for running in applications.iter().filter_map(|number| self.applications.numbered(*number)) {
@@ -406,7 +407,7 @@ impl Queries {
         self.expect_changes(state, &saved, &alterations)
     }
 
-    /// Lets those queries run that fit this version, and returns how many do.
+    /// Starts the queries that fit this version, and returns their number.
     fn start_loaded(&self, state: &mut State, chunk: &mut Chunk<QueryId>, loading: &Loading<'_>) -> u64 {
         let (application, running) = (chunk.running.number, chunk.running.clone());
         let mut again = Vec::new();
@@ -418,7 +419,7 @@ impl Queries {
         if again.is_empty() {
             return started;
         }
-        // What is in the records may fit where the values of before do not.
+        // The values in the records may fit where the values of before do not.
         let stored = match self.catalog.read_values(again.iter().map(|(query, _)| *query)) {
             Ok(stored) => stored,
             Err(_) => vec![None; again.len()],
@@ -444,11 +445,11 @@ impl Queries {
     fn start_checked(&self, state: &mut State, mut checked: Checked<QueryId>, loading: &Loading<'_>) -> u64 {
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let is_paused: Vec<bool> = checked.queries.iter().map(is_paused).collect();
-        // Who was paused since the replay begins gets what came before that.
+        // A query that was paused after the replay begins gets the events before its pause.
         let reads_log = checked.running.reads_log();
         let is_replayed = |id: &QueryId| reads_log && loading.lifecycle_log.is_replayed(*id);
         let replayed: Vec<bool> = checked.queries.iter().map(is_replayed).collect();
-        // Nobody shares the slot of a query that gets no events.
+        // No query shares the slot of a query that gets no events.
         let paused = checked.take_out(|row| is_paused[row] && !replayed[row]);
         let is_paused = |id: &QueryId| state.registry.get(*id).is_some_and(|entry| entry.life.is_paused());
         let replayed_paused: BTreeSet<QueryId> = checked.queries.iter().copied().filter(is_paused).collect();
@@ -477,14 +478,14 @@ impl Queries {
 }
 
 impl Queries {
-    /// Notes that a query does not fit this version. It stays in the registry, without a slot.
+    /// Records that a query does not fit this version. It stays in the registry, without a slot.
     fn leave_out(&self, application: ApplicationNumber, query: QueryId, error: &ServiceError) {
         tracing::error!(query, "a registered query is not running: {error}");
         self.applications.leave_out(application);
     }
 }
 
-/// Says that a query begins with the values of its record, though what was saved of it was made with others.
+/// Warns that a query begins with the values of its record, though its saved state was made with others.
 fn note_values_skipped(query: QueryId, error: &ServiceError) {
     tracing::warn!(query, "its values before a change do not fit, and those behind it count from the start: {error}");
 }
@@ -494,7 +495,8 @@ impl<Q: Copy> Chunk<Q> {
         Self { values: ParameterRows::new(&running.application), running, queries: Vec::new() }
     }
 
-    /// Checks the values together and binds the topics, and is empty then. What does not fit is refused.
+    /// Checks the values together and binds the topics. The chunk is empty afterwards. Queries that do not fit are
+    /// refused.
     pub(super) fn take_checked(&mut self, refuse: impl FnMut(Q, ServiceError)) -> Checked<Q> {
         let running = self.running.clone();
         let (rows, queries) = (self.values.finish(), std::mem::take(&mut self.queries));
@@ -531,7 +533,7 @@ impl<Q: Copy> Checked<Q> {
         self.take_out(|row| !keep[row]);
     }
 
-    /// Takes out the queries of those rows for which `is_meant` holds.
+    /// Takes out the queries of the rows for which `is_meant` holds.
     pub(super) fn take_out(&mut self, is_meant: impl Fn(usize) -> bool) -> Self {
         let meant: Vec<bool> = (0..self.queries.len()).map(is_meant).collect();
         fn part<T>(all: &mut Vec<T>, meant: &[bool]) -> Vec<T> {
@@ -574,7 +576,7 @@ fn check_name<'a>(
     if names.insert(name) { Ok(()) } else { Err(taken("query", name)) }
 }
 
-/// That a new query of a tenant may have this name.
+/// Fails if a new query of a tenant cannot have this name.
 pub(in crate::engine) fn check_free(state: &State, tenant: &Tenant, name: &str) -> Result<(), ServiceError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(ServiceError::invalid(format!(

@@ -1,7 +1,7 @@
-//! Why a query gives what it gives, in sentences: the most likely reason first.
+//! Why a query gives its results or none, in sentences: the most likely reason first.
 //!
-//! A sentence says what was seen, and what would have to happen. It names topics, columns and times of the query, and
-//! nothing of other queries but how many events they had.
+//! A sentence says what was seen, and what would have to happen. It names topics, columns and times of the query. Of
+//! other queries it says only how many events they had.
 
 use rivulet_dataflow::Seconds;
 use rivulet_operators::application::{Application, Input};
@@ -11,37 +11,37 @@ use crate::counted::counted;
 use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState};
 use crate::times::{ago, at, span};
 
-/// How many topics are named that are like that of a query.
+/// The most topics that are named because they resemble one of the query.
 const ALIKE_MAX: usize = 3;
 
-/// A clock that differs by so much is worth a sentence.
+/// A clock that differs by this much is worth a sentence.
 const CLOCK_DIFFERS_US: i64 = 3_600_000_000;
 
 /// What is known of the server.
 pub(in crate::engine) struct ServerFacts {
-    /// Why messages cannot come or go, if so.
+    /// Why messages cannot come or go; `None` if they can.
     pub(in crate::engine) broker_problem: Option<String>,
-    /// Topics of messages that no query has asked for, if they may be named.
+    /// Topics of messages that no query reads, if they may be named.
     pub(in crate::engine) strays: Vec<String>,
 }
 
-/// What sentences about a query are made of.
+/// The facts from which the sentences about a query are made.
 pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
     pub(super) state: QueryState,
     pub(super) server: ServerFacts,
-    /// Its application, and the events of all its queries, if it runs.
+    /// Its application, and the number of events of all its queries, if the query runs.
     pub(super) application: Option<(&'a Application, u64)>,
-    /// What is wrong with what its inputs read that is no topic.
+    /// Problems of those of its sources that are not topics.
     pub(super) sources: Vec<String>,
-    /// In how many parts it runs.
+    /// The number of parts in which it runs.
     pub(super) parts: u64,
     pub(super) activity: Option<&'a QueryActivity>,
-    /// Of its parameters that are null, those that a condition compares with.
+    /// Its null parameters that a condition compares with.
     pub(super) compared_nulls: Vec<String>,
 }
 
-/// Why a query of an application gives what it gives.
+/// Why a query of an application gives its results or none.
 pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
     let name = rivulet_sql::name_in_sql(facts.name);
     match facts.state {
@@ -87,7 +87,7 @@ struct Sentences<'a> {
 }
 
 impl Sentences<'_> {
-    /// Since when is counted.
+    /// Since when events are counted.
     fn since(&self) -> String {
         let ago = ago(self.activity.now_us, self.activity.counted_since_us);
         match (self.activity.is_from_start, self.activity.is_from_change) {
@@ -115,7 +115,7 @@ impl Sentences<'_> {
         self.activity.is_spilled.then(|| text.into())
     }
 
-    /// Inputs by which no event has come.
+    /// Inputs that have received no event.
     fn silent_inputs(&self, events_of_application: u64) -> Vec<String> {
         let silent: Vec<&InputActivity> = self.activity.inputs.iter().filter(|input| input.events == 0).collect();
         silent.into_iter().map(|input| self.silent_input(input, events_of_application)).collect()
@@ -178,7 +178,7 @@ impl Sentences<'_> {
         Some(text)
     }
 
-    /// The clock of the events and the server's differ.
+    /// The clock of the events differs from the server's.
     fn times(&self) -> Option<String> {
         let (time_us, arrival_us) = self.activity.last_event_time_us?;
         let behind_us = arrival_us.saturating_sub(time_us);
@@ -196,7 +196,7 @@ impl Sentences<'_> {
         }
     }
 
-    /// The first operator that rows reached and none has left.
+    /// The first operator that rows have reached and no row has left.
     fn stopped_rows(&self) -> Option<String> {
         let steps = &self.activity.steps;
         let left = |place: usize| steps.get(place + 1).map_or(self.activity.results, |next| next.rows);
@@ -209,7 +209,7 @@ impl Sentences<'_> {
             "filter" if is_behind_window => Some(format!("{rows} came to HAVING, which kept none")),
             "filter" => Some(format!("{} came, WHERE kept none", counted(steps[place].rows, "event"))),
             "latest join" | "interval join" => self.unjoined(&rows),
-            // What waits there is told of windows.
+            // The sentences about windows cover it.
             "window aggregate" => self.rows_of(),
             "pattern" => Some(format!("{rows} came to MATCH_RECOGNIZE, and none has completed a match")),
             "emit on change" => Some(format!("{rows} came to EMIT ON CHANGE, and none differs from the one before")),
@@ -222,7 +222,7 @@ impl Sentences<'_> {
     fn unjoined(&self, rows: &str) -> Option<String> {
         let sides = self.activity.joined_sides?;
         if self.activity.inputs.iter().any(|input| input.events == 0) {
-            // That is said of the input.
+            // The sentence about the input says that.
             return None;
         }
         let least = self.least();
@@ -233,7 +233,7 @@ impl Sentences<'_> {
         ))
     }
 
-    /// What stands before a number that is not all.
+    /// The words before a number that is only a lower bound.
     fn least(&self) -> &'static str {
         if self.activity.has_more_keys { "at least " } else { "" }
     }
@@ -261,7 +261,8 @@ impl Sentences<'_> {
         if inputs.iter().all(|input| input.event_time.is_none()) {
             text.push_str(&format!("{verb} when the server's clock has come to its end{due}"));
         } else {
-            // An event may be as late, and silence must last until the clock has gone on from the newest event time.
+            // An event may be late by the lateness, and the silence must last until the clock has passed the newest
+            // event time.
             let closes_us = end_us.saturating_add(lateness_us);
             let missing_us = activity.clock_us.map_or(0, |newest_us| closes_us.saturating_sub(newest_us));
             let silence = span(missing_us.max(idle_us));
@@ -277,7 +278,7 @@ impl Sentences<'_> {
     }
 }
 
-/// Refused rows by reason: the reason alone if there is one, else the most frequent first.
+/// Refused rows by reason: the reason alone if there is only one, else all, the most frequent first.
 pub(in crate::engine) fn reasons(refused: &[(String, u64)]) -> String {
     if let [(reason, _)] = refused {
         return reason.clone();
@@ -287,17 +288,17 @@ pub(in crate::engine) fn reasons(refused: &[(String, u64)]) -> String {
     refused.iter().map(|(reason, rows)| format!("{rows} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Of topics those that have most levels in common with one, at most three; none without any.
+/// The topics that have most levels in common with `topic`, at most three; none if no topic has any.
 fn alike<'t>(topic: &str, others: &'t [String]) -> Vec<&'t str> {
     let common = |other: &str| topic.split('/').zip(other.split('/')).filter(|(one, other)| one == other).count();
     let mut alike: Vec<(usize, &str)> = others.iter().map(|other| (common(other), other.as_str())).collect();
     alike.retain(|(levels, _)| *levels > 0);
-    // Stable: of those that are equally alike the newest come first.
+    // The sort is stable: among topics that are equally alike the newest come first.
     alike.sort_by_key(|(levels, _)| std::cmp::Reverse(*levels));
     alike.into_iter().take(ALIKE_MAX).map(|(_, other)| other).collect()
 }
 
-/// Why a big query gives what it gives.
+/// Why a big query gives its results or none.
 pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     let mut all = Vec::new();
     match query.state {
