@@ -1,9 +1,9 @@
-//! Where a query goes on: at its newest checkpoint or, if its sink makes results final by itself as in a transaction,
-//! at the newest one whose results are. A crash between a checkpoint and the transaction that belongs to it leaves one
-//! whose results are not, and never came.
+//! Where a query continues: at its newest checkpoint. If its sink makes results final by itself, as in a transaction,
+//! it continues at the newest checkpoint whose results are final. A crash between a checkpoint and the transaction that
+//! belongs to it leaves a checkpoint whose results never became final.
 //!
-//! What must hold: results up to where a query goes on are final, and none behind that; otherwise it does not go on,
-//! and what to do is said.
+//! What must hold: results up to where a query continues are final, and none after that. Otherwise the query does not
+//! continue, and the error says what to do.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// How a query begins.
 pub(super) enum Begin {
-    /// From a checkpoint, or anew.
+    /// From a checkpoint, or anew without one.
     At(Option<(u64, Snapshot)>),
-    /// Not at all: it has come to the end of its input.
+    /// Not at all: the query has come to the end of its input.
     HasEnded,
 }
 
-/// What starting a query came to.
+/// The outcome of starting a query.
 pub(super) enum Started {
     Runs(Resumed, Arc<run::Running>),
-    /// It has come to the end of its input, which was not known.
+    /// The query has come to the end of its input, which was not known before.
     HasEnded,
 }
 
 impl Started {
-    /// Notes it of the query that was started.
+    /// Enters the outcome into the lifecycle of the query.
     pub(super) fn enter(self, life: &mut Life) {
         match self {
             Self::Runs(_, running) => life.start(running),
@@ -44,8 +44,8 @@ impl Started {
 }
 
 impl BigQueries {
-    /// Has a query run from its last checkpoint on, or from the start if it has none. With `text` it was planned;
-    /// another version may have taken over since.
+    /// Starts a query from its last checkpoint, or from the start if it has none. `text` is the text it was planned
+    /// with; another version may have taken over since.
     pub(super) fn start_saved(
         &self,
         name: &FullName,
@@ -79,7 +79,7 @@ impl BigQueries {
         Ok(Started::Runs(resumed, running))
     }
 
-    /// Says that checkpoints of a query are damaged, if any are, and what that means for how it begins.
+    /// Reports damaged checkpoints of a query, if there are any, and what that means for how it begins.
     pub(super) fn note_damage(&self, name: &FullName, problems: &[String], begin: &Result<Begin, ServiceError>) {
         if problems.is_empty() {
             return;
@@ -98,7 +98,7 @@ impl BigQueries {
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_damage(problem(&name.in_public())));
     }
 
-    /// Where a query goes on of which `found` is the newest checkpoint. Those behind that are given up.
+    /// Where a query continues whose newest checkpoint is `found`. Checkpoints after that point are abandoned.
     pub(super) fn begin_where_final(
         &self,
         plan: &Arc<QueryPlan>,
@@ -113,7 +113,7 @@ impl BigQueries {
         };
         let what = format!("asking the sink of '{name}' where it is");
         let final_up_to = match self.opener.call(&what, self.opener.limit(), ask)? {
-            // What is final up to the end of the version before is so up to where this one begins.
+            // If results are final up to the end of the version before, they are final up to where this one begins.
             FinalUpTo::Epoch { number, set_by } => {
                 FinalUpTo::Epoch { number: saved.taken_over(number).unwrap_or(number), set_by }
             }
@@ -135,7 +135,7 @@ impl BigQueries {
                 )));
             }
             FinalUpTo::Epoch { number, .. } => Some(number),
-            // Of a query that wrote elsewhere before, all that it has written here.
+            // If the query wrote elsewhere before, all that it has written here is computed again.
             FinalUpTo::Nothing => saved.begin_of_sink(),
         };
         if !saved.go_back(to)? {

@@ -1,4 +1,4 @@
-//! Whoever changes a query claims its name, for as long as it takes to open a source: others change other queries
+//! Code that changes a query claims its name, for as long as it takes to open a source. Other queries can be changed
 //! meanwhile.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::service::{ErrorKind, FullName, ServiceError};
 /// How long a statement waits for another one that changes the same query.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
 
-/// The name of a query that nobody else changes meanwhile.
+/// The name of a query that no other code changes meanwhile.
 pub(super) struct Claim<'a> {
     of: &'a BigQueries,
     name: FullName,
@@ -23,7 +23,7 @@ impl Drop for Claim<'_> {
 }
 
 impl BigQueries {
-    /// Claims a name; waits for others at most for `limit`.
+    /// Claims a name. Waits for other claims of it at most for `limit`.
     pub(super) fn claim_within(&self, name: &FullName, limit: Duration) -> Option<Claim<'_>> {
         let deadline = Instant::now() + limit;
         let mut claimed = self.claimed.lock();
@@ -46,7 +46,7 @@ impl BigQueries {
         })
     }
 
-    /// Waits until nobody changes a query, at most for `limit`.
+    /// Waits until no query is being changed, at most for `limit`.
     pub(super) fn wait_unclaimed(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut claimed = self.claimed.lock();

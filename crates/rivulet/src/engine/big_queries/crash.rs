@@ -1,5 +1,5 @@
-//! A note in the data folder that the process has crashed: it was ended by a signal that a fault of its own brings
-//! about, as want of memory does where the kernel refuses it.
+//! A note in the data folder that the process has crashed: it was ended by a signal that its own fault causes. A lack
+//! of memory causes one, if the kernel refuses the memory.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(super) fn was_noted(folder: &Path) -> bool {
     std::fs::metadata(folder.join(NOTE)).is_ok_and(|note| note.len() > 0)
 }
 
-/// Makes the note empty.
+/// Empties the note.
 pub(super) fn forget(folder: &Path) {
     if was_noted(folder)
         && let Err(error) = File::create(folder.join(NOTE))
@@ -20,7 +20,7 @@ pub(super) fn forget(folder: &Path) {
     }
 }
 
-/// Has a crash of this process noted in its data folder. Only the first call in a process has an effect.
+/// Makes a crash of this process leave a note in its data folder. Only the first call in a process has an effect.
 #[cfg(unix)]
 pub(crate) fn note_crashes(folder: &Path) {
     let noting = File::options().create(true).append(true).open(folder.join(NOTE)).and_then(|note| {
@@ -32,7 +32,7 @@ pub(crate) fn note_crashes(folder: &Path) {
     }
 }
 
-/// Has a crash of this process noted in its data folder.
+/// Makes a crash of this process leave a note in its data folder.
 #[cfg(not(unix))]
 pub(crate) fn note_crashes(_folder: &Path) {}
 
@@ -45,12 +45,12 @@ mod handler {
 
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
-    /// What faults of a process bring about.
+    /// The signals that faults of a process cause.
     const SIGNALS: [Signal; 5] = [Signal::SIGABRT, Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE];
 
     pub(super) static CRASHED: OnceLock<File> = OnceLock::new();
 
-    /// What was done at each signal before; the standard library tells of a stack that has overflowed.
+    /// The earlier action of each signal. The standard library's action reports a stack overflow.
     static BEFORE: OnceLock<[SigAction; SIGNALS.len()]> = OnceLock::new();
 
     pub(super) fn install() -> nix::Result<()> {
@@ -58,11 +58,11 @@ mod handler {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         let mut before = [default; SIGNALS.len()];
         for (signal, before) in SIGNALS.into_iter().zip(&mut before) {
-            // SAFETY: the handler does only what a signal may interrupt anything with: it reads what is set once,
-            // writes to a file that is open, and sets and raises signals.
+            // SAFETY: the handler does only what is allowed wherever a signal interrupts: it reads values that are set
+            // once, writes to an open file, and sets and raises signals.
             *before = unsafe { sigaction(signal, &own)? };
         }
-        // Should a signal come before this, the default is done.
+        // A signal that comes before this gets the default action.
         let _ = BEFORE.set(before);
         Ok(())
     }
@@ -75,9 +75,9 @@ mod handler {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         let place = SIGNALS.iter().position(|one| *one == signal);
         let before = BEFORE.get().zip(place).map_or(default, |(before, place)| before[place]);
-        // SAFETY: it is what was done at this signal before.
+        // SAFETY: it is the earlier action of this signal.
         let _ = unsafe { sigaction(signal, &before) };
-        // A fault comes again by itself when this returns; who aborts, or is told to, does not.
+        // A fault is repeated by itself when this returns. An abort, own or from outside, is not.
         if signal == Signal::SIGABRT {
             let _ = raise(signal);
         }

@@ -1,8 +1,8 @@
-//! Sources, sinks and views: declared, remembered, shown, and dropped as long as nothing needs them.
+//! Sources, sinks and views: declared, recorded, shown, and dropped as long as nothing needs them.
 //!
-//! Some that are remembered are *absent*: the server could not enter them when it started, for example because the
-//! file that says the columns of a source did not answer. Queries cannot use them yet. They keep their names, are shown
-//! with the reason, can be dropped, and are tried again by the watch.
+//! Some recorded declarations are *absent*: the server could not enter them when it started, for example because the
+//! file that gives the columns of a source did not answer. Queries cannot use them yet. They keep their names, are
+//! shown with the reason, can be dropped, and the watch tries them again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 
 use super::{BigQueries, Known, Remembered, Space};
 
-/// What is declared for big queries.
+/// The kinds of declarations for big queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Declared {
     Source,
@@ -29,23 +29,23 @@ pub(in crate::engine) enum Declared {
     View,
 }
 
-/// What there is to know of something that is declared.
+/// The description of a declaration.
 pub(in crate::engine) struct Description {
-    /// Where rows come from or go to; a view has none.
+    /// Where rows come from or go to; a view has no address.
     pub address: Option<String>,
     /// Why no query can use it yet.
     pub problem: Option<String>,
-    /// Name and SQL type of its columns; none of a sink that takes whatever is written.
+    /// Name and SQL type of its columns; none for a sink that accepts any rows.
     pub columns: Vec<(String, String)>,
-    /// The names of views and queries that could not be without it.
+    /// The names of views and queries that cannot exist without it.
     pub needed_by: Vec<String>,
-    /// What is probably wrong with what queries read from a source.
+    /// Probable mistakes in the rows that queries read from a source.
     pub warnings: Vec<String>,
     /// The statement as it was written, without secrets.
     pub text: String,
 }
 
-/// A statement that declares something: what, its name, whether it may be there already, and its text.
+/// A declaring statement: its kind, its name, whether the declaration may exist already, and its text.
 struct Declaration<'s> {
     what: Declared,
     name: &'s Name,
@@ -74,7 +74,7 @@ impl Declared {
         }
     }
 
-    /// Which way rows go; a view has none.
+    /// The direction of the rows; a view has none.
     pub(in crate::engine) fn direction(self) -> Option<Direction> {
         match self {
             Self::Source => Some(Direction::Source),
@@ -83,7 +83,7 @@ impl Declared {
         }
     }
 
-    /// A name is that of one source or view; sinks have names of their own.
+    /// Sources and views share their names; sinks have names of their own.
     fn shares_names_with(self, other: Self) -> bool {
         (self == Self::Sink) == (other == Self::Sink)
     }
@@ -97,7 +97,7 @@ impl Declared {
     }
 }
 
-/// What a statement declares, with all that the world outside says of it.
+/// A declaration, with all that had to be read from outside for it.
 #[derive(Clone)]
 pub(super) enum Ready {
     Source(SourceDeclaration),
@@ -106,7 +106,7 @@ pub(super) enum Ready {
 }
 
 impl Ready {
-    /// Reads the columns of a source from its file, where it brings them itself. The statement declares something.
+    /// Reads the columns of a source from its file, if the file defines them. The statement is a declaration.
     fn of(statement: &Statement, files: &Files) -> Result<Self, ServiceError> {
         match statement {
             Statement::CreateSource(create) => Ok(Self::Source(create.declare(own_columns(files))?)),
@@ -116,7 +116,7 @@ impl Ready {
         }
     }
 
-    /// Fails if it can be seen that it cannot be opened, or not here.
+    /// Fails if it is evident that it cannot be opened, or not here.
     fn check(&self, host: &Host) -> Result<(), ServiceError> {
         match self {
             Self::Source(source) => check_source(source, host),
@@ -134,7 +134,7 @@ impl Ready {
     }
 }
 
-/// Why something that is declared is absent.
+/// Why a declaration is absent.
 #[derive(Clone)]
 pub(super) struct Absence {
     problem: String,
@@ -142,7 +142,7 @@ pub(super) struct Absence {
     pub(super) is_tried_again: bool,
 }
 
-/// What a remembered statement creates, in words: `source 'bids'`.
+/// What a recorded statement creates, in words: `source 'bids'`.
 pub(super) fn title(statement: &Statement) -> String {
     match (statement, Declaration::of(statement)) {
         (_, Some(Declaration { what, name, .. })) => format!("{} '{name}'", what.word()),
@@ -151,7 +151,7 @@ pub(super) fn title(statement: &Statement) -> String {
     }
 }
 
-/// What a tenant has declared, to be looked at without holding anybody up: planning takes its time.
+/// A copy of a tenant's declarations. It can be read for a long time, as planning does, and no lock is held meanwhile.
 struct Declarations {
     scope: Scope,
     remembered: BTreeMap<u64, Statement>,
@@ -169,7 +169,7 @@ impl Known {
         Declarations { scope, remembered, absent }
     }
 
-    /// Why a tenant's source, sink or view of this name is absent, if it is.
+    /// Why a tenant's source, sink or view of this name is absent; `None` if it is not.
     fn absence(&self, tenant: &Tenant, what: Declared, name: &str) -> Option<&str> {
         let is_it = |number: &u64| {
             let remembered = self.remembered.get(number).filter(|one| one.tenant == *tenant);
@@ -181,7 +181,7 @@ impl Known {
 }
 
 impl Declarations {
-    /// The number of the statement that declares this, if there is such a thing.
+    /// The number of the statement that declares this; `None` if there is no such declaration.
     fn number(&self, what: Declared, name: &str) -> Option<u64> {
         let is_it = |statement: &Statement| {
             Declaration::of(statement).is_some_and(|one| one.what == what && one.name.text == name)
@@ -189,10 +189,10 @@ impl Declarations {
         self.remembered.iter().find(|(_, statement)| is_it(statement)).map(|(number, _)| *number)
     }
 
-    /// Adds what was declared once more.
+    /// Adds a declaration to another scope.
     fn add_again(&self, statement: &Statement, scope: &mut Scope) -> Result<(), SqlError> {
         match statement {
-            // Its columns are known: nothing is read again.
+            // Its columns are known: nothing is read from outside again.
             Statement::CreateSource(create) => {
                 self.scope.source(&create.name.text).map_or(Ok(()), |source| scope.add_source((**source).clone()))
             }
@@ -202,23 +202,23 @@ impl Declarations {
         }
     }
 
-    /// The names of what could not be carried out without the statement with this number. `scope` has the reference
-    /// tables, `whole` all names.
+    /// The names of declarations and queries that could not be carried out without the statement with this number.
+    /// `scope` has the reference tables, `whole` all names.
     fn need(&self, number: u64, scope: Scope, whole: &Scope) -> Vec<String> {
         let name = self.remembered.get(&number).and_then(Declaration::of).map_or("", |one| &one.name.text);
         self.need_name(name, Some(number), scope, whole)
     }
 
-    /// The names of what could not be carried out without this name, declared by the statement with this number or a
-    /// reference table. `scope` has the other tables, `whole` all names. What cannot be carried out with it either
-    /// needs it if its text names it.
+    /// The names of declarations and queries that could not be carried out without this name, which the statement with
+    /// this number declares, or which is a reference table. `scope` has the other tables, `whole` all names. A
+    /// statement that cannot be carried out with the name either counts if its text has the name.
     fn need_name(&self, name: &str, number: Option<u64>, mut scope: Scope, whole: &Scope) -> Vec<String> {
         let mut needing = Vec::new();
         let mut queries = Vec::new();
         let names_it = |text: &str| names(text, name);
         for (other, statement) in self.remembered.iter().filter(|(other, _)| Some(**other) != number) {
             match (statement, Declaration::of(statement)) {
-                // They may use what was declared after them.
+                // Queries may use declarations that were made after them.
                 (Statement::CreateBigQuery(create), _) => queries.push(create),
                 (_, Some(declaration))
                     if self.add_again(statement, &mut scope).is_err()
@@ -237,7 +237,7 @@ impl Declarations {
         needing
     }
 
-    /// That nothing needs the statement with this number; an error says what does.
+    /// Fails if anything needs the statement with this number. The error names it.
     fn check_without(&self, number: u64, scope: Scope, whole: &Scope) -> Result<(), ServiceError> {
         match self.need(number, scope, whole).first() {
             None => Ok(()),
@@ -247,7 +247,7 @@ impl Declarations {
     }
 }
 
-/// Whether a name stands in a text of SQL, in letters of either case.
+/// Whether a name occurs in a text of SQL, ignoring case.
 fn names(text: &str, name: &str) -> bool {
     let is_plain = |sign: char| sign.is_alphanumeric() || sign == '_';
     match name.chars().all(is_plain) {
@@ -256,7 +256,7 @@ fn names(text: &str, name: &str) -> bool {
     }
 }
 
-/// What may be shown of an option of a source or sink.
+/// The part of an option's value of a source or sink that may be shown.
 fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) -> Cow<'v, str> {
     let direction = if is_sink { Direction::Sink } else { Direction::Source };
     match name {
@@ -267,7 +267,7 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
 }
 
 impl BigQueries {
-    /// Declares a source, sink or view and remembers it; what was done, in words.
+    /// Declares a source, sink or view and records it. Returns what was done, in words.
     pub(in crate::engine) fn declare(&self, tenant: &Tenant, statement: Statement) -> Result<String, ServiceError> {
         let Some(Declaration { what, name, if_not_exists, text }) = Declaration::of(&statement) else {
             return Err(ServiceError::invalid("the statement declares no source, sink or view"));
@@ -290,7 +290,7 @@ impl BigQueries {
         if let Some(is_there) = exists()? {
             return Ok(is_there);
         }
-        // Where it is only tried, what is wrong is found before it is remembered.
+        // Added to a copy first: errors are found before the statement is recorded.
         ready.clone().add(&mut self.scope(tenant))?;
         let done = format!("{} {name} created", what.word());
         let number = self.catalog.insert_statement(tenant, text)?;
@@ -300,7 +300,7 @@ impl BigQueries {
         Ok(done)
     }
 
-    /// What a statement declares, checked if it is new.
+    /// The declaration of a statement, checked if it is new.
     pub(super) fn ready(&self, statement: &Statement, is_new: bool, limit: Duration) -> Result<Ready, ServiceError> {
         if !is_new && !matches!(statement, Statement::CreateSource(_)) {
             return Ready::of(statement, &self.opener.files);
@@ -317,11 +317,12 @@ impl BigQueries {
         })
     }
 
-    /// Adds what is declared to the names that there are. Tables, which views may read, are known and do not stay.
+    /// Adds a declaration to the tenant's names. Reference tables, which views may read, are known for this and not
+    /// added.
     pub(super) fn enter(&self, tenant: &Tenant, ready: Ready) -> Result<(), ServiceError> {
         let mut full = self.scope(tenant);
         ready.clone().add(&mut full)?;
-        // A plan that was made does not change with another name: this is no change of what queries read.
+        // Another name does not change an existing plan: this does not count as a change of what queries read.
         let mut known = self.known.lock();
         let scope = &mut known.spaces.entry(tenant.clone()).or_default().scope;
         match ready {
@@ -334,8 +335,8 @@ impl BigQueries {
         }
     }
 
-    /// Enters what the statement with this number declares; false if it was dropped meanwhile. It is absent where that
-    /// fails; `is_tried_again` says whether the reason may pass.
+    /// Enters the declaration of the statement with this number. Returns false if it was dropped meanwhile. If entering
+    /// fails, the declaration is absent; `is_tried_again` says whether the reason may pass.
     pub(super) fn enter_remembered(
         &self,
         number: u64,
@@ -357,7 +358,7 @@ impl BigQueries {
         entered.map(|()| true)
     }
 
-    /// Forgets a tenant's source, sink or view that nothing needs; whether there was one.
+    /// Drops a tenant's source, sink or view that nothing needs. Returns whether there was one.
     pub(in crate::engine) fn drop_declared(
         &self,
         tenant: &Tenant,
@@ -402,7 +403,7 @@ impl BigQueries {
         Ok(())
     }
 
-    /// What there is to know of a source, sink or view; `None` if there is no such thing.
+    /// The description of a source, sink or view; `None` if there is none of this name.
     pub(in crate::engine) fn describe_declared(&self, what: Declared, full_name: &FullName) -> Option<Description> {
         let FullName { tenant, name } = full_name;
         let mut tables = Scope::new();
@@ -453,7 +454,7 @@ impl BigQueries {
     }
 }
 
-/// Why nothing is declared under the name of something that is absent.
+/// The error for declaring under the name of an absent declaration.
 fn is_absent(what: Declared, name: &Name, problem: &str) -> ServiceError {
     let drop = format!("DROP {} {}", what.word().to_uppercase(), rivulet_sql::name_in_sql(&name.text));
     ServiceError::new(ErrorKind::AlreadyExists, format!("'{name}' is declared already, and not in use: {problem}"))

@@ -1,5 +1,5 @@
-//! How the sources and sinks of big queries get on: for the status, for whoever asks whether the server is ready, and
-//! for who describes a source or sink.
+//! The health of the sources and sinks of big queries: for the status, for the readiness check of the server, and for
+//! the description of a source or sink.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::run::Running;
 use crate::service::{EndHealth, FullName, QueryState};
 
 impl OneQuery {
-    /// How each of its sources and sinks gets on; nothing where they are not open.
+    /// The health of each of its sources and sinks; nothing while they are not open.
     pub(super) fn health(&self) -> Vec<EndHealth> {
         self.life.flow().map_or_else(Vec::new, |running| health_of(running))
     }
 
-    /// Its sources and sinks that do not work, though it runs.
+    /// Its sources and sinks that do not work, though the query runs.
     pub(super) fn troubles(&self) -> Vec<String> {
         match self.life.state() {
             QueryState::Running | QueryState::Paused => {
@@ -34,7 +34,7 @@ fn health_of(running: &Running) -> Vec<EndHealth> {
 }
 
 impl EndHealth {
-    /// What the report of a source or sink with this name says.
+    /// The health from the report of a source or sink with this name.
     pub(in crate::engine) fn new(
         name: &str,
         direction: Direction,
@@ -57,7 +57,7 @@ impl EndHealth {
         }
     }
 
-    /// What is wrong with it, in a sentence.
+    /// Its problem, in a sentence.
     pub(in crate::engine) fn text(&self) -> String {
         let Self { name, direction, condition, last_error, waiting_rows, retries, .. } = self;
         let waiting = match (direction, waiting_rows) {
@@ -70,7 +70,7 @@ impl EndHealth {
         format!("the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
     }
 
-    /// The same of one that works or not, for who describes it.
+    /// Its health in words, working or not, for its description.
     pub(in crate::engine) fn description(&self) -> String {
         if self.condition != Condition::Ok {
             return self.text();
@@ -90,9 +90,9 @@ impl EndHealth {
 }
 
 impl BigQueries {
-    /// The sources and sinks that do not work, of big queries that run, as anybody may know.
+    /// The sources and sinks that do not work, of big queries that run, in words that any user may read.
     pub(in crate::engine) fn troubled_ends(&self) -> Vec<String> {
-        /// So many are named.
+        /// The most that are named.
         const NAMED_MAX: usize = 16;
         let all = self.that(|one| one.life.flow().is_some());
         let troubles = all.iter().flat_map(|(name, one)| {
@@ -109,8 +109,8 @@ impl BigQueries {
         troubles
     }
 
-    /// How a source or sink of a tenant gets on in each query that has it open: the worst condition of all, and each in
-    /// words.
+    /// The health of a source or sink of a tenant in each query that has it open: the worst condition of all, and each
+    /// in words.
     pub(in crate::engine) fn health_of_end(
         &self,
         direction: Direction,

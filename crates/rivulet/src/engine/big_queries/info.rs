@@ -1,6 +1,6 @@
-//! What is shown of big queries: their state, and what they did.
+//! What is shown of big queries: their state, and their figures.
 //!
-//! What must hold: figures are read without any lock of the engine. A task that is at work is waited for.
+//! What must hold: figures are read without any lock of the engine. The reader waits for a busy task.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::engine::registry::like;
 use crate::engine::running::{latency, named};
 use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant, WindowWait};
 
-/// A big query with what the summary leaves out.
+/// A big query with details that the summary omits.
 #[derive(Debug)]
 pub(in crate::engine) struct BigQuerySnapshot {
     pub(in crate::engine) tenant: Tenant,
@@ -23,7 +23,7 @@ pub(in crate::engine) struct BigQuerySnapshot {
 }
 
 impl OneQuery {
-    /// Where its tasks run, as the end of its plan.
+    /// Where its tasks run, as the last part of its plan.
     pub(super) fn placement(&self) -> String {
         let Some(running) = self.life.flow().filter(|_| self.life.state() == QueryState::Running) else {
             return String::new();
@@ -42,7 +42,7 @@ impl OneQuery {
         format!("\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
     }
 
-    /// The sources with times that are most likely seconds that were taken for milliseconds.
+    /// The sources whose times are most likely seconds that were read as milliseconds.
     pub(super) fn seconds_by_source(&self) -> Vec<(String, Seconds)> {
         let (Some(plan), Some(running)) = (&self.plan, self.life.flow()) else { return Vec::new() };
         let names: Vec<String> = plan.sources.iter().map(|source| source.declaration.name.text.clone()).collect();
@@ -124,7 +124,7 @@ impl From<BigQueryInfo> for QueryInfo {
 }
 
 impl BigQueries {
-    /// Of each big query that reads this source, what is probably wrong with the times of its rows.
+    /// For each big query that reads this source, what is probably wrong with the times of its rows.
     pub(in crate::engine) fn warnings_of_source(&self, FullName { tenant, name: source }: &FullName) -> Vec<String> {
         let reads = |one: &OneQuery| {
             let plan = one.plan.as_ref().filter(|_| one.life.flow().is_some());
@@ -139,11 +139,11 @@ impl BigQueries {
     }
 }
 
-/// So many queries are named that do not run, of however many there are.
+/// The most queries that are named as not running.
 const NAMED_MAX: usize = 16;
 
 impl BigQueries {
-    /// Which big queries do not run though nobody has paused them, and why, as anybody may know.
+    /// The big queries that do not run though they are not paused, and why, in words that any user may read.
     pub(in crate::engine) fn problems(&self) -> Vec<String> {
         let does_not_run = |one: &OneQuery| !one.life.problem().is_empty();
         let all = self.that(does_not_run);
@@ -159,7 +159,7 @@ impl BigQueries {
         all.iter().take(NAMED_MAX).map(say).chain(more).collect()
     }
 
-    /// The big queries of the tenants that are wanted, by tenant and name.
+    /// The big queries of the tenants for which `is_wanted` holds, by tenant and name.
     pub(in crate::engine) fn snapshots(&self, is_wanted: impl Fn(&Tenant) -> bool) -> Vec<BigQuerySnapshot> {
         let all = self.that(|_| true);
         all.iter().filter(|(name, _)| is_wanted(&name.tenant)).map(|(name, one)| one.snapshot(name)).collect()
@@ -176,7 +176,7 @@ impl BigQueries {
         Some(one.snapshot(name).info)
     }
 
-    /// The first big queries of a tenant by name that pass the filter. They belong to no application.
+    /// The first big queries of a tenant, by name, that pass the filter. They belong to no application.
     pub(in crate::engine) fn infos_of(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
         if filter.application.is_some() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The [lifecycle](Lifecycle) of a big query: what it keeps in each state, and how it goes from one to the next.
+//! The [lifecycle](Lifecycle) of a big query: what it keeps in each state, and how it goes from one state to the next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::run::Running;
 /// The reason given for a query that has come to the end of its input.
 const ENDS: &str = "it has come to the end of its input, and that is being saved";
 
-/// The reason given for a query of which another version is being started.
+/// The reason given for a query while another version of it is being started.
 const IS_REPLACED: &str = "another version of it is being started";
 
 /// The reason given for a query whose source has no room, because its sink takes nothing or it is too slow.
 const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at \
                         its sink, pause it, or declare its source with the option overflow";
 
-/// What a flow of its own runs.
+/// The kind of query that runs as a flow of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flowing;
 
@@ -25,7 +25,7 @@ pub(super) type Life = Lifecycle<Flowing>;
 
 impl Kind for Flowing {
     type Running = Arc<Running>;
-    /// Nothing is open if the server was started since.
+    /// `None` if the server was started since the pause: nothing is open then.
     type Paused = Option<Arc<Running>>;
     type Hindrance = Hindrance;
     type Failure = Failure;
@@ -33,12 +33,12 @@ impl Kind for Flowing {
     type End = End;
 }
 
-/// Why a query does not run that no error has ended.
+/// Why a query does not run although no error has ended it.
 #[derive(Clone, Debug)]
 pub(super) enum Hindrance {
-    /// It could not be started, and is tried again unless it is paused.
+    /// The query could not be started. The start is tried again unless the query is paused.
     Problem(String),
-    /// It was closed for another version, which is being started.
+    /// The query was closed for another version, which is being started.
     IsReplaced,
 }
 
@@ -46,23 +46,23 @@ pub(super) enum Hindrance {
 #[derive(Clone)]
 pub(super) struct Failure {
     pub(super) reason: String,
-    /// Whether the catalog knows it.
+    /// Whether the catalog has the error.
     pub(super) is_noted: bool,
-    /// What it did, if it ran since the server started.
+    /// The flow that failed, if it ran since the server started.
     flow: Option<Arc<Running>>,
 }
 
 /// The end of a query's input.
 #[derive(Clone)]
 pub(super) struct End {
-    /// Where its result was written, if that is not there any more.
+    /// Where its result was written, if the result is no longer there.
     pub(super) result_is_elsewhere: Option<String>,
-    /// What it did, if it ran since the server started.
+    /// The flow that ended, if it ran since the server started.
     flow: Option<Arc<Running>>,
 }
 
 impl Life {
-    /// As the catalog has it, before it is started.
+    /// The state of a query in the catalog, before it is started.
     pub(super) fn stored(is_paused: bool, failure: Option<String>) -> Self {
         match failure {
             Some(reason) => Self::Failed { failure: Failure { reason, is_noted: true, flow: None }, is_paused },
@@ -82,13 +82,13 @@ impl Life {
         }
     }
 
-    /// The same for who closes it.
+    /// The same for a caller that closes it.
     pub(super) fn into_flow(self) -> Option<Arc<Running>> {
         self.flow().cloned()
     }
 
-    /// Goes on to the state that its flow has come to by itself. Of a query that `has_line`s of checkpoints the end
-    /// has to be saved.
+    /// Enters the state that its flow has reached by itself. If the query `has_line` of checkpoints, its end is still
+    /// to be saved.
     pub(super) fn look(&mut self, has_line: bool) {
         let (Self::Running(flow) | Self::Paused(Some(flow))) = self else { return };
         let flow = flow.clone();
@@ -103,7 +103,7 @@ impl Life {
         }
     }
 
-    /// The error that keeps it from running.
+    /// The error that prevents it from running.
     pub(super) fn problem(&self) -> &str {
         match self {
             Self::NotRunning { why: Hindrance::Problem(problem), .. } => problem,
@@ -112,7 +112,7 @@ impl Life {
         }
     }
 
-    /// Why it does not run, or what is wrong while it does.
+    /// Why the query does not run, or what is wrong while it does.
     pub(super) fn reason(&self) -> Option<String> {
         match self {
             Self::Running(flow) => flow.holds_up_others().then(|| HOLDS_UP.to_owned()),
@@ -128,37 +128,37 @@ impl Life {
         }
     }
 
-    /// Whether it should run, could not be started, and is tried again.
+    /// Whether the query should run, could not be started, and the start is tried again.
     pub(super) fn waits_to_start(&self) -> bool {
         matches!(self, Self::NotRunning { why: Hindrance::Problem(_), is_paused: false })
     }
 
-    /// Whether its flow is that of `then`: nobody has started it again since.
+    /// Whether its flow is that of `then`: the query was not started again since.
     pub(super) fn has_flow_of(&self, then: &Self) -> bool {
         self.flow().zip(then.flow()).is_some_and(|(now, then)| Arc::ptr_eq(now, then))
     }
 
-    /// It could not be started. Of one that has failed the reason for that stays.
+    /// The query could not be started. A failed query keeps the reason of its failure.
     pub(super) fn hinder(&mut self, problem: String) {
         if !matches!(self, Self::Failed { .. }) {
             *self = Self::NotRunning { why: Hindrance::Problem(problem), is_paused: self.is_paused() };
         }
     }
 
-    /// It is closed, and another version of it will be started.
+    /// The query is closed, and another version of it will be started.
     pub(super) fn replace(&mut self) {
         *self = Self::NotRunning { why: Hindrance::IsReplaced, is_paused: self.is_paused() };
     }
 
-    /// The flow of one that has failed is closed, before another is started.
+    /// Forgets the flow of a failed query, so that it can be closed before another is started.
     pub(super) fn forget_flow(&mut self) {
         if let Self::Failed { failure, .. } = self {
             failure.flow = None;
         }
     }
 
-    /// The error that has ended it took back what was written since the last checkpoint: it is started again from
-    /// there.
+    /// The error that has ended the query took back the rows that were written since the last checkpoint: the query is
+    /// started again from there.
     pub(super) fn retry(&mut self) {
         if let Self::Failed { failure, is_paused } = self {
             let why = Hindrance::Problem(std::mem::take(&mut failure.reason));
@@ -166,20 +166,20 @@ impl Life {
         }
     }
 
-    /// An error has ended it, which the catalog knows. What it had open is to be closed.
+    /// An error has ended the query, and the catalog has the error. The caller closes what the query had open.
     pub(super) fn fail(&mut self, reason: String) {
         let failure = Failure { reason, is_noted: true, flow: None };
         *self = Self::Failed { failure, is_paused: self.is_paused() };
     }
 
-    /// The catalog knows the error that has ended it.
+    /// The catalog has the error that has ended the query.
     pub(super) fn note(&mut self) {
         if let Self::Failed { failure, .. } = self {
             failure.is_noted = true;
         }
     }
 
-    /// Its input has come to its end, and a restart knows, as far as it can.
+    /// The input has come to its end, and that is saved, if the query has checkpoints.
     pub(super) fn end(&mut self) {
         *self = Self::Ended(End { result_is_elsewhere: None, flow: self.flow().cloned() });
     }

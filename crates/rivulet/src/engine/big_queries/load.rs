@@ -1,4 +1,4 @@
-//! The start and the end of a server: big queries run again that the catalog remembers, and stop with their last
+//! The start and the end of a server: big queries in the catalog are started again, and stop with their last
 //! checkpoints.
 
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::{BigQueries, OneQuery, Remembered, STOP_MAX, saved};
 use crate::run;
 use crate::service::{FullName, ServiceError};
 
-/// What is said of a query that waits because the server died.
+/// The reason shown for a query that waits because the server died.
 const WAITS: &str = "the server died twice in a row soon after it was started with this query and others, so they are started one after \
                      the other";
 
-/// What is said of a query at which the server dies.
+/// The reason shown for a query with which the server dies.
 const IS_HELD: &str = "the server died twice in a row soon after it was started with this query, by a crash or for want of memory, so it is \
                        not started by itself; RESUME QUERY starts it";
 
 impl OneQuery {
-    /// Says of one that has come to its end that its result is not there, as on another machine than it ran on: it does
-    /// not run again by itself, for what it has written elsewhere would be there twice.
+    /// Notes of a query that has come to its end if its result is missing, as on another machine than it ran on. It
+    /// does not run again by itself, for what it has written elsewhere would be written twice.
     fn look_for_result(&mut self, name: &FullName, is_there: impl FnOnce(String) -> bool) {
         let Life::Ended(end) = &mut self.life else { return };
         let sink = self.plan.as_ref().and_then(|plan| plan.output.sink.as_ref());
@@ -40,7 +40,8 @@ impl OneQuery {
 }
 
 impl BigQueries {
-    /// Carries out what the catalog remembers. What cannot be carried out any more is said, and the rest runs.
+    /// Carries out the statements in the catalog. A statement that cannot be carried out any more is reported, and the
+    /// others run.
     pub(in crate::engine) fn load(&self) -> Result<(), ServiceError> {
         let statements = self.catalog.statements()?;
         self.opener.begin_start();
@@ -48,15 +49,15 @@ impl BigQueries {
             if let Err(error) = store.remove_unfinished() {
                 tracing::warn!("checkpoints that were not written in full are left: {error}");
             }
-            // Of those that were dropped while no checkpoints were made.
+            // Checkpoints of queries that were dropped while no checkpoints were made.
             let known = statements.iter().map(|stored| stored.number).collect();
             saved::forget_dropped(store, self.catalog.statement_next()?, &known);
         }
-        // Those that were replaced may need what was declared after them.
+        // Queries that were replaced may need declarations that were made after them.
         let mut queries = Vec::new();
         for stored in statements {
             let Ok(Stored { statement, outdated, error }) = rivulet_sql::parse_stored(&stored.sql) else {
-                // It may have secrets in it.
+                // The text is not logged, because it may have secrets in it.
                 tracing::error!(number = stored.number, "a remembered statement is not understood by this version");
                 continue;
             };
@@ -100,8 +101,8 @@ impl BigQueries {
         Ok(())
     }
 
-    /// A query as a start of the server leaves it: running, paused with nothing open, ended or failed as it was before,
-    /// or with what is wrong.
+    /// A query after the start of the server: running, paused with nothing open, ended or failed as it was before, or
+    /// not running for a reason.
     fn load_one(
         &self,
         name: &FullName,
@@ -130,7 +131,7 @@ impl BigQueries {
             Ok(()) => one.look_for_result(name, |file| {
                 let files = self.opener.files.clone();
                 let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
-                // A file system that does not answer may well have it.
+                // If the file system does not answer, the result may well be there.
                 self.opener.call("looking for a result", self.opener.limit(), look).unwrap_or(true)
             }),
             Err(error) => {
@@ -141,8 +142,7 @@ impl BigQueries {
         one
     }
 
-    /// Whether a query is not started now because it may be the one at which the server has died, which is said and
-    /// remembered.
+    /// Whether a query is not started now because the server may have died of it. If so, this is logged and recorded.
     fn may_end_the_server(&self, name: &FullName, one: &mut OneQuery) -> bool {
         let problem = match self.starts.verdict(one.number) {
             Verdict::Starts => return false,
@@ -162,29 +162,29 @@ impl BigQueries {
         true
     }
 
-    /// The server stops: what ends it now is no query.
+    /// The server stops: if the process ends now, no query is the cause.
     pub(in crate::engine) fn begin_to_stop(&self) {
         self.starts.close();
     }
 
-    /// Ends the input of all big queries, and gives them time to write what they have in hand. `save` makes their last
+    /// Ends the input of all big queries, and gives them time to write rows in flight. `save` makes their last
     /// checkpoints.
     pub(in crate::engine) fn stop(&self, save: impl FnOnce()) {
         self.note_failures();
         let running: Vec<Arc<run::Running>> = {
-            // Whoever puts one in the place of another is to have come to an end of it.
+            // Code that replaces a query has to finish first.
             self.wait_unclaimed(STOP_MAX);
             let known = self.known.lock();
             known.queries.values().filter_map(|one| one.life.flow().cloned()).collect()
         };
-        // What has checkpoints goes on from the last one, which is made now that nothing comes any more. What was
-        // written after it would come twice, so nothing is.
+        // A query with checkpoints will continue from its last one, which is made now that no rows come any more. Rows
+        // written after it would come twice, so none are.
         let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
         saved.iter().for_each(|one| one.flow().close());
         if !saved.is_empty() {
             save();
         }
-        // Their sinks are told to make final what belongs to it, and may have to wait for others.
+        // Their sinks are told to make the rows of the checkpoint final, and may have to wait for others.
         let deadline = Instant::now() + STOP_MAX;
         for one in &saved {
             one.flow().wait_committed(deadline.saturating_duration_since(Instant::now()));

@@ -1,9 +1,9 @@
-//! What a SELECT may read beside sources, views and tables: topics, what applications read and write, and the results
-//! of queries. Each becomes a source that is there for that SELECT alone.
+//! What a SELECT may read besides sources, views and tables: topics, what applications read and write, and the results
+//! of queries. Each becomes a source that exists for that SELECT alone.
 //!
-//! What must hold: nobody waits for whoever looks. A topic is read by a route of its own, whose queue drops the oldest;
-//! results are those that [`Taps`](crate::engine::taps::Taps) give to every reader, and what a reader misses is counted
-//! as refused for it alone.
+//! What must hold: no query waits for a reader. A topic is read by a route of its own, whose queue drops the oldest
+//! messages. Results are those that [`Taps`](crate::engine::taps::Taps) give to every reader, and results that a reader
+//! misses are counted as refused for that reader alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,29 +24,29 @@ use crate::engine::topics::OutputAddress;
 use crate::run::Given;
 use crate::service::{ErrorKind, LiveResult, ResourceKind, ServiceError, Tenant};
 
-/// Whether whoever looks may subscribe to something of this name.
+/// Whether the reader may subscribe to a resource of this name.
 pub(in crate::engine) type May<'a> = &'a dyn Fn(ResourceKind, &str) -> Result<(), ServiceError>;
 
-/// What the address of a query's results begins with. No statement can name it: it is no connector.
+/// The beginning of the address of a query's results. No statement can name it: it is not a connector.
 const RESULTS: &str = "results:";
 
-/// What the name of a topic begins with.
+/// The beginning of the name of a topic.
 const TOPIC: &str = "mqtt:";
 
-/// The column of the topic, where there is no other of that name.
+/// The name of the column with the topic, if no other column has it.
 const TOPIC_COLUMN: &str = "topic";
 
-/// What an output without a name is called.
+/// The name of an output without one.
 const OUTPUT: &str = "output";
 
-/// The format whose texts are read as they are.
+/// The format whose texts are read without conversion.
 const JSON: &str = "json";
 
 /// How long to wait when there is no result.
 const IDLE: Duration = Duration::from_millis(5);
 
 impl BigQueries {
-    /// Adds what a SELECT reads and the scope does not have.
+    /// Adds to the scope what a SELECT reads and the scope lacks.
     pub(super) fn add_looked_at(
         &self,
         tenant: &Tenant,
@@ -109,7 +109,7 @@ impl BigQueries {
         })
     }
 
-    /// The results of a query, if there is one of this name.
+    /// The results of a query as a source, if there is a query of this name.
     fn of_results(
         &self,
         tenant: &Tenant,
@@ -131,7 +131,7 @@ impl BigQueries {
                 let application = self.queries.info(&full_name)?.application;
                 let running = self.queries.applications.find(&tenant.named(&application));
                 let running = running.map_err(|_| not_running(name, query))?;
-                // What readers get is the text of the first output, where that is JSON.
+                // Readers get the text of the first output, if that is JSON.
                 let output = running.application.outputs.first();
                 format = output.map(|output| output.format.clone()).filter(|format| format.name == JSON);
                 output.map(|output| output.schema.fields().to_vec()).unwrap_or_default()
@@ -142,7 +142,7 @@ impl BigQueries {
         Ok(Some(source(name, format!("{RESULTS}{query}"), Arc::new(Schema::new(fields)), format, Vec::new())))
     }
 
-    /// What comes to an input of an application, or is written by an output, of all its queries and devices.
+    /// The events of an input of an application, or the rows of an output, of all its queries and devices.
     fn of_application(
         &self,
         tenant: &Tenant,
@@ -212,7 +212,7 @@ impl BigQueries {
     }
 }
 
-/// The messages of a topic, or of all that a filter has: topic and payload.
+/// The messages of a topic, or of all topics that match a filter: topic and payload.
 fn of_topic(name: &Name, filter: &str, may: May<'_>) -> Result<SourceDeclaration, ServiceError> {
     may(ResourceKind::Topic, filter).map_err(|error| placed(error, name))?;
     let text = |name: &str| Field::new(name, DataType::Utf8, true);
@@ -222,7 +222,7 @@ fn of_topic(name: &Name, filter: &str, may: May<'_>) -> Result<SourceDeclaration
     Ok(source(name, format!("{TOPIC}{filter}"), schema, Some(format), options))
 }
 
-/// A source that is declared nowhere.
+/// A source that no statement has declared.
 fn source(
     name: &Name,
     address: String,
@@ -240,7 +240,7 @@ fn source(
     source
 }
 
-/// The columns with the topic behind them, if none of them is called so.
+/// The columns, followed by the topic unless one of them has its name.
 fn with_topic(schema: &SchemaRef) -> (SchemaRef, Option<String>) {
     if schema.index_of(TOPIC_COLUMN).is_ok() {
         return (schema.clone(), None);
@@ -250,7 +250,7 @@ fn with_topic(schema: &SchemaRef) -> (SchemaRef, Option<String>) {
     (Arc::new(Schema::new(fields)), Some(TOPIC_COLUMN.to_owned()))
 }
 
-/// A column of a result as it is read from the text that was written of it.
+/// A column of a result with the type that is read from the result's text.
 fn as_decoded(field: &Field) -> Field {
     let data_type = match field.data_type() {
         known @ (DataType::Int64 | DataType::Float64 | DataType::Boolean | DataType::Timestamp(..)) => known.clone(),
@@ -294,7 +294,7 @@ fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
 struct ResultSource {
     results: Receiver<Arc<LiveResult>>,
     decoder: Box<dyn Decoder>,
-    /// Those that wait to be decoded.
+    /// Results that wait to be decoded.
     events: Events,
 }
 

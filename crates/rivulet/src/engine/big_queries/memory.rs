@@ -1,33 +1,33 @@
-//! What is done where the state of big queries has used up the memory that there may be: the one with the most state is
-//! ended, with the reason, before the system ends the process and everybody with it. Its last checkpoint, if any are
-//! made, stays, so RESUME QUERY goes on from there once there is more memory.
+//! What is done when the state of big queries has used up the allowed memory: the query with the most state is ended,
+//! with the reason, before the operating system ends the process and everything in it. Its last checkpoint, if any are
+//! made, is kept, so RESUME QUERY continues from there once there is more memory.
 //!
-//! What must hold: nobody is ended for the memory of others. So only a query counts that has a good part of the bound
-//! itself, and after one the next has a minute, in which memory is given back. A SELECT, which somebody only looks at,
-//! is ended before any query that is to stay.
+//! What must hold: no query is ended for the memory of others. So only a query that uses a good part of the bound
+//! itself is ended, and after that a minute passes, in which its memory is given back, before the next one is. A
+//! SELECT, which only serves a reader, is ended before any query that is to stay.
 
 use std::time::{Duration, Instant};
 
 use super::{BigQueries, OneQuery, close};
 use crate::service::QueryState;
 
-/// A query with less than this part of the bound is not what has used it up.
+/// A query with less than this part of the bound is not the cause.
 const SHARE_MIN: u64 = 8;
 
 /// A SELECT with less than this part of the bound is not worth ending.
 const SELECT_SHARE_MIN: u64 = 64;
 
-/// How long it may take until the memory of a SELECT is given back. Short, for there may be several, and a query may be
-/// what takes up more.
+/// How long it may take until the memory of a SELECT is given back. It is short, for there may be several, and the
+/// cause may be a query that keeps growing.
 const SELECT_GIVEN_BACK_MAX: Duration = Duration::from_secs(5);
 
-/// How long it may take until the memory of a query that was ended is that of the system again.
+/// How long it may take until the operating system has the memory of an ended query back.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(60);
 
-/// How long whoever changes the query may keep this from looking.
+/// How long a change of the query by other code may delay this check.
 const CLAIM_MAX: Duration = Duration::from_millis(500);
 
-/// Until when it is awaited that the memory of the one that was ended last is given back.
+/// Until when the memory of the query that was ended last is expected back.
 #[derive(Debug, Default)]
 pub(super) struct Ended(Option<Instant>);
 
@@ -38,7 +38,7 @@ impl Ended {
 }
 
 impl OneQuery {
-    /// Memory of its operators, if it runs or is paused.
+    /// The memory of its operators, if it runs or is paused.
     fn state_bytes(&self) -> u64 {
         let running =
             self.life.flow().filter(|_| matches!(self.life.state(), QueryState::Running | QueryState::Paused));
@@ -47,7 +47,7 @@ impl OneQuery {
 }
 
 impl BigQueries {
-    /// Ends the big query with the most state if memory is used up and that is what uses it.
+    /// Ends the big query with the most state if memory is used up and that query is the cause.
     pub(super) fn keep_memory(&self, ended: &mut Ended) {
         let Some(bytes_max) = self.memory.exceeded() else { return };
         if ended.0.is_some_and(|until| Instant::now() < until) {
@@ -59,7 +59,7 @@ impl BigQueries {
         let queries = self.that(|one| one.life.flow().is_some());
         let largest = queries.into_iter().map(|(name, one)| (one.state_bytes(), name, one)).max_by_key(|one| one.0);
         let Some((bytes, name, one)) = largest.filter(|(bytes, ..)| *bytes >= bytes_max / SHARE_MIN) else { return };
-        // It may have been dropped meanwhile, or started anew.
+        // The query may have been dropped or started anew meanwhile.
         let Some(_claim) = self.claim_within(&name, CLAIM_MAX) else { return };
         if !self.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
             return;
@@ -87,7 +87,7 @@ impl BigQueries {
         ended.wait(GIVEN_BACK_MAX);
     }
 
-    /// Ends the SELECT with the most state; whether there is one.
+    /// Ends the SELECT with the most state. Returns whether there is one that is worth it.
     fn end_select(&self, bytes_max: u64) -> bool {
         let selects = self.selects.lock();
         let largest = selects.iter().map(|one| (one.state_bytes(), one)).max_by_key(|one| one.0);

@@ -1,15 +1,16 @@
-//! Big queries on a server: sources, sinks and views that are remembered, and flows that run again after a restart.
+//! Big queries on a server: sources, sinks and views that are recorded, and flows that run again after a restart.
 //!
-//! The catalog remembers statements as they were written, in their order; a start carries them out again, what is
-//! declared before the queries. So what must hold: a statement is remembered only after it was carried out, and nothing
-//! is dropped that one which is remembered needs.
+//! The catalog records statements as they were written, in their order. A start carries them out again, declarations
+//! before queries. So what must hold: a statement is recorded only after it was carried out, and nothing is dropped
+//! that a recorded statement needs.
 //!
-//! In reading order: `claim`: who changes a query; `opener`: what waits for the world outside; `declared`: sources,
-//! sinks and views; here: queries, from their creation to their end; `saved` and `note`: what outlives the process;
-//! `life`: the states of a query; `begin`: where one goes on; `load`: start and end of the server; `replace`: another
-//! version of a query goes on where one was; `info` and `health`: what is shown of them; `select` and `looked_at`: who
-//! looks at rows as they come, and at which; `watch`: what is done about those that fail or do not start; `starts` and
-//! `crash`: about those at which the process dies; `memory`: about those that need more than there may be.
+//! In reading order: `claim`: which caller may change a query; `opener`: calls that wait for the world outside;
+//! `declared`: sources, sinks and views; this file: queries, from their creation to their end; `saved` and `note`: what
+//! outlives the process; `life`: the states of a query; `begin`: where a query continues; `load`: start and end of the
+//! server; `replace`: another version of a query continues where the query was; `info` and `health`: what is shown of
+//! queries; `select` and `looked_at`: readers that watch rows as they come, and which rows they may watch; `watch`:
+//! what is done about queries that fail or do not start; `starts` and `crash`: about queries with which the process
+//! dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
 mod claim;
@@ -59,47 +60,47 @@ pub(super) use info::BigQuerySnapshot;
 pub(super) use opener::Opener;
 pub(super) use starts::Starts;
 
-/// How long a dropped query may take to write what it has in hand.
+/// How long a dropped query may take to write the rows in flight.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// How long whoever looks at the figures of a query may keep what it has opened from being closed.
+/// How long a reader of a query's figures may delay the closing of what the query has opened.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often a query is planned anew because what it reads was declared anew while it was opened.
+/// How often a query is planned anew because something it reads was declared anew while it was opened.
 const PLANS_MAX: usize = 3;
 
 /// What a server knows of big queries.
 ///
-/// Who changes a query claims its name first, for as long as it takes to open a source; then takes `changing`, then
-/// `known`. Nothing outside of this process is waited for under the latter two.
+/// Code that changes a query claims its name first, for as long as it takes to open a source; then it takes `changing`,
+/// then `known`. No code waits for anything outside of this process while it holds one of the latter two.
 pub(super) struct BigQueries {
     opener: Opener,
     catalog: Arc<Catalog>,
-    /// Those of applications, with which they share their names.
+    /// The queries of applications, with which big queries share their names.
     queries: Arc<Queries>,
     tables: Arc<ReferenceTables>,
-    /// None if state is not saved.
+    /// `None` if state is not saved.
     checkpoints: Option<Arc<Checkpoints>>,
     memory: MemoryBound,
-    /// Which of them may end the process.
+    /// The queries that may end the process.
     starts: Starts,
-    /// The names of queries that somebody changes now.
+    /// The names of queries that a caller is changing now.
     claimed: Mutex<BTreeSet<FullName>>,
     released: Condvar,
-    /// Held by whoever changes what there is, while the catalog is written.
+    /// Held by code that changes declarations or queries, while it writes the catalog.
     changing: Mutex<()>,
-    /// What runs for a reader alone, and some that have ended.
+    /// SELECT queries, each for one reader. Some of them have ended.
     selects: Mutex<Vec<Select>>,
-    /// Locked for moments only: queries can be looked at while another one is started.
+    /// Locked for moments only: queries can be read while another one is started.
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
     spaces: BTreeMap<Tenant, Space>,
-    /// What the catalog remembers, by its number there.
+    /// The statements in the catalog, by their number there.
     remembered: BTreeMap<u64, Remembered>,
-    /// Those of them, by number, that no query can use.
+    /// The numbers of the statements whose declarations no query can use.
     absent: BTreeMap<u64, Absence>,
     queries: BTreeMap<FullName, OneQuery>,
 }
@@ -107,13 +108,13 @@ struct Known {
 /// What a tenant has declared.
 #[derive(Default)]
 struct Space {
-    /// Sources, sinks and views. Reference tables are added when something is planned.
+    /// Sources, sinks and views. Reference tables are added when a query is planned.
     scope: Scope,
-    /// How often what its queries may read or write has changed.
+    /// How often the declarations have changed that its queries may read or write.
     changes: u64,
 }
 
-/// A statement that the catalog remembers.
+/// A statement in the catalog.
 #[derive(Clone)]
 struct Remembered {
     tenant: Tenant,
@@ -125,40 +126,40 @@ struct Remembered {
 struct OneQuery {
     number: u64,
     query: BigQuery,
-    /// How it is computed, where it could be planned.
+    /// Its plan, if it could be planned.
     plan: Option<Arc<QueryPlan>>,
-    /// Its checkpoints, where any are made.
+    /// Its checkpoints, if any are made.
     saved: Option<Arc<Mutex<Saved>>>,
-    /// Whether it runs, and if not, why.
+    /// Whether it runs, and if it does not, why.
     life: Life,
 }
 
-/// What resuming a query came to.
+/// The outcome of resuming a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resumed {
-    /// It went on with what it had, or was not paused.
+    /// The query continued with its state, or was not paused.
     GoesOn,
-    /// It was started where its last checkpoint was made.
+    /// The query was started from its last checkpoint.
     FromCheckpoint(u64),
-    /// It was started anew.
+    /// The query was started anew.
     FromTheStart,
 }
 
 impl OneQuery {
-    /// Takes note of what has become of it by itself.
+    /// Enters a state that its flow has reached by itself.
     fn look(&mut self) {
         self.life.look(self.saved.is_some());
     }
 
-    /// Whether an error has ended it and took back what was written since its last checkpoint: it may go well from
-    /// there.
+    /// Whether an error has ended the query and took back the rows that were written since its last checkpoint: a start
+    /// from there may succeed.
     fn is_undone(&self) -> bool {
         self.life.flow().is_some_and(|running| running.has_checkpoints() && running.flow().is_undone())
     }
 }
 
 impl Known {
-    /// A query, and what has become of it by now.
+    /// A query in its current state.
     fn query(&mut self, name: &FullName) -> Option<OneQuery> {
         let one = self.queries.get_mut(name)?;
         one.look();
@@ -171,7 +172,7 @@ impl Known {
         }
     }
 
-    /// A restart will know that this query has come to its end, unless it was dropped meanwhile.
+    /// After a restart it will be known that this query has come to its end, unless it was dropped meanwhile.
     fn note_end(&mut self, name: &FullName, number: u64) {
         if let Some(one) = self.queries.get_mut(name).filter(|one| one.number == number) {
             one.life.end();
@@ -180,7 +181,7 @@ impl Known {
 }
 
 impl BigQueries {
-    /// None until [`BigQueries::load`].
+    /// Without queries until [`BigQueries::load`].
     pub(super) fn new(
         opener: Opener,
         catalog: Arc<Catalog>,
@@ -207,11 +208,11 @@ impl BigQueries {
         }
     }
 
-    /// Saves where a query is, or that it has come to its end. Returns how its line stands; nothing of one that was not
-    /// started.
+    /// Saves the state of a query, or that it has come to its end. Returns the status of its line; `None` for a query
+    /// that was not started.
     fn save(&self, name: &FullName, one: &OneQuery, saved: &mut Saved, is_asked: bool) -> Option<LineStatus> {
         let (plan, running) = (one.plan.as_ref()?, one.life.flow()?);
-        // Its failure is in the status and the log.
+        // A failure is in the status and the log.
         let committed = saved.save(plan, running, is_asked).ok().flatten();
         if saved.has_ended() {
             self.known.lock().note_end(name, one.number);
@@ -219,7 +220,7 @@ impl BigQueries {
         Some(saved.status(committed.as_ref()))
     }
 
-    /// The names that a tenant's big queries may use: those that were declared, and reference tables.
+    /// The names that a tenant's big queries may use: declared names, and reference tables.
     fn scope(&self, tenant: &Tenant) -> Scope {
         let declared = self.known.lock().spaces.get(tenant).map(|space| space.scope.clone());
         let mut scope = declared.unwrap_or_default();
@@ -227,14 +228,14 @@ impl BigQueries {
         scope
     }
 
-    /// Plans a query of a tenant and lets it run; whether it is new.
+    /// Plans and starts a query of a tenant. Returns whether it is new.
     pub(super) fn create(&self, tenant: &Tenant, create: CreateBigQuery) -> Result<bool, ServiceError> {
         let name = tenant.named(&create.name.text);
         let _claim = self.claim(&name)?;
         self.create_one(&name, create)
     }
 
-    /// The same for who has claimed the name.
+    /// The same for a caller that has claimed the name.
     fn create_one(&self, name: &FullName, create: CreateBigQuery) -> Result<bool, ServiceError> {
         {
             // The name is taken from here on, so that no query of an application takes it meanwhile.
@@ -282,7 +283,7 @@ impl BigQueries {
                 return Err(error.into());
             }
         };
-        // From here on nothing that it needs is dropped.
+        // From here on nothing that the query needs can be dropped.
         let statement = Statement::CreateBigQuery(Box::new(create.clone()));
         let remembered = Remembered { tenant: tenant.clone(), statement };
         self.known.lock().remembered.insert(number, remembered);
@@ -304,12 +305,12 @@ impl BigQueries {
         Ok(())
     }
 
-    /// A number that is another one when what queries of a tenant may read or write has changed.
+    /// A number that changes when the declarations change that queries of a tenant may read or write.
     fn declarations(&self, tenant: &Tenant) -> u64 {
         self.known.lock().spaces.get(tenant).map_or(0, |space| space.changes)
     }
 
-    /// Where checkpoints lie, and how many are kept, if any are made.
+    /// The store of the checkpoints, and the number that are retained, if any are made.
     fn store(&self) -> Option<(&Arc<Store>, usize)> {
         self.checkpoints.as_ref().map(|checkpoints| checkpoints.store())
     }
@@ -317,10 +318,11 @@ impl BigQueries {
     /// An empty line of checkpoints, if any are made.
     ///
     /// # Errors
-    /// There can be none: a query that would be lost with the process is not taken for one that is not.
+    /// The line cannot be made. The query is refused: a query that would be lost with the process must not look like
+    /// one that is saved.
     fn new_line(&self, name: &FullName, number: u64, text: &str) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some((store, _)) = self.store() else { return Ok(None) };
-        // Of a catalog that was restored, which gives numbers out again.
+        // Checkpoints from before the catalog was restored: a restored catalog gives numbers out again.
         saved::forget(store, number)?;
         self.line(name, number, text)
     }
@@ -331,8 +333,8 @@ impl BigQueries {
         Saved::open(store, &name.in_log(), number, text, retained).map(|saved| Some(Arc::new(Mutex::new(saved))))
     }
 
-    /// The line of checkpoints of a query that is known, if any are made. It could not be opened when the server
-    /// started, perhaps: without it the query would begin anew. For who changes big queries.
+    /// The line of checkpoints of a known query, if any are made. The line may have failed to open when the server
+    /// started: without it the query would begin anew. For code that changes big queries.
     fn saved_of(&self, name: &FullName) -> Result<Option<Arc<Mutex<Saved>>>, ServiceError> {
         let Some(one) = self.known.lock().query(name) else { return Ok(None) };
         if one.saved.is_some() {
@@ -343,7 +345,7 @@ impl BigQueries {
         Ok(saved)
     }
 
-    /// Saves where each big query is. Returns how their lines stand, by name.
+    /// Saves the state of each big query. Returns the status of their lines, by name.
     pub(super) fn save_all(&self, is_asked: bool) -> Vec<(FullName, LineStatus)> {
         let all = self.that(|_| true).into_iter();
         all.filter_map(|(name, one)| {
@@ -354,7 +356,7 @@ impl BigQueries {
         .collect()
     }
 
-    /// Has the sources of a big query not be asked any more; whether there is one of that name.
+    /// Stops reading the sources of a big query. Returns whether there is one of that name.
     pub(super) fn pause(&self, name: &FullName) -> Result<bool, ServiceError> {
         let _claim = self.claim(name)?;
         let Some(one) = self.known.lock().query(name) else { return Ok(false) };
@@ -376,8 +378,9 @@ impl BigQueries {
         Ok(true)
     }
 
-    /// Has a big query go on; `None` if there is none of that name. One that was ended by an error, or could not be
-    /// started, is started from its last checkpoint; without one anew: without state, from the start of its sources.
+    /// Resumes a big query; `None` if there is none of that name. A query that was ended by an error, or could not be
+    /// started, is started from its last checkpoint. Without a checkpoint it is started anew: without state, from the
+    /// start of its sources.
     pub(super) fn resume(&self, name: &FullName) -> Result<Option<Resumed>, ServiceError> {
         let _claim = self.claim(name)?;
         self.opener.check_not_stopping()?;
@@ -408,7 +411,7 @@ impl BigQueries {
     fn start_once_more(&self, name: &FullName, one: OneQuery) -> Result<Resumed, ServiceError> {
         let plan = Arc::new(plan_query(&one.query, &self.scope(&name.tenant))?);
         if let Some(running) = one.life.into_flow() {
-            // What it has opened is closed first: a port that it listens on is free then.
+            // What the query has opened is closed first: a port that it listens on is free then.
             self.known.lock().change(name, |one| one.life.forget_flow());
             close(running);
         }
@@ -433,7 +436,7 @@ impl BigQueries {
         }
     }
 
-    /// Stops and forgets a big query; whether there was one. What its windows have gathered is lost.
+    /// Stops and drops a big query. Returns whether there was one. The content of its open windows is lost.
     pub(super) fn drop_query(&self, name: &FullName) -> Result<bool, ServiceError> {
         let _claim = self.claim(name)?;
         let Some(one) = self.known.lock().query(name) else { return Ok(false) };
@@ -463,7 +466,7 @@ impl BigQueries {
         Ok(true)
     }
 
-    /// How a big query is computed.
+    /// The plan of a big query, as text.
     pub(super) fn explain(&self, name: &FullName) -> Option<Result<String, ServiceError>> {
         let one = self.known.lock().query(name)?;
         Some(match &one.plan {
@@ -475,20 +478,20 @@ impl BigQueries {
         })
     }
 
-    /// How a query of a tenant would be computed that is not there.
+    /// The plan that a query of a tenant would have, without creating it.
     pub(super) fn explain_text(&self, tenant: &Tenant, query: &BigQuery) -> Result<String, ServiceError> {
         Ok(explain_query(&plan_query(query, &self.scope(tenant))?))
     }
 }
 
-/// Why a query is not resumed that has nothing left to do.
+/// The error for resuming a query whose input has ended.
 fn has_come_to_its_end(name: &FullName) -> ServiceError {
     let message = format!("the query '{name}' has come to the end of its input");
     ServiceError::new(ErrorKind::Conflict, message).with_hint("drop it, and create it again to run it from the start")
 }
 
-/// Lets go of what a flow has opened that has come to its end, well or not. Whoever looks at its figures may hold it
-/// for a moment.
+/// Closes what a flow has opened that has come to its end, well or not. A reader of its figures may hold it for a
+/// moment.
 fn close(running: Arc<run::Running>) {
     running.flow().wait_closed(CLOSE_MAX);
     let (held, deadline) = (Arc::downgrade(&running), Instant::now() + CLOSE_MAX);

@@ -1,5 +1,5 @@
-//! What an epoch of a big query says: where its sources stand, what its sinks need, and the state of its operators in
-//! pieces.
+//! The note of an epoch of a big query: the positions of its sources, what its sinks need, and the state of its
+//! operators in pieces.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +16,40 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::checkpoints::line::Differences;
 
-/// State of an operator with more rows than this is cut into several pieces.
+/// An operator's state with more rows than this is cut into several pieces.
 const ROWS_OF_ONE_PIECE: usize = 4_096;
 
-/// Where a partition of a source stands, and the time of its newest row.
+/// The position of a partition of a source, and the time of its newest row.
 type NotedPartition = (Option<String>, Option<i64>);
 
-/// What an epoch says beside its pieces.
+/// What an epoch has besides its pieces.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Note {
     /// The checksum of the query's text.
     #[serde(default)]
     query: Option<u64>,
-    /// The operators, by node, so that state is given to those that wrote it.
+    /// The operators, by node, so that state is given to the operators that wrote it.
     operators: Vec<String>,
     /// How the keys of the state are divided.
     #[serde(default)]
     pub(super) key_groups: NotedKeyGroups,
     #[serde(default)]
     has_ended: bool,
-    /// When it was made, in milliseconds since 1970, for who looks at it later.
+    /// When it was made, in milliseconds since 1970, for users who look at it later.
     #[serde(default)]
     made_ms: Option<i64>,
-    /// The epoch of the version before, of which this one is what the query goes on with: no row was processed between
-    /// the two. Where several versions came one after the other without that any processed a row, it is that of the
-    /// first.
+    /// The epoch of the version before, if the query continues from that epoch with this one: no row was processed
+    /// between the two. If several versions followed each other and none processed a row, it is the epoch of the first.
     #[serde(default)]
     pub(super) takes_over: Option<u64>,
-    /// For each source its partitions; nothing for one that has yet to be opened for the first time.
+    /// For each source its partitions; `None` for a source that has yet to be opened for the first time.
     sources: Vec<Option<Vec<NotedPartition>>>,
     sinks: Vec<Vec<String>>,
     reached_us: BTreeMap<NodeId, i64>,
     ended_stages: Vec<NodeId>,
 }
 
-/// How keys are divided among key groups, as a checkpoint notes it.
+/// How keys are divided among key groups, as a checkpoint records it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NotedKeyGroups {
     pub(super) count: u16,
@@ -64,29 +63,29 @@ impl NotedKeyGroups {
 }
 
 impl Default for NotedKeyGroups {
-    /// Those of checkpoints that do not say.
+    /// The key groups of checkpoints that do not name them.
     fn default() -> Self {
         Self { count: 256, hash: "xxh3".into() }
     }
 }
 
-/// The checksum of the text of a query, as its checkpoints note it.
+/// The checksum of the text of a query, as its checkpoints record it.
 pub(crate) fn checksum(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
 }
 
 impl Note {
-    /// What the epoch says with which a query ends.
+    /// The note of the epoch with which a query ends.
     pub(super) fn end(query: u64, plan: &QueryPlan) -> Self {
         Self { has_ended: true, ..Self::of(query, plan, Snapshot::default()) }
     }
 
-    /// The next epoch of a line, which says this and has this state.
+    /// The next epoch of a line, with this note and this state.
     pub(super) fn epoch(&self, state: Differences) -> Epoch {
         state.epoch(serde_json::to_value(self).expect("numbers and texts are always JSON"))
     }
 
-    /// What the next epoch of the query with a text of this checksum says.
+    /// The note of the next epoch of the query whose text has this checksum.
     pub(super) fn of(query: u64, plan: &QueryPlan, snapshot: Snapshot) -> Self {
         let partition = |state: PartitionState| (state.position, state.newest_us);
         let sources = snapshot.sources.into_iter().enumerate().map(|(place, partitions)| {
@@ -107,13 +106,13 @@ impl Note {
         }
     }
 
-    /// What an epoch says, of this or an earlier version of the program.
+    /// Reads the note of an epoch, of this or an earlier version of the program.
     pub(super) fn read(note: serde_json::Value) -> Result<Self, String> {
         serde_json::from_value(note).map_err(|error| error.to_string())
     }
 
-    /// Where a query that is computed like this goes on from the epoch that says this and has these pieces, unless it
-    /// has come to its end; or why it cannot.
+    /// The snapshot from which a query with this plan continues, out of the epoch with this note and these pieces,
+    /// unless the query has come to its end. The error says why it cannot continue.
     pub(super) fn snapshot(
         self,
         pieces: &BTreeMap<String, Vec<Bytes>>,
@@ -153,12 +152,12 @@ impl Note {
     }
 }
 
-/// Whether an epoch that says this is of the query with a text of this checksum.
+/// Whether an epoch with this note belongs to the query whose text has this checksum.
 pub(super) fn is_of(note: &serde_json::Value, query: u64) -> bool {
     note["query"].as_u64().is_none_or(|noted| noted == query)
 }
 
-/// What the nodes of a plan are.
+/// The kinds of a plan's nodes.
 fn operators(plan: &QueryPlan) -> Vec<String> {
     let nodes = plan.dataflow.nodes().iter();
     nodes
@@ -170,7 +169,7 @@ fn operators(plan: &QueryPlan) -> Vec<String> {
         .collect()
 }
 
-/// The pieces of the state of a query, as its tasks give it.
+/// The pieces of a query's state, as its tasks deliver them.
 pub(super) struct StatePieces(Mutex<Option<Differences>>);
 
 impl StatePieces {
@@ -178,7 +177,7 @@ impl StatePieces {
         Self(Mutex::new(Some(Differences::new(epochs))))
     }
 
-    /// What was taken up to now; later nothing is.
+    /// Takes the pieces that were added up to now. No more are added later.
     pub(super) fn take_all(&self) -> Differences {
         self.0.lock().take().expect("it is taken once")
     }
@@ -192,7 +191,7 @@ impl StateSink for StatePieces {
     fn take(&self, part: StatePart, frame: StateFrame) -> Result<(), StateError> {
         let StatePart { node, instance, part } = part;
         let mut bytes = frame.to_bytes()?;
-        // It may be kept until everything is written.
+        // The piece may be kept until everything is written.
         bytes.shrink_to_fit();
         let piece = Piece::whole(format!("node-{node}/{instance}/{part}"), bytes);
         if let Some(pieces) = &mut *self.0.lock() {
@@ -202,7 +201,7 @@ impl StateSink for StatePieces {
     }
 }
 
-/// The state in a snapshot as pieces, each frame one.
+/// The state in a snapshot as pieces, one for each frame.
 pub(super) fn state_of(epochs: &Epochs, snapshot: &Snapshot) -> Result<Differences, StateError> {
     let mut state = Differences::new(epochs);
     for (node, frames) in &snapshot.state {
@@ -213,7 +212,7 @@ pub(super) fn state_of(epochs: &Epochs, snapshot: &Snapshot) -> Result<Differenc
     Ok(state)
 }
 
-/// The node whose state stands under a name.
+/// The node whose state has a name.
 fn node_of(name: &str) -> Option<NodeId> {
     name.strip_prefix("node-")?.split('/').next()?.parse().ok()
 }

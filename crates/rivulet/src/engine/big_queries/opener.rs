@@ -1,6 +1,6 @@
-//! Opens what big queries read and write, and asks it questions: all that waits for the world outside.
+//! Opens the sources and sinks of big queries, and asks them questions: all calls that wait for the world outside.
 //!
-//! What must hold: nothing here is called under a lock, and each call comes back within a bounded time.
+//! What must hold: nothing here is called under a lock, and each call returns within a bounded time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,18 +21,18 @@ use crate::run::results::Results;
 use crate::run::{self, Given, Opened, RunOptions};
 use crate::service::{ErrorKind, FullName, ServiceError};
 
-/// What is needed to open something.
+/// What is needed to open sources and sinks.
 pub(in crate::engine) struct Opener {
     config: Arc<Config>,
-    /// Those that statements may name.
+    /// The files that statements may name.
     pub(super) files: Files,
     messaging: Arc<Messaging>,
     workers: Arc<Workers>,
     outside: Arc<Outside>,
-    /// What tells this server from others.
+    /// Distinguishes this server from others.
     server_id: String,
     is_stopped: Arc<AtomicBool>,
-    /// Until when something may be opened while the server starts, and whether that is over.
+    /// Until when calls may last while the server starts; `has_started` says whether the start is over.
     start_ends: OnceLock<Instant>,
     has_started: AtomicBool,
 }
@@ -51,12 +51,12 @@ impl Opener {
         Self { config, files, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
     }
 
-    /// Whether the server stops.
+    /// Whether the server is stopping.
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Refuses what would run behind the last checkpoint of a server that stops.
+    /// Fails if the server is stopping: a query would run after its last checkpoint.
     pub(super) fn check_not_stopping(&self) -> Result<(), ServiceError> {
         match self.is_stopped() {
             true => Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping")),
@@ -64,17 +64,17 @@ impl Opener {
         }
     }
 
-    /// The server starts: what is not open in its time is tried again later.
+    /// The server starts. A source or sink that is not open in time is tried again later.
     pub(super) fn begin_start(&self) {
         let _ = self.start_ends.set(Instant::now() + START_MAX);
     }
 
-    /// The server has started: from now on what is opened may take longer.
+    /// The server has started. From now on opening may take longer.
     pub(super) fn end_start(&self) {
         self.has_started.store(true, Ordering::Release);
     }
 
-    /// How long something may take that is opened now.
+    /// How long opening may take now.
     pub(super) fn limit(&self) -> Duration {
         match self.start_ends.get() {
             Some(ends) if !self.has_started.load(Ordering::Acquire) => {
@@ -94,13 +94,13 @@ impl Opener {
         self.outside.call(what, limit, &self.is_stopped, call)
     }
 
-    /// The hosts that may be posted to.
+    /// The hosts to which sinks may post.
     pub(super) fn reach(&self) -> Reach {
         self.config.reach.clone()
     }
 
-    /// What a query finds in this process. To the world outside each tenant is a server of its own, so that queries of
-    /// the same name do not go by the same name there.
+    /// What a query finds in this process. To the world outside each tenant looks like a server of its own, so that
+    /// queries of the same name do not use the same name there.
     pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> Host {
         let server = match tenant.is_default() {
             true => self.server_id.clone(),
@@ -110,7 +110,7 @@ impl Opener {
         Host { files, reach, server, query: name.clone(), ..self.messaging.host() }
     }
 
-    /// Opens what a query reads and writes, and lets it run, from a snapshot or from the start. `tap` sees its results.
+    /// Opens the sources and sinks of a query and starts it, from a snapshot or from the start. `tap` gets its results.
     pub(super) fn start(
         &self,
         plan: &Arc<QueryPlan>,
@@ -123,7 +123,7 @@ impl Opener {
         opened.with_tap(tap).start(&self.workers).map_err(without_place)
     }
 
-    /// Opens what a SELECT reads, unless it is `given`, and lets it run for its reader alone.
+    /// Opens the sources of a SELECT, except those that are `given`, and starts it for its reader alone.
     pub(super) fn start_select(
         &self,
         plan: &Arc<QueryPlan>,
@@ -162,7 +162,7 @@ impl Opener {
     }
 }
 
-/// An error without its place: sources and sinks were declared in other scripts, in which the places are.
+/// An error without its position: sources and sinks were declared in other scripts, to which the position refers.
 fn without_place(error: ServiceError) -> ServiceError {
     ServiceError { line: None, column: None, ..error }
 }

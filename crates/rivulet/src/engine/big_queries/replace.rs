@@ -1,10 +1,10 @@
-//! `CREATE OR REPLACE QUERY`: another version of a big query goes on where the one before was, as far as it can
+//! `CREATE OR REPLACE QUERY`: another version of a big query continues where the version before was, as far as it can
 //! ([`rivulet_sql::query_migration`]).
 //!
-//! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server,
-//! and what of that the new version can use becomes the next epoch of the same line, which says from which one it has
-//! taken over. Only then the version before is closed, and the new one starts from its epoch. Until the catalog has the
-//! new text, a start of the server goes back to the newest epoch that is of the text before ([`Saved::open`]).
+//! The steps are those of every [`Upgrade`]. The version before makes its last checkpoint as at the end of the server.
+//! The part of it that the new version can use becomes the next epoch of the same line, which records from which epoch
+//! it has taken over. Only then the version before is closed, and the new one starts from its epoch. Until the catalog
+//! has the new text, a start of the server goes back to the newest epoch of the text before ([`Saved::open`]).
 //!
 //! What must hold: rows up to the last checkpoint are processed by the version before, and rows from there on by the
 //! new one; or by the version before, if the new one cannot start.
@@ -32,25 +32,25 @@ use crate::service::{ErrorKind, FullName, QueryReplacement, ServiceError, Tenant
 /// How long results of the last checkpoint may take to become final.
 const FINAL_MAX: Duration = Duration::from_secs(10);
 
-/// A version of a query that is to take over from the one that is known.
+/// A version of a query that is to take over from the current one.
 struct Version<'a> {
     all: &'a BigQueries,
     full_name: FullName,
     create: CreateBigQuery,
     plan: Arc<QueryPlan>,
     migration: QueryMigration,
-    /// What was declared when it was planned ([`BigQueries::declarations`]).
+    /// The declarations with which it was planned ([`BigQueries::declarations`]).
     declarations: u64,
     /// The version before.
     before: OneQuery,
     of_before: Arc<QueryPlan>,
     /// Its checkpoints, if any are made: without them the new version begins anew.
     saved: Option<Arc<Mutex<Saved>>>,
-    /// Where the version before was, and where this one begins; nothing if that had no checkpoint yet.
+    /// Where the version before was, and where this one begins; `None` if the version before had no checkpoint yet.
     handed: Option<Handed>,
-    /// Whether the version before is closed. Its state is that of a query that was not started then.
+    /// Whether the version before is closed. Then its state is that of a query that was not started.
     is_closed: bool,
-    /// What was started.
+    /// The flow of the new version, once started.
     running: Option<run::Running>,
     _no_checkpoint: Option<Paused<'a>>,
     _claim: Claim<'a>,
@@ -59,16 +59,16 @@ struct Version<'a> {
 /// Where the version before was, and where the new one begins.
 struct Handed {
     epoch: u64,
-    /// What the version before would go on with.
+    /// The snapshot from which the version before would continue.
     before: Snapshot,
-    /// The same for the new one.
+    /// The snapshot from which the new one begins.
     after: Snapshot,
 }
 
-/// A flow that makes its last checkpoint, and goes on if nothing comes of that.
+/// A flow that makes its last checkpoint, and continues if that fails.
 struct Closing<'r> {
     running: &'r run::Running,
-    /// It says whether the server is stopping: then it stays closed.
+    /// Tells whether the server is stopping: then the flow stays closed.
     opener: &'r Opener,
     was_paused: bool,
     is_final: bool,
@@ -95,11 +95,11 @@ impl Drop for Closing<'_> {
 }
 
 impl BigQueries {
-    /// Creates a big query, or lets it take over from the one of its name.
+    /// Creates a big query, or makes it take over from the query of its name.
     ///
     /// # Errors
-    /// What creating refuses; state that would be lost, unless that is wished; a query that has come to its end, or of
-    /// which no checkpoint can be made. The version before goes on then.
+    /// Creating the query fails; state would be lost and the statement does not allow that; the query has come to its
+    /// end; or no checkpoint of it can be made. Then the version before continues.
     pub(in crate::engine) fn replace(
         &self,
         tenant: &Tenant,
@@ -108,7 +108,7 @@ impl BigQueries {
     ) -> Result<QueryReplacement, ServiceError> {
         let name = tenant.named(&create.name.text);
         let claim = self.claim(&name)?;
-        // No backup sees the catalog of the one version with the checkpoint of the other.
+        // Otherwise a backup could get the catalog of one version with the checkpoint of the other.
         let no_checkpoint = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
         self.opener.check_not_stopping()?;
         let Some(before) = self.known.lock().query(&name) else {
@@ -126,7 +126,7 @@ impl BigQueries {
         Ok(replaced)
     }
 
-    /// Looks for what can be refused.
+    /// Checks everything that can be refused.
     fn check_version<'a>(
         &'a self,
         full_name: &FullName,
@@ -199,18 +199,18 @@ impl Version<'_> {
         self.all.known.lock().change(&self.full_name, change);
     }
 
-    /// Has the version before make its last checkpoint, and makes of it the epoch that the next one begins with;
-    /// nothing if there is none yet. The version before stands still then.
+    /// Makes the last checkpoint of the version before, and turns it into the epoch that the new one begins with;
+    /// `None` if there is no checkpoint yet. The version before is suspended then.
     fn hand_over(&mut self, saved: &mut Saved) -> Result<Option<Handed>, ServiceError> {
         let all = self.all;
-        // It may have come to its end since that was looked at. What it has written since its last checkpoint would
-        // come twice.
+        // The query may have come to its end since that was checked. What it has written since its last checkpoint
+        // would come twice.
         self.before.look();
         let name = &self.create.name.text;
         if saved.has_ended() || matches!(self.before.life, Life::Ending(_)) {
             return Err(has_ended(name));
         }
-        // One that has failed has nothing left that could be saved.
+        // A failed query has nothing left that could be saved.
         let running = self.before.life.flow().filter(|running| running.flow().ended().is_none());
         let mut closing = running.map(|running| Closing::new(running, &all.opener));
         let unavailable = |why: &str| stays(name, ServiceError::from_text(ErrorKind::Unavailable, why));
@@ -256,11 +256,11 @@ impl Version<'_> {
         Ok(Some(Handed { epoch, before: snapshot, after }))
     }
 
-    /// Closes the version before. Whatever fails from here on has it started again, unless an error has ended it.
+    /// Closes the version before. If a later step fails it is started again, unless an error had ended it.
     fn close_before(&mut self) {
         self.before.look();
         let failure = match &self.before.life {
-            // One whose results were taken back would be started again by itself.
+            // A query whose results were taken back would be started again by itself.
             Life::Failed { failure, .. } if !self.before.is_undone() => Some(failure.reason.clone()),
             _ => None,
         };
@@ -278,7 +278,8 @@ impl Version<'_> {
         close(running);
     }
 
-    /// Has the catalog have the new version, unless what that reads or writes was declared anew since it was planned.
+    /// Writes the new version to the catalog, unless something it reads or writes was declared anew since it was
+    /// planned.
     fn store_text(&self) -> Result<(), ServiceError> {
         let (all, number) = (self.all, self.before.number);
         let _changing = all.changing.lock();
@@ -294,7 +295,7 @@ impl Version<'_> {
         Ok(())
     }
 
-    /// What is told of it.
+    /// The answer to the statement.
     fn told(&self) -> QueryReplacement {
         let Self { plan, migration, handed, .. } = self;
         let is_lost = |place: &usize| {
@@ -348,8 +349,8 @@ impl Upgrade for Version<'_> {
         Ok(())
     }
 
-    /// Of a version that begins anew what was saved of the one before is forgotten only when the catalog has it. A
-    /// crash between the two leaves checkpoints of another version, and that is said ([`Saved::open`]).
+    /// If the new version begins anew, the checkpoints of the version before are deleted only when the catalog has the
+    /// new one. A crash between the two leaves checkpoints of another version, which is reported ([`Saved::open`]).
     fn store(&mut self) -> Result<(), ServiceError> {
         let (all, number) = (self.all, self.before.number);
         let known_before = all.known.lock().remembered.get(&number).cloned();
@@ -373,7 +374,8 @@ impl Upgrade for Version<'_> {
         let told = self.told();
         let mut life = Life::stored(self.before.life.is_paused(), None);
         match self.running.take() {
-            // Whoever stops the server may not have waited for this one: nothing is written after its last checkpoint.
+            // The server may stop without having waited for this replacement: nothing may be written after the last
+            // checkpoint.
             Some(running) if self.all.opener.is_stopped() => give_up(running),
             Some(running) => life.start(Arc::new(running)),
             None => {}
@@ -385,7 +387,7 @@ impl Upgrade for Version<'_> {
         told
     }
 
-    /// The version before goes on from its last checkpoint, if it ran.
+    /// Makes the version before continue from its last checkpoint, if it ran.
     fn roll_back(mut self, error: ServiceError) -> ServiceError {
         if let Some(running) = self.running.take() {
             give_up(running);
@@ -399,7 +401,7 @@ impl Upgrade for Version<'_> {
             None => life.hinder(format!("it was stopped to be replaced, and begins anew: {}", error.message)),
             Some(saved) => saved.lock().rename(&query.text),
         }
-        // It may have failed so lately that nobody has said so.
+        // The query may have failed so recently that the failure is not recorded yet.
         if matches!(life, Life::Failed { .. })
             && let Err(error) = all.catalog.set_statement_failure(number, Some(life.problem()))
         {
@@ -422,7 +424,7 @@ impl Upgrade for Version<'_> {
     }
 }
 
-/// Closes a flow that is not to be after all.
+/// Closes a flow that is not used after all.
 fn give_up(running: run::Running) {
     running.cancel();
     close(Arc::new(running));
@@ -445,8 +447,7 @@ fn has_no_checkpoints(name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::Conflict, message).with_hint(hint)
 }
 
-/// Refuses rows of another form behind those that are in a file already: whoever reads it believes what its head says
-/// of all of them.
+/// Refuses rows of another form after rows that are already in a file: a reader applies the file's header to all rows.
 fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) -> Result<(), ServiceError> {
     let (one, other) = (&before.output, &after.output);
     let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink, host)) else { return Ok(()) };

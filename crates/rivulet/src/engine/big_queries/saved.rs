@@ -1,10 +1,10 @@
-//! What outlives the process of a big query: a line of epochs for each, of which [`super::note`] has what one says.
+//! What outlives the process of a big query: a line of epochs for each. [`super::note`] has what one epoch says.
 //!
-//! State is cut by key groups into pieces, and a piece that is what it was is neither kept nor written again. So a
-//! checkpoint costs what has changed, in time, memory and bytes.
+//! State is cut by key groups into pieces, and a piece that has not changed is neither kept nor written again. So a
+//! checkpoint costs time, memory and bytes only for what has changed.
 //!
-//! What must hold: a query goes on from an epoch whole, or not at all. Whatever is wrong with it is said, and the query
-//! waits for somebody to decide.
+//! What must hold: a query continues from a complete epoch, or not at all. Every problem with the epoch is reported,
+//! and the query waits for a user to decide.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,53 +23,53 @@ use crate::service::{ErrorKind, ServiceError};
 pub(crate) use super::note::checksum;
 pub(crate) use crate::engine::checkpoints::line::numbers;
 
-/// How long a query may take to come to rest. Until then its sources rest, and what it has in hand is processed.
+/// How long a query may take to come to rest. Until then its sources are not read, and rows in flight are processed.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// How long whoever asks for a checkpoint waits until the results of the one before are final.
+/// How long a requested checkpoint waits until the results of the previous one are final.
 const FINAL_MAX: Duration = Duration::from_secs(5);
 
-/// A query that did not come to rest is not asked again before this is over: it holds up the checkpoints of others, and
-/// its own rows.
+/// A query that did not come to rest gets no further checkpoint during this time: it delays the checkpoints of others,
+/// and its own rows.
 const SLOW_REST: Duration = Duration::from_secs(60);
 
-/// The end of a query that could not be saved is tried again after this: it is asked for all the time.
+/// The pause before saving the end of a query is tried again. It is short, because the end is checked all the time.
 const END_REST: Duration = Duration::from_secs(1);
 
 /// The checkpoints of one big query.
 pub(super) struct Saved {
     line: Line,
-    /// The checksum of the text of the query, which its epochs have too. A version before had another.
+    /// The checksum of the text of the query, which its epochs have too. Epochs of a version before have another one.
     query: u64,
     has_ended: bool,
-    /// Whether it was seen that the input has come to its end, which is to be saved.
+    /// Whether it was noticed that the input has come to its end, which is to be saved.
     ends: bool,
 }
 
-/// The number of an epoch and what it says, if there is one to go on from; and what was wrong with newer ones.
+/// The number and snapshot of the epoch to continue from, if there is one; and the problems of newer epochs.
 pub(super) type Found = (Option<(u64, Snapshot)>, Vec<String>);
 
-/// What is saved of a query, for who looks at it without a server.
+/// The saved state of a query, for tools that look at it without a server.
 #[derive(Debug)]
 pub(crate) struct Examined {
-    /// The newest checkpoint that is whole.
+    /// The newest checkpoint that is intact.
     pub(crate) epoch: Option<u64>,
     pub(crate) made_ms: Option<i64>,
     pub(crate) bytes: u64,
-    /// Whether it says that the query has come to the end of its input.
+    /// Whether the checkpoint says that the query has come to the end of its input.
     pub(crate) has_ended: bool,
-    /// The checksum of the text that it was made for, if it says that.
+    /// The checksum of the text that it was made for, if it has one.
     pub(crate) text: Option<u64>,
-    /// What is wrong with it, and with newer ones.
+    /// The problems of this checkpoint, and of newer ones.
     pub(crate) problems: Vec<String>,
 }
 
-/// Looks at what is saved of the query with this number, down to the last byte.
+/// Examines what is saved of the query with this number, down to the last byte.
 ///
 /// # Errors
 /// The store cannot be read.
 pub(crate) fn examine(store: &Arc<Store>, number: u64) -> Result<Examined, StorageError> {
-    // Only what is looked at counts, not how many are kept.
+    // This only reads, so the number of retained epochs does not matter.
     let epochs = Epochs::open(store.clone(), &of_query(number), EpochSettings { retained: usize::MAX })?;
     let mut problems = epochs.problems().to_vec();
     let note = epochs.note().cloned().unwrap_or_default();
@@ -94,8 +94,9 @@ pub(crate) fn examine(store: &Arc<Store>, number: u64) -> Result<Examined, Stora
     })
 }
 
-/// Forgets what was saved of queries that are not in the catalog any more. It has given out numbers up to `next`, and
-/// those `known` are there: what has another number is not of this catalog, and stays.
+/// Deletes the checkpoints of queries that are no longer in the catalog. The catalog has given out numbers below
+/// `next`, and has the queries `known`. Checkpoints with numbers that it has not given out do not belong to this
+/// catalog, and stay.
 pub(super) fn forget_dropped(store: &Arc<Store>, next: u64, known: &BTreeSet<u64>) {
     let numbers = match numbers(store) {
         Ok(numbers) => numbers,
@@ -109,7 +110,7 @@ pub(super) fn forget_dropped(store: &Arc<Store>, next: u64, known: &BTreeSet<u64
     }
 }
 
-/// Forgets what was saved of a query.
+/// Deletes the checkpoints of a query.
 ///
 /// # Errors
 /// The store cannot be reached, or must not be changed now.
@@ -119,7 +120,7 @@ pub(super) fn forget(store: &Arc<Store>, number: u64) -> Result<(), ServiceError
 }
 
 impl Saved {
-    /// What there is of the query with this name, and with this number and text in the catalog.
+    /// Opens the checkpoints of the query with this name, number and text in the catalog.
     pub(super) fn open(
         store: &Arc<Store>,
         name: &str,
@@ -127,14 +128,14 @@ impl Saved {
         text: &str,
         retained: usize,
     ) -> Result<Self, ServiceError> {
-        // Of the newest the results may not be final when a crash comes: the one before is needed.
+        // In a crash the results of the newest may not be final: then the one before it is needed.
         let settings = EpochSettings { retained: retained.max(2) };
         let failed = |error| refused("its checkpoints cannot be opened", &error);
         let query = checksum(text);
         let mut epochs = Epochs::open(store.clone(), &of_query(number), settings).map_err(failed)?;
         let (own, newest) = (newest_of(&epochs, query), epochs.newest());
-        // Where there are only those of another version, to begin anew would write again what both have written. The
-        // catalog may be an older copy.
+        // If there are only epochs of another version, a new beginning would write again what both versions have
+        // written. The catalog may be an older copy.
         match (own, newest) {
             (None, Some(newest)) => match epochs.problems().first() {
                 Some(problem) => {
@@ -154,27 +155,28 @@ impl Saved {
         Ok(Self { line: Line::new(epochs, format!("the query '{name}'")), query, has_ended, ends: false })
     }
 
-    /// How they stand, and what was written just now.
+    /// The status of the line, with the epoch that was just written.
     pub(super) fn status(&self, committed: Option<&Committed>) -> LineStatus {
         self.line.status(committed)
     }
 
-    /// When this process has made the newest one.
+    /// When this process made the newest epoch.
     pub(super) fn made(&self) -> Option<Instant> {
         self.line.made()
     }
 
-    /// Whether this is of the query as it has this text, and not of a version that has taken over from it.
+    /// Whether the line belongs to the query with this text, and not to a version that has taken over from it.
     pub(super) fn is_of(&self, text: &str) -> bool {
         self.query == checksum(text)
     }
 
-    /// Whether the query had come to the end of its input.
+    /// Whether the query has come to the end of its input.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Where the query was, and the number of that epoch, unless it begins; and what was wrong with newer epochs.
+    /// The number and snapshot of the epoch that the query continues from, unless it begins anew; and the problems of
+    /// newer epochs.
     pub(super) fn restore(&mut self, plan: &QueryPlan) -> Result<Found, ServiceError> {
         self.go_back_to_own()?;
         self.ends = false;
@@ -189,8 +191,8 @@ impl Saved {
         Ok((snapshot.map(|snapshot| (epoch, snapshot)), problems))
     }
 
-    /// Goes back to the newest epoch that is of the query as it is now. Newer ones are of a version that did not take
-    /// over after all.
+    /// Goes back to the newest epoch of the current version. Newer ones are of a version that did not take over after
+    /// all.
     fn go_back_to_own(&mut self) -> Result<(), ServiceError> {
         let (own, newest) = (newest_of(&self.line.epochs, self.query), self.line.epochs.newest());
         match (own, newest) {
@@ -200,21 +202,21 @@ impl Saved {
         }
     }
 
-    /// The newest epoch that has taken over from `epoch` of a version before, if one has.
+    /// The newest epoch that has taken over from `epoch` of a version before, if there is one.
     pub(super) fn taken_over(&self, epoch: u64) -> Option<u64> {
         let first = self.first_of(epoch);
         let takes_over = |note: &serde_json::Value| note["takes_over"].as_u64() == Some(first);
         self.line.epochs.kept().filter(|(_, note)| takes_over(note)).map(|(next, _)| next).max()
     }
 
-    /// The epoch up to which rows were processed when `epoch` was made.
+    /// The epoch up to which rows were processed when `epoch` was made: `epoch`, or the one it takes over from.
     fn first_of(&self, epoch: u64) -> u64 {
         let note = self.line.epochs.kept().find(|(kept, _)| *kept == epoch).map(|(_, note)| note);
         note.and_then(|note| note["takes_over"].as_u64()).unwrap_or(epoch)
     }
 
-    /// The epoch from which the query began to write to its sink, where that is not its own beginning: it has replaced
-    /// one that wrote elsewhere.
+    /// The epoch from which the query began to write to its sink, if that is not its own beginning: the query has
+    /// replaced a version that wrote elsewhere.
     pub(super) fn begin_of_sink(&self) -> Option<u64> {
         let is_empty = |sink: &serde_json::Value| sink.as_array().is_some_and(Vec::is_empty);
         let has_said = |note: &serde_json::Value| !note["sinks"].as_array().is_some_and(|all| all.iter().all(is_empty));
@@ -222,8 +224,8 @@ impl Saved {
         self.line.epochs.kept().filter(|(_, note)| begins(note)).map(|(epoch, _)| epoch).max()
     }
 
-    /// Makes the epoch with which another version of the query goes on, behind `epoch`. From now on the line is its
-    /// own.
+    /// Makes the epoch with which another version of the query continues, after `epoch`. From now on the line belongs
+    /// to that version.
     pub(super) fn take_over(
         &mut self,
         plan: &QueryPlan,
@@ -243,12 +245,13 @@ impl Saved {
         Ok(committed)
     }
 
-    /// The query goes on as the version that has this text, with the newest epoch that is of it.
+    /// The line belongs to the version with this text again, with the newest epoch of that version.
     pub(super) fn rename(&mut self, text: &str) {
         self.query = checksum(text);
     }
 
-    /// Goes back to a checkpoint, or to before all of them; whether it is there, and is not of another version.
+    /// Goes back to a checkpoint, or to before all of them. Returns whether the checkpoint exists and is not of another
+    /// version.
     pub(super) fn go_back(&mut self, to: Option<u64>) -> Result<bool, ServiceError> {
         let is_to = |epoch: u64, note| Some(epoch) == to && is_of(note, self.query);
         if to.is_some() && !self.line.epochs.kept().any(|(epoch, note)| is_to(epoch, note)) {
@@ -257,7 +260,7 @@ impl Saved {
         self.line.epochs.go_back(to).map_err(|error| refused("its checkpoints cannot be changed", &error))
     }
 
-    /// Notes that the query has come to the end of its input.
+    /// Records that the query has come to the end of its input.
     pub(super) fn end(&mut self, plan: &QueryPlan) -> Result<(), ServiceError> {
         let ended = commit_end(&mut self.line, self.query, plan);
         ended.map_err(|error| refused("that it has come to its end cannot be written", &error))?;
@@ -265,11 +268,11 @@ impl Saved {
         Ok(())
     }
 
-    /// Saves where a query is, or that it has come to its end; `None` if there is nothing to save now. One that was
-    /// slow is left alone for a while, unless somebody asks.
+    /// Saves the state of a query, or that it has come to its end; `None` if there is nothing to save now. After a slow
+    /// checkpoint the next ones are skipped for a while, unless a user asks.
     ///
     /// # Errors
-    /// The query goes on, and what was saved before counts.
+    /// The query continues, and the checkpoint before stays in force.
     pub(super) fn save(
         &mut self,
         plan: &QueryPlan,
@@ -278,7 +281,7 @@ impl Saved {
     ) -> Result<Option<Committed>, Failure> {
         let Self { line, query, has_ended, ends } = self;
         let flow = running.flow();
-        // That a checkpoint was slow does not make the end wait: what was written since then would come twice.
+        // The end does not wait because a checkpoint was slow: what was written since then would come twice.
         if !*ends && matches!(flow.wait(Duration::ZERO), Some(Ok(()))) {
             *ends = true;
             line.begin_anew();
@@ -293,7 +296,8 @@ impl Saved {
                 }
                 Some(_) => return Ok(None),
                 None if !running.has_checkpoints() => return Ok(None),
-                // It would not come to rest. Whoever asks may do so just behind another one.
+                // The query would not come to rest. A requested checkpoint may follow directly after another one, and
+                // waits.
                 None if !flow.wait_committed(if is_asked { FINAL_MAX } else { Duration::ZERO }) => {
                     return Err("the results of the last one are not final yet".to_owned().into());
                 }
@@ -319,24 +323,24 @@ impl Saved {
     }
 }
 
-/// The newest epoch of the query with a text of this checksum.
+/// The newest epoch of the query whose text has this checksum.
 fn newest_of(epochs: &Epochs, query: u64) -> Option<u64> {
     epochs.kept().filter(|(_, note)| is_of(note, query)).map(|(epoch, _)| epoch).max()
 }
 
-/// Why a query does not go on of which there are checkpoints, but none of its text.
+/// The error for a query that has checkpoints, but none of its text.
 fn of_another_version(newest: u64) -> ServiceError {
     let message = format!("its checkpoint {newest} is of another version, and none of its own is left");
     ServiceError::new(ErrorKind::Unavailable, message).with_hint("drop the query and create it again to begin anew")
 }
 
-/// Writes that a query has come to the end of its input.
+/// Writes the epoch that says that a query has come to the end of its input.
 fn commit_end(line: &mut Line, query: u64, plan: &QueryPlan) -> Result<Committed, StorageError> {
     let state = Differences::new(&line.epochs);
     line.commit(Note::end(query, plan).epoch(state))
 }
 
-/// What `error` means to whoever asked; its hint goes along.
+/// The `error` as an answer to the caller, with its hint.
 fn refused(what: &str, error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
 }
@@ -391,7 +395,7 @@ mod tests {
             commit(saved, &note);
         }
 
-        /// The epoch that a text goes on from, and its position.
+        /// The epoch that a text continues from, and its position.
         fn found(&self, saved: &mut Saved) -> Option<(u64, Option<String>)> {
             let found = saved.restore(&self.plan).unwrap().0;
             found.map(|(epoch, snapshot)| (epoch, snapshot.sources[0].first().and_then(|one| one.position.clone())))
@@ -407,15 +411,15 @@ mod tests {
         let begins = Snapshot { sources: vec![vec![]], begins: [0].into(), sinks: vec![vec![]], ..Snapshot::default() };
         let taken = saved.take_over(&line.plan, "new", 2, &begins).unwrap().epoch;
         assert_eq!((taken, saved.taken_over(2), saved.taken_over(1)), (3, Some(3), None));
-        // As the catalog has the new one.
+        // With the catalog that has the new text.
         let mut new = line.open("new").unwrap();
         assert_eq!((line.found(&mut new), new.begin_of_sink()), (Some((3, None)), Some(3)));
         assert!(new.restore(&line.plan).unwrap().0.unwrap().1.begins.contains(&0), "it has yet to be opened");
-        // As it still has the old one; numbers are not given out again while the process lives.
+        // With the catalog that still has the old text. Numbers are not given out again while the process lives.
         let mut old = line.open("old").unwrap();
         assert_eq!((line.found(&mut old), old.begin_of_sink()), (Some((2, Some("2".into()))), None));
         line.save(&mut old, at("3", "c"));
-        // As a catalog has it that is older than both, or newer.
+        // With a catalog that is older than both, or newer.
         for text in ["new", "before both"] {
             let error = line.open(text).map(drop).unwrap_err();
             assert!(error.message.contains("of another version") && error.hint.is_some(), "{error:?}");
@@ -444,7 +448,7 @@ mod tests {
         let mut saved = line.open("first").unwrap();
         line.save(&mut saved, at("1", ""));
         line.save(&mut saved, at("2", ""));
-        // Two epochs are kept: that of the first version is gone at last.
+        // Two epochs are retained: that of the first version is gone at last.
         for (text, epoch) in [("second", 3), ("third", 4), ("fourth", 5)] {
             assert_eq!(saved.take_over(&line.plan, text, epoch - 1, &at("2", "")).unwrap().epoch, epoch);
             for mut one in [line.open(text).unwrap(), line.open(text).unwrap()] {

@@ -1,9 +1,9 @@
-//! Who looks at rows as they come: at the results of a big query on their way to its sink, and at those of a SELECT
-//! that runs for one reader alone.
+//! Readers that watch rows as they come: the results of a big query on their way to its sink, and the results of a
+//! SELECT that runs for one reader alone.
 //!
-//! What must hold: a SELECT ends with its reader. What waits for readers is bounded ([`Taps`]), and what they miss is
-//! counted for them alone: no query waits for a reader. A SELECT takes nothing from others who read the same source,
-//! and writes nowhere: not even what it refuses to the sinks of its sources.
+//! What must hold: a SELECT ends with its reader. The queues for readers are bounded ([`Taps`]), and rows that a reader
+//! misses are counted for that reader alone: no query waits for a reader. A SELECT takes no rows away from others that
+//! read the same source. It writes nowhere, so rows that it refuses do not go to the sinks of its sources either.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,22 +26,22 @@ use crate::run::results::Results;
 use crate::run::{Running, create_source, with_files};
 use crate::service::{ErrorKind, FullName, Selection, ServiceError, Tenant};
 
-/// How many SELECT run at a time; each has a thread that waits for its end.
+/// The most SELECT that run at a time; each has a thread that waits for its end.
 const SELECTS_MAX: usize = 16;
 
-/// How many of them are of one tenant, if that is not the person who runs the server.
+/// The most SELECT of one tenant. It does not apply to the default tenant, that of the person who runs the server.
 const SELECTS_OF_TENANT_MAX: usize = 4;
 
-/// How often it is looked whether one has ended.
+/// How often a thread checks whether its SELECT has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// The least time between two notes about rows that were refused.
+/// The least time between two notes to a reader about refused rows.
 const NOTE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Numbers of SELECT, each once in a process.
+/// The number of the next SELECT; each number is used once in a process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// How many of which tenant run.
+/// The number of running SELECT by tenant.
 static RUNNING: Mutex<BTreeMap<Tenant, usize>> = Mutex::new(BTreeMap::new());
 
 /// One of [`SELECTS_MAX`].
@@ -81,9 +81,9 @@ struct LiveRows {
     taps: Arc<Taps>,
     watched: Watched,
     changes: bool,
-    /// How many are to be left out still.
+    /// How many rows are still to be skipped.
     skip: usize,
-    /// How many are wanted still.
+    /// How many rows are still wanted.
     left: Option<usize>,
 }
 
@@ -106,7 +106,7 @@ impl Results for LiveRows {
     }
 }
 
-/// A SELECT that runs, or has run: of what may have to be ended for its memory.
+/// A SELECT that runs, or has run: what is needed to end it for its memory.
 pub(super) struct Select {
     name: FullName,
     running: Weak<Running>,
@@ -114,7 +114,7 @@ pub(super) struct Select {
 }
 
 impl Select {
-    /// Memory of its operators, while it runs.
+    /// The memory of its operators, while it runs.
     pub(super) fn state_bytes(&self) -> u64 {
         self.running.upgrade().map_or(0, |running| running.report().state_bytes as u64)
     }
@@ -128,7 +128,7 @@ impl Select {
     }
 }
 
-/// What its reader knows of the rows that a SELECT has refused: nothing else says why none come.
+/// What its reader knows of the rows that a SELECT has refused. Nothing else tells the reader why no rows come.
 #[derive(Default)]
 struct Told {
     rows: u64,
@@ -136,7 +136,7 @@ struct Told {
 }
 
 impl Told {
-    /// Tells of those that are new, once in a while and at the end.
+    /// Tells the reader of newly refused rows, once in a while and at the end.
     fn tell(&mut self, running: &Running, taps: &Taps, watched: &Watched, is_over: bool) {
         if !is_over && self.looked.is_some_and(|looked| looked.elapsed() < NOTE_PERIOD) {
             return;
@@ -165,19 +165,19 @@ impl Drop for Guard {
 }
 
 impl BigQueries {
-    /// What hands the results of a big query to those who watch it.
+    /// Hands the results of a big query to readers that watch it.
     pub(super) fn tap_of(&self, name: &FullName, plan: &QueryPlan) -> Tap {
         let (taps, watched) = (self.queries.taps.clone(), Watched::BigQuery(name.clone()));
         let changes = plan.output.changes;
         Arc::new(move |batch| taps.send_rows(&watched, batch, changes))
     }
 
-    /// `CREATE SOURCE` of a file that the server may read, as it looks.
+    /// A `CREATE SOURCE` statement for a file that the server may read, as the file appears.
     pub(in crate::engine) fn describe_file(&self, path: &str, position: Position) -> Result<String, ServiceError> {
         create_source(path, position, &self.opener.files)
     }
 
-    /// Runs a SELECT of a tenant for as long as what this returns is held.
+    /// Runs a SELECT of a tenant for as long as the caller holds the returned value.
     pub(in crate::engine) fn begin_select(
         &self,
         tenant: &Tenant,
@@ -244,7 +244,7 @@ impl BigQueries {
                 Ok(_) => "ended".to_owned(),
                 Err(error) => format!("failed: {}", error.message),
             });
-            // Readers get what waits for them, and then the end.
+            // The reader gets the rows that still wait for it, and then the end.
             taps.forget(&watched);
         };
         thread::Builder::new()

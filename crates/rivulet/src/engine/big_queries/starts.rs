@@ -1,16 +1,17 @@
-//! Which big queries have been started and have not yet shown that they can run: a query that ends the process would
+//! Big queries that have been started and have not yet shown that they can run. A query that ends the process would
 //! otherwise do so again at every start.
 //!
 //! The data folder has a note of them, `starts`. A query has shown that it can run when a checkpoint of it was made, or
-//! after [`PROVEN_AFTER`]; an orderly stop empties the note. If the process crashed or the kernel ended it for want of
+//! after [`PROVEN_AFTER`]; an orderly stop empties the note. If the process crashed or the kernel ended it for lack of
 //! memory, the next start counts that against every query in the note. Other deaths, as by `kill -9` or with the
-//! machine, say nothing of queries. A query that was in the note at [`DEATHS_MAX`] such deaths in a row is held if it
-//! was there alone; several are started one after the other.
+//! machine, say nothing about queries. A query that was in the note at [`DEATHS_MAX`] such deaths in a row is held if
+//! it was there alone; several are started one after the other.
 //!
-//! The kernel counts those in the control group of the process, or on the whole machine where it does not. The note has
-//! the count as it was a moment before the process died: what others died of earlier does not count.
+//! The kernel counts the processes that it has ended in the control group of the process, or on the whole machine where
+//! it does not. The note has the count as it was a moment before the process died, so earlier deaths of other processes
+//! do not count.
 //!
-//! What must hold: the note outlives the process, not the machine, so nothing waits for the disk.
+//! What must hold: the note outlives the process, not the machine, so no code waits for the disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,32 +22,31 @@ use serde::{Deserialize, Serialize};
 
 use super::crash;
 
-/// After so many deaths in a row a query is not started together with others.
+/// After this many deaths in a row a query is not started together with others.
 const DEATHS_MAX: u32 = 2;
 
-/// A query has shown that it can run after so long without a checkpoint.
+/// After this time a query has shown that it can run, even without a checkpoint.
 const PROVEN_AFTER: Duration = Duration::from_secs(60);
 
-/// How many control groups may be in each other.
+/// The most control groups inside each other.
 const GROUPS_MAX: usize = 64;
 
 const NOTE: &str = "starts";
 
-/// What is done with a query when the server starts.
+/// What the start of the server does with a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Starts,
-    /// It is one of several at which the process may have died, and is started when all others have shown that they can
-    /// run.
+    /// The process may have died of this query or another. It is started when all others have shown that they can run.
     Waits,
-    /// The process died when nothing but this query had just been started.
+    /// The process died when only this query had just been started.
     IsHeld,
 }
 
-/// How many processes the kernel has ended for want of memory.
+/// The number of processes that the kernel has ended for lack of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kernel {
-    /// The boot since which it counts; empty if it does not say.
+    /// The boot since which the kernel counts; empty if that is unknown.
     boot: String,
     /// On the whole machine.
     oom_kills: u64,
@@ -57,45 +57,45 @@ struct Kernel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ControlGroup {
-    /// The kernel gives no two groups of a boot the same.
+    /// No two groups of a boot have the same number.
     number: u64,
-    /// Those of the groups in it among them.
+    /// Includes the processes of the groups inside it.
     oom_kills: u64,
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     kernel: Kernel,
-    /// By the number of the query's statement, how often in a row a process has begun to run it, this one included.
+    /// By the number of the query's statement, how many processes in a row have started it, this one included.
     starts: BTreeMap<u64, u32>,
 }
 
 /// The queries that have yet to show that they can run.
 #[derive(Default)]
 pub(in crate::engine) struct Starts {
-    /// Where the note is; `None` where none is kept.
+    /// The folder of the note; `None` if no note is kept.
     folder: Option<PathBuf>,
-    /// The root of the system, whose kernel counts.
+    /// The root of the system whose kernel counts.
     system: PathBuf,
-    /// How many queries the last process had in its note when it died.
+    /// The number of queries that the last process had in its note when it died.
     suspects: usize,
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// By number, how often in a row the process has died soon after a query was started that this process has not
-    /// started yet.
+    /// For queries that this process has not started yet, by number: how often in a row the process has died soon after
+    /// it started the query.
     deaths: BTreeMap<u64, u32>,
-    /// Those that run: how often in a row they were begun, and when.
+    /// For queries that run: how many processes in a row have started it, and when this one did.
     unproven: BTreeMap<u64, (u32, Instant)>,
     written: Note,
     is_closed: bool,
 }
 
 impl Kernel {
-    /// As it is now, in the files of the system with this root.
+    /// The current counts, from the files of the system with this root.
     fn now(system: &Path) -> Self {
         let boot = std::fs::read_to_string(system.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
         Self {
@@ -105,8 +105,9 @@ impl Kernel {
         }
     }
 
-    /// Whether it has ended a process like this one since then: one in the nearest control group that this process and
-    /// the one before were both in. A service manager may make a new group for each start, whose counts begin at 0.
+    /// Whether the kernel has ended a process like this one since `then`: a process in the nearest control group that
+    /// has both this process and the previous one. A service manager may make a new group for each start, whose counts
+    /// begin at 0.
     fn has_killed_since(&self, then: &Self) -> bool {
         if self.boot.is_empty() || self.boot != then.boot {
             return false;
@@ -169,7 +170,7 @@ impl Starts {
         Self { folder, system, suspects: note.starts.len(), known: Mutex::new(known) }
     }
 
-    /// What is done with a query when the server starts.
+    /// What the start of the server does with a query.
     pub(super) fn verdict(&self, number: u64) -> Verdict {
         match self.known.lock().deaths.get(&number) {
             Some(&deaths) if deaths >= DEATHS_MAX && self.suspects == 1 => Verdict::IsHeld,
@@ -178,12 +179,12 @@ impl Starts {
         }
     }
 
-    /// Whether a query is still to wait until all others have shown that they can run.
+    /// Whether a query must still wait until all others have shown that they can run.
     pub(super) fn has_to_wait(&self, number: u64) -> bool {
         self.verdict(number) == Verdict::Waits && self.has_unproven()
     }
 
-    /// Notes that a query is about to be started.
+    /// Records that a query is about to be started.
     pub(super) fn begin(&self, number: u64) {
         let known = &mut *self.known.lock();
         let deaths = known.deaths.remove(&number).unwrap_or(0);
@@ -191,8 +192,8 @@ impl Starts {
         self.write(known);
     }
 
-    /// Forgets the queries that have shown that they can run, and those that do not run any more. Of each that runs it
-    /// is said when its newest checkpoint was made by this process.
+    /// Forgets the queries that have shown that they can run, and those that no longer run. `running` has for each
+    /// running query when this process made its newest checkpoint.
     pub(super) fn keep(&self, running: &BTreeMap<u64, Option<Instant>>) {
         let known = &mut *self.known.lock();
         known.unproven.retain(|number, (_, begun)| {
@@ -202,12 +203,12 @@ impl Starts {
         self.write(known);
     }
 
-    /// Whether there is any query that has yet to show that it can run.
+    /// Whether any query has yet to show that it can run.
     pub(super) fn has_unproven(&self) -> bool {
         !self.known.lock().unproven.is_empty()
     }
 
-    /// The server is stopped in order: whatever ends the process now was no query.
+    /// The server stops in an orderly way: if the process ends now, no query is the cause.
     pub(super) fn close(&self) {
         let known = &mut *self.known.lock();
         known.unproven.clear();
@@ -218,7 +219,7 @@ impl Starts {
     fn write(&self, known: &mut Known) {
         let Some(folder) = self.folder.as_ref().filter(|_| !known.is_closed) else { return };
         let starts = known.unproven.iter().map(|(number, (starts, _))| (*number, *starts)).collect();
-        // What was ended up to now was not this process.
+        // Processes that the kernel has ended up to now did not include this one.
         let note = Note { kernel: Kernel::now(&self.system), starts };
         if note == known.written {
             return;
@@ -236,7 +237,7 @@ impl Starts {
 mod tests {
     use super::*;
 
-    /// The files of a system whose kernel counts so many on the whole machine.
+    /// The files of a system whose kernel has counted `oom_kills` on the whole machine.
     fn system(folder: &Path, oom_kills: u64) -> PathBuf {
         let system = folder.join("system");
         let random = system.join("proc/sys/kernel/random");
@@ -246,7 +247,7 @@ mod tests {
         system
     }
 
-    /// Puts the process into a control group, under one for each part of the path, all of which count so many.
+    /// Puts the process into a control group, with one group for each part of the path. Each has counted `oom_kills`.
     fn group(system: &Path, path: &str, oom_kills: u64) {
         std::fs::create_dir_all(system.join("proc/self")).unwrap();
         std::fs::write(system.join("proc/self/cgroup"), format!("1:name=systemd:/other\n0::/{path}\n")).unwrap();
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The verdicts on the queries 1 to 3 at the next start, of which those that may are begun.
+    /// The verdicts on the queries 1 to 3 at the next start. It starts those queries that may start.
     fn start(folder: &Path, oom_kills: u64) -> (Starts, [Verdict; 3]) {
         let starts = Starts::open(folder, &system(folder, oom_kills));
         let verdicts = [1, 2, 3].map(|number| starts.verdict(number));
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(start(folder.path(), 3).1, [Starts, IsHeld, Starts]);
     }
 
-    /// Whether the deaths of all processes up to now were put down to the queries that they had started.
+    /// Whether the deaths of all processes up to now were counted against the queries that they had started.
     fn counts(folder: &Path, oom_kills: u64) -> bool {
         start(folder, oom_kills).0.known.lock().unproven.values().all(|(starts, _)| *starts > 1)
     }
@@ -303,7 +304,7 @@ mod tests {
         assert!(!counts(folder, 1), "somebody died elsewhere on the machine, and the server was killed");
         group(&system, "system.slice/rivulet.service", 6);
         assert!(counts(folder, 2), "it died in the group of the server");
-        // A new group of the same name counts from 0, so the one around it says it.
+        // A new group of the same name counts from 0, so the group around it decides.
         let own = system.join("sys/fs/cgroup/system.slice/rivulet.service");
         std::fs::rename(&own, own.with_extension("gone")).unwrap();
         group(&system, "system.slice/rivulet.service", 0);
@@ -314,7 +315,7 @@ mod tests {
         group(&system, "system.slice/rivulet.service", 0);
         std::fs::write(&around, "oom_kill 7\n").unwrap();
         assert!(counts(folder, 3));
-        // No group was there before.
+        // The process was in no group before.
         std::fs::remove_dir_all(system.join("sys")).unwrap();
         assert!(!counts(folder, 3));
         assert!(counts(folder, 4), "the machine says it");

@@ -1,11 +1,11 @@
-//! Looks after big queries while nobody looks at them: says and remembers that one has failed, and tries again to start
-//! one whose source or sink could not be opened, as after a power cut, when everything comes up in any order, or whose
-//! results since the last checkpoint were lost. Before the queries, it tries again to enter the sources and views that
-//! are absent.
+//! Watches big queries in the background. It reports and records that a query has failed. It tries again to start a
+//! query whose source or sink could not be opened, as after a power cut, when everything comes up in any order, or
+//! whose results since the last checkpoint were lost. Before the queries, it tries again to enter the sources and views
+//! that are absent.
 //!
-//! What must hold: a query is started only by one who holds what changes big queries, or is not known as running before
-//! that; what is tried in vain is tried less and less often; and what does not answer holds up further attempts, which
-//! have a thread of their own, and nothing else.
+//! What must hold: code that starts a query claims its name before the start, or at least before the query becomes
+//! known as running. Attempts that fail become rarer. A call that does not answer delays only further attempts, which
+//! have a thread of their own.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -23,29 +23,29 @@ use crate::engine::outside::OPEN_MAX;
 use crate::engine::threads::Threads;
 use crate::service::{FullName, ServiceError};
 
-/// How often all of them are looked at.
+/// How often all queries are checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether one has come to its end: what it has written since its last checkpoint comes twice
-/// after a crash until that is saved.
+/// How often it checks whether a query has come to its end. Until that is saved, rows that the query has written since
+/// its last checkpoint would come twice after a crash.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
-/// How often it is looked what rows say of their time.
+/// How often it checks the times of rows.
 const SLOW_LOOK_PERIOD: Duration = Duration::from_secs(10);
 
-/// The pause before something is tried the second time; it doubles.
+/// The pause before the second attempt; it doubles.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// How long a source, sink or view is left alone after an attempt that did not come back in its time.
+/// The pause after an attempt with a source, sink or view that did not return in time.
 const STUCK_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// What the thread that keeps bounds knows.
+/// The state of the thread that keeps bounds.
 #[derive(Default)]
 struct Watch {
     looked: Option<Instant>,
-    /// When it was last looked at what rows say of their time.
+    /// When the times of rows were last checked.
     looked_at_times: Option<Instant>,
-    /// The queries of whose times it was said that they are probably of another unit.
+    /// The queries for which it has warned that their times are probably in another unit.
     warned: HashSet<u64>,
     ended: Ended,
 }
@@ -71,7 +71,7 @@ impl Watch {
     }
 }
 
-/// What the thread that makes attempts knows.
+/// The state of the thread that makes attempts.
 #[derive(Default)]
 struct Waiting {
     declared: HashMap<u64, Attempts>,
@@ -83,10 +83,10 @@ impl Waiting {
         if queries.opener.is_stopped() {
             return;
         }
-        // Here, so that a query whose start is under way is not taken for one that does not run.
+        // In this thread, so that a query whose start is under way does not count as one that does not run.
         queries.note_those_that_run();
         if queries.enter_those_that_wait(&mut self.declared) {
-            // Queries that wait for them need wait no longer.
+            // Queries that wait for these declarations need not wait any longer.
             self.queries.clear();
         }
         queries.start_those_that_wait(&mut self.queries);
@@ -94,8 +94,8 @@ impl Waiting {
 }
 
 impl BigQueries {
-    /// Has threads look after big queries: one that keeps bounds, and one that makes attempts, each of which may take
-    /// as long as [`OPEN_MAX`].
+    /// Starts the threads that watch big queries: one that keeps bounds, and one that makes attempts, each of which may
+    /// take as long as [`OPEN_MAX`].
     pub(in crate::engine) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (watched, mut watch) = (self.clone(), Watch::default());
         threads.start("rivulet-watch", END_LOOK_PERIOD, move || watch.look(&watched))?;
@@ -117,20 +117,20 @@ impl BigQueries {
         wanted.filter_map(|(number, _)| Some((*number, known.remembered.get(number)?.clone()))).collect()
     }
 
-    /// Takes note of the queries that have shown that they can run.
+    /// Records the queries that have shown that they can run.
     fn note_those_that_run(&self) {
         if !self.starts.has_unproven() {
             return;
         }
         let made = |one: &OneQuery| one.saved.as_ref().and_then(|saved| saved.try_lock()?.made());
         let claimed = self.claimed.lock().clone();
-        // One that is being changed may be about to run.
+        // A query that is being changed may be about to run.
         let begun =
             self.that(|_| true).into_iter().filter(|(name, one)| one.life.flow().is_some() || claimed.contains(name));
         self.starts.keep(&begun.map(|(_, one)| (one.number, made(&one))).collect());
     }
 
-    /// Says once of each query whose rows have times that are probably of another unit.
+    /// Warns once for each query whose rows have times that are probably in another unit.
     fn warn_of_seconds(&self, warned: &mut HashSet<u64>) {
         for (name, one) in self.that(|one| one.life.flow().is_some()) {
             let found = one.seconds_by_source();
@@ -141,24 +141,24 @@ impl BigQueries {
         }
     }
 
-    /// Saves of each query that has come to the end of its input that it has.
+    /// Saves the end of each query that has come to the end of its input.
     fn save_ends(&self) {
         for (name, one) in self.that(|one| matches!(one.life, Life::Ending(_))) {
-            // Whoever makes a checkpoint of it now notes the end as well.
+            // If a checkpoint of it is under way, that saves the end as well.
             if let Some(mut saved) = one.saved.as_ref().and_then(|saved| saved.try_lock()) {
                 self.save(&name, &one, &mut saved, false);
             }
         }
     }
 
-    /// Says of each query that an error has ended since the last call that it has, and has the catalog remember it.
+    /// Reports each query that an error has ended since the last call, and records that in the catalog.
     pub(super) fn note_failures(&self) {
         let is_news = |one: &OneQuery| matches!(&one.life, Life::Failed { failure, .. } if !failure.is_noted);
         for (name, one) in self.that(is_news) {
             let reason = one.life.problem();
-            // Whoever changes it now may take long; then it is said the next time.
+            // A change that is under way may take long; then it is reported the next time.
             let Some(_claim) = self.claim_within(&name, Duration::ZERO) else { continue };
-            // It may have been resumed or dropped meanwhile.
+            // The query may have been resumed or dropped meanwhile.
             if !self.known.lock().query(&name).is_some_and(|now| now.life.has_flow_of(&one.life)) {
                 continue;
             }
@@ -179,7 +179,7 @@ impl BigQueries {
         }
     }
 
-    /// Tries again to enter the sources, sinks and views that are absent; whether any was entered.
+    /// Tries again to enter the absent sources, sinks and views. Returns whether any was entered.
     fn enter_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) -> bool {
         let absent = self.absent_for_now();
         waiting.retain(|number, _| absent.iter().any(|(other, _)| other == number));
@@ -195,7 +195,7 @@ impl BigQueries {
             let title = title(statement);
             let begin = Instant::now();
             let entered = self.enter_remembered(number, &remembered, true, OPEN_MAX);
-            // A call that was given up may still hold its thread: so many of them must not come together.
+            // A call that was abandoned may still hold its thread, so attempts must not add up to many such threads.
             let is_stuck = begin.elapsed() >= OPEN_MAX;
             match entered {
                 Ok(false) => {}
@@ -215,7 +215,7 @@ impl BigQueries {
         has_entered
     }
 
-    /// Tries again to start what could not be started.
+    /// Tries again to start queries that could not be started.
     fn start_those_that_wait(&self, waiting: &mut HashMap<u64, Attempts>) {
         let queries = self.that(|one| one.life.waits_to_start());
         waiting.retain(|number, attempts| !attempts.are_past() || queries.iter().any(|(_, one)| one.number == *number));
@@ -257,12 +257,13 @@ impl BigQueries {
             self.saved_of(name)?
         };
         self.starts.begin(one.number);
-        // Nobody waits for this: what is not there may take its time to say so.
+        // No caller waits for this, so a source or sink may take its time to answer.
         let started = self.start_saved(name, &one.query.text, &plan, saved.as_ref());
         let claim = self.claim_within(name, LOOK_PERIOD);
         if claim.is_none() || !is_wanted() {
-            // Dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of it is final: whoever
-            // resumed it writes the same, and whoever replaced it before it was read where it goes on has shut it out.
+            // The query was dropped, paused, resumed or replaced meanwhile, or the server stops. Nothing of this start
+            // is final: a resumed query writes the same, and a replacement that came before the position was read has
+            // excluded this start.
             if let Ok(Started::Runs(_, running)) = started {
                 running.cancel();
                 close(running);
