@@ -1,13 +1,13 @@
 //! The line of epochs in which the state of all applications is saved.
 //!
-//! An application has one name in it, and under that a piece with everything and behind it pieces with what changed.
-//! Before those get more, or larger, than what they stand behind, everything is taken once more, so that a restart
-//! reads little that does not count.
+//! An application has one name in it. Under that name are a piece with all state, and after it pieces with changes.
+//! Before the changes grow more numerous than a limit, or larger than the piece before them, all state is taken once
+//! more. So a restart reads little that no longer counts.
 //!
-//! What outputs have not delivered is a piece of its own, in the form of [`outlets`].
+//! Results that outputs have not delivered are a piece of their own, in the form of [`outlets`].
 //!
-//! A piece begins with a mark and the identity of the application's text; behind them stands what [`GroupSnapshot`]
-//! has.
+//! A piece begins with a mark and the identity of the application's text. Behind them is the content of a
+//! [`GroupSnapshot`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -29,43 +29,43 @@ use crate::engine::sources::Positions;
 /// The name of the line.
 pub(crate) const LINE: &str = "applications";
 
-/// The most pieces that stand behind one with everything.
+/// The most pieces with changes after one with all state.
 const CHANGES_MAX: usize = 8;
 
-/// What the note of an epoch has: from where on the log is replayed behind it, and the highest position of an event
-/// that is in it.
+/// Keys of an epoch's note: the position from which on the log is replayed after the epoch, and the highest position of
+/// an event that is in it.
 pub(crate) const POSITION: &str = "position";
 pub(super) const APPLIED: &str = "applied";
 
-/// What the note has of sources of inputs, if there are any: where they go on, and from where on the log may have what
-/// is beyond that.
+/// Keys of the note if inputs have sources: the positions at which the sources continue, and the position from which on
+/// the log may have events beyond these.
 const SOURCES: &str = "sources";
 const SOURCES_FROM: &str = "sources_from";
 
-/// What a piece begins with; the last two digits are the version of its form.
+/// The beginning of a piece; the last two digits are the version of its form.
 const MARK: &[u8; 8] = b"RVAPPL01";
 const VERSION: u32 = 1;
 
 /// What was written of an application and still counts.
 #[derive(Clone, Debug, Default)]
 struct Written {
-    /// The identity of the text for which it was written: only what is of the same text may stand behind it.
+    /// The identity of the text for which it was written. Only pieces of the same text may stand after it.
     id: String,
     whole_bytes: u64,
     changes_bytes: u64,
     changes: usize,
-    /// What is saved does not fit to what has changed since: everything is to be taken.
+    /// The saved state does not fit the changes since: the next piece must have all state.
     must_be_whole: bool,
 }
 
-/// Why what was captured may not be saved yet.
+/// Why a captured state may not be saved yet.
 pub(super) struct NotReady {
     pub(super) what: &'static str,
     pub(super) why: String,
 }
 
 impl NotReady {
-    /// State may not know of events that the log could still lose.
+    /// The state may not contain events that the log could still lose.
     pub(super) fn disk() -> Self {
         Self { what: "the log of events cannot be written", why: "the disk takes too long".into() }
     }
@@ -78,7 +78,7 @@ impl From<NotReady> for Failure {
     }
 }
 
-/// What is about to be written of an application.
+/// The captured state of an application, which is about to be written.
 pub(super) struct Taken {
     number: ApplicationNumber,
     id: String,
@@ -86,14 +86,15 @@ pub(super) struct Taken {
     slots: u64,
     position: LogPosition,
     results_to: u64,
-    /// Why results have not been delivered that nobody would compute again if this were saved.
+    /// Why some results are not delivered yet that would be lost if this state were saved, because they would not be
+    /// computed again.
     not_out: Option<String>,
     failures: (usize, Option<String>),
 }
 
 impl Taken {
-    /// What was captured of the application with this text, whose results until then have numbers below `results_to`,
-    /// and have not been delivered elsewhere for the reason `not_out`; nothing if nothing changed.
+    /// Takes the state that was captured of the application with this text; `None` if nothing changed. The results
+    /// before it have numbers below `results_to`. They have not been delivered elsewhere for the reason `not_out`.
     pub(super) fn new(
         number: ApplicationNumber,
         id: &str,
@@ -106,14 +107,14 @@ impl Taken {
         }
         let GroupSnapshot { mut bytes, slots, position, failures } = captured;
         let head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
-        // In the same memory: this may be all state of an application, and the copy was as large once more.
+        // In the same memory: this may be all state of an application, and a copy would take as much memory again.
         bytes.reserve_exact(head.len());
         bytes.splice(0..0, head);
         let (id, slots) = (id.to_owned(), slots as u64);
         Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, not_out, failures })
     }
 
-    /// How many slots are in it.
+    /// The number of slots in it.
     pub(super) fn slots(&self) -> u64 {
         self.slots
     }
@@ -123,34 +124,34 @@ impl Taken {
         self.number
     }
 
-    /// Whether everything could be captured.
+    /// Whether all state could be captured.
     pub(super) fn is_whole(&self) -> bool {
         self.failures.0 == 0
     }
 
-    /// The highest position in the log of an event that is in it.
+    /// The highest position in the log of an event that is in the state.
     pub(super) fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// The number of the message before which its results are that nobody would compute again if this were saved.
+    /// Messages with numbers below this may be results that would not be computed again if this state were saved.
     pub(super) fn results_to(&self) -> u64 {
-        // What is not of durable events does not come again anyway.
+        // Results of events that are not durable are never computed again anyway.
         if self.position > 0 { self.results_to } else { 0 }
     }
 }
 
 impl Taken {
-    /// Why results of durable events have not been delivered, if they have not.
+    /// Why results of durable events are not delivered yet; `None` if they are.
     pub(super) fn not_out(&self) -> Option<&str> {
         self.not_out.as_deref().filter(|_| self.position > 0)
     }
 }
 
-/// The identity of the text that a piece was written for, and what was captured.
+/// Returns the identity of the text that a piece was written for, and the captured state.
 ///
 /// # Errors
-/// It is of a later version, or nothing of the kind.
+/// The piece is of a later version, or is not a piece of an application.
 pub(crate) fn read_piece(piece: &[u8]) -> Result<(&str, &[u8]), StateError> {
     if let Some(found) = later_version(piece) {
         return Err(StateError::Version { operator: "an application".into(), found, known: VERSION });
@@ -163,7 +164,7 @@ pub(crate) fn read_piece(piece: &[u8]) -> Result<(&str, &[u8]), StateError> {
     read().ok_or_else(|| StateError::Corrupt("the beginning of a piece makes no sense".into()))
 }
 
-/// The version of the form of a piece, where that is later than what is known here.
+/// The version of a piece's form, if it is later than the version of this program.
 fn later_version(piece: &[u8]) -> Option<u32> {
     let digits = piece.get(..MARK.len())?.strip_prefix(&MARK[..MARK.len() - 2])?;
     std::str::from_utf8(digits).ok()?.parse().ok().filter(|found| *found > VERSION)
@@ -175,23 +176,25 @@ pub(super) struct Applications {
     pub(super) known: Known,
 }
 
-/// What is known of what the line has.
+/// What is known of the content of the line.
 pub(super) struct Known {
     written: BTreeMap<ApplicationNumber, Written>,
-    /// From where on the log would be replayed, of the epochs that are kept, oldest first.
+    /// For each retained epoch the position from which on the log would be replayed, oldest first.
     positions: VecDeque<LogPosition>,
-    /// The number of the next change of values when they were captured, of the epochs that are kept, oldest first.
+    /// For each retained epoch, oldest first: the number of the next change of values when its state was captured, and
+    /// the applications that are incomplete in it.
     altered_before: VecDeque<(u64, BTreeSet<ApplicationNumber>)>,
     retained: usize,
-    /// From where on the log is replayed behind the newest epoch.
+    /// The position from which on the log is replayed after the newest epoch.
     position: LogPosition,
-    /// The highest position of an event that is in any of them.
+    /// The highest position of an event that is in any state.
     applied: LogPosition,
-    /// Where sources of inputs go on, and the position of the log before which they have everything.
+    /// The positions at which sources of inputs continue, and the position of the log before which it has all events
+    /// before these.
     sources: (Positions, LogPosition),
-    /// Whether the newest epoch has that.
+    /// Whether the newest epoch has these positions.
     has_sources: bool,
-    /// What the newest epoch has of outputs, and what the next one is to have.
+    /// What the newest epoch has of outputs. `outputs_next` is what the next one is to have.
     outputs: BTreeMap<ApplicationNumber, Bytes>,
     outputs_next: BTreeMap<ApplicationNumber, Bytes>,
 }
@@ -214,7 +217,7 @@ impl Applications {
         Ok(Self { line, known })
     }
 
-    /// What the newest epoch has, and what was wrong with newer ones.
+    /// Returns the content of the newest epoch, and the problems of newer ones.
     pub(super) fn restore(&mut self) -> Result<(Option<Restored>, Vec<String>), StorageError> {
         let problems = self.line.epochs.problems().to_vec();
         let restored = self.line.epochs.restore()?;
@@ -228,7 +231,7 @@ impl Applications {
 impl Known {
     fn enter(&mut self, restored: &Restored) {
         let noted = |note: &serde_json::Value, key| note.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        // What is older than the rest lacks more of the log.
+        // State that is older than the rest lacks more of the log.
         let positions = restored.older.values().chain([&restored.note]).map(|note| noted(note, POSITION));
         self.position = positions.min().unwrap_or(0);
         self.applied = noted(&restored.note, APPLIED);
@@ -242,68 +245,70 @@ impl Known {
             let bytes = |piece: &Bytes| piece.len() as u64;
             let id = pieces.last().and_then(|piece| Some(read_piece(piece).ok()?.0.to_owned()));
             let written = Written {
-                // Behind what cannot be read nothing may stand, and no text has this.
+                // No piece may stand after one that cannot be read. No text has this identity.
                 id: id.unwrap_or_default(),
                 whole_bytes: pieces.first().map_or(0, bytes),
                 changes_bytes: pieces.iter().skip(1).map(bytes).sum(),
                 changes: pieces.len().saturating_sub(1),
-                // What came and went since that epoch is no change to those who capture.
+                // Groups that capture changes do not know the queries that came and went since that older epoch.
                 must_be_whole: restored.older.contains_key(name),
             };
             self.written.insert(number, written);
         }
     }
 
-    /// Where sources of inputs go on, and from where on the log may have what is beyond that.
+    /// The positions at which sources of inputs continue, and the position from which on the log may have events beyond
+    /// these.
     pub(super) fn sources(&self) -> (Positions, LogPosition) {
         self.sources.clone()
     }
 
-    /// The next epoch has these positions of sources, which have everything before `from` of the log.
+    /// Gives the next epoch these positions of sources, whose events before them are all before `from` of the log.
     pub(super) fn note_sources(&mut self, positions: Positions, from: LogPosition) {
         self.has_sources &= self.sources.0 == positions;
         self.sources = (positions, from);
     }
 
-    /// From where on the log is replayed behind the newest epoch.
+    /// The position from which on the log is replayed after the newest epoch.
     pub(super) fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// The highest position of an event that may be in any of its states, or from where on the log is replayed: those
-    /// below may be given to nothing else.
+    /// The highest position that may not be given to another event: the highest position of an event that may be in any
+    /// state, or the last one before the replay begins.
     pub(super) fn reached(&self) -> LogPosition {
         self.applied.max(self.position.saturating_sub(1))
     }
 
-    /// Whether everything is to be taken of an application with this text, and not only what changed.
+    /// Whether all state of an application with this text is to be captured, and not only the changes.
     pub(super) fn wants_everything(&self, number: ApplicationNumber, id: &str) -> bool {
         let is_enough =
             |one: &Written| one.changes >= CHANGES_MAX || (one.changes > 0 && one.changes_bytes >= one.whole_bytes);
         self.written.get(&number).is_none_or(|one| one.must_be_whole || one.id != id || is_enough(one))
     }
 
-    /// The same of one that runs.
+    /// The same of an application that runs.
     pub(super) fn wants_all_of(&self, running: &Running) -> bool {
         self.wants_everything(running.number, &running.application.id)
     }
 
-    /// Everything of an application is to be taken the next time.
+    /// All state of an application is to be captured the next time.
     pub(super) fn want_everything(&mut self, number: ApplicationNumber) {
         if let Some(written) = self.written.get_mut(&number) {
             written.must_be_whole = true;
         }
     }
 
-    /// Whether what was taken stands in the place of what was written before. Not if anything could not be taken, which
-    /// is saved there; unless that is of another text, for then it could not be read together with this.
+    /// Whether the captured state replaces what was written before. It does not if some queries could not be captured,
+    /// because their state is only in what was written before. It does replace state of another text, because the two
+    /// could not be read together.
     fn replaces(&self, taken: &Taken) -> bool {
         let is_whole = self.wants_everything(taken.number, &taken.id) && taken.failures.0 == 0;
         is_whole || self.written.get(&taken.number).is_none_or(|one| one.id != taken.id)
     }
 
-    /// The log may be deleted before this position. Of epochs that this process has not made nothing is known, so
-    /// nothing is deleted before there are enough of its own.
+    /// The log may be deleted before this position. The positions of epochs that another process has made are unknown,
+    /// so the log is kept until this process has made as many epochs as are retained.
     pub(super) fn needed_from(&self) -> LogPosition {
         match self.positions.front() {
             Some(&position) if self.positions.len() >= self.retained => position,
@@ -311,9 +316,10 @@ impl Known {
         }
     }
 
-    /// An epoch has all changes of values with numbers below this, except of applications that are `incomplete` in it.
-    /// Returns from which number on they are needed, and of which applications those before it are too; of epochs that
-    /// this process has not made nothing is known.
+    /// Notes that an epoch has all changes of values with numbers below `number`, except changes of applications that
+    /// are `incomplete` in it. Returns the number from which on changes are still needed, and the applications whose
+    /// earlier changes are needed too. Returns `None` until this process has made as many epochs as are retained, for
+    /// it does not know this of others.
     pub(super) fn altered_before(
         &mut self,
         number: u64,
@@ -328,20 +334,20 @@ impl Known {
         Some((*needed_from, incomplete))
     }
 
-    /// What the next epoch is to have of the outputs of an application.
+    /// Sets what the next epoch is to have of the outputs of an application.
     pub(super) fn note_outputs(&mut self, number: ApplicationNumber, outputs: Vec<SavedOutlet>) {
         if !outputs.is_empty() || self.outputs.contains_key(&number) {
             self.outputs_next.insert(number, outlets::saved(outputs).into());
         }
     }
 
-    /// Those of which anything is written.
+    /// The applications of which any state is written.
     pub(super) fn applications(&self) -> impl Iterator<Item = ApplicationNumber> {
         self.written.keys().copied()
     }
 
-    /// Writes what was taken, behind which the log is replayed from `position`, and drops what was written of
-    /// applications that are not among `all`; nothing if nothing has changed.
+    /// Writes an epoch with the captured state, after which the log is replayed from `position`. Drops what was written
+    /// of applications that are not among `all`. Writes nothing if nothing has changed.
     pub(super) fn commit(
         &mut self,
         line: &mut Line,
@@ -364,8 +370,8 @@ impl Known {
         let outputs = self.outputs_next.iter().filter(is_other);
         let outputs: Vec<Piece> =
             outputs.map(|(number, bytes)| Piece::whole(outputs_name_of(*number), bytes.clone())).collect();
-        // As many as are kept, also where nothing comes: a log that is full is shortened only then, and takes nothing
-        // before that.
+        // Epochs are made even where no events come, until all retained ones have this position: a full log is
+        // shortened only then, and takes in no events before that.
         let is_new = position > 1
             && (self.positions.len() < self.retained || self.positions.front().is_none_or(|&first| position > first));
         if taken.is_empty() && gone.is_empty() && outputs.is_empty() && !is_new && self.has_sources {
@@ -410,18 +416,18 @@ impl Known {
         Ok(Some(committed))
     }
 
-    /// What was taken is not written, and its groups will not give it again by themselves.
+    /// The captured state was not written, and its groups will not give these changes again by themselves.
     pub(super) fn give_up(&mut self, taken: &[Taken]) {
         taken.iter().for_each(|one| self.want_everything(one.number));
     }
 }
 
-/// The name under which is saved what the outputs of an application have not delivered.
+/// The name under which the undelivered results of an application's outputs are saved.
 fn outputs_name_of(number: ApplicationNumber) -> String {
     format!("outputs-{number}")
 }
 
-/// The application of which something stands under a name that its outputs have not delivered.
+/// The application whose undelivered results are saved under a name.
 pub(crate) fn outputs_number_of(name: &str) -> Option<ApplicationNumber> {
     name.strip_prefix("outputs-")?.parse().ok()
 }
@@ -430,7 +436,7 @@ fn name_of(number: ApplicationNumber) -> String {
     format!("application-{number}")
 }
 
-/// The application whose state stands under a name.
+/// The application whose state is saved under a name.
 pub(crate) fn number_of(name: &str) -> Option<ApplicationNumber> {
     name.strip_prefix("application-")?.parse().ok()
 }
@@ -535,7 +541,7 @@ mod tests {
         let place = bytes.windows(text.len()).position(|window| window == text).expect("it is there");
         bytes[place] ^= 1;
         std::fs::write(&pack, bytes).expect("damaged");
-        // The log is replayed for the one that lacks more of it, until that is saved too.
+        // The log is replayed from the position of the application that lacks more of it, until that one is saved too.
         let (mut line, found, _) = open();
         assert_eq!((line.known.position(), found.len(), line.known.wants_everything(3, "one")), (5, 2, true));
         line.commit(vec![taken(4, b"<third> of 4", 12)], &[3, 4], line.known.position());
@@ -552,7 +558,7 @@ mod tests {
         let store = Arc::new(Store::in_memory().expect("a store"));
         let mut line = Applications::open(store.clone(), 2).expect("a line");
         let taken = Taken::new(3, "one", captured(b"state", 4, 0), 0, None).expect("something");
-        // Events up to 9 came, and have changed nothing of what is saved.
+        // Events up to 9 came, and have changed nothing of the saved state.
         line.commit(vec![taken], &[3], 10);
         let mut line = Applications::open(store, 2).expect("a line");
         line.restore().expect("it can be read");

@@ -1,10 +1,10 @@
-//! The catalog in the object store, beside the state: for the case that the machine is lost with its data folder.
+//! The catalog in the object store, next to the state, in case the machine is lost with its data folder.
 //!
-//! Nothing of it is read as long as there is a data folder: there the catalog is durable with every change, and here
-//! only with every checkpoint.
+//! It is not read as long as there is a data folder: there the catalog is durable with every change, and here only with
+//! every checkpoint.
 //!
-//! What must hold: a server that begins with an empty data folder takes all of the catalog or nothing, and before
-//! anything is written to the store; and no number is given out again under which something is saved there.
+//! What must hold: a server that begins with an empty data folder takes the whole catalog or nothing, and does so
+//! before it writes anything to the store. No number is given out again under which something is saved there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::service::{ErrorKind, ServiceError};
 /// The name of the line.
 pub(crate) const LINE: &str = "catalog";
 
-/// What the note of an epoch has: the format of the catalog.
+/// A key of an epoch's note: the format of the catalog.
 const FORMAT: &str = "format";
 
 /// The catalog's line of epochs.
 pub(super) struct CatalogLine {
     line: Line,
-    /// How many changes the catalog had when it was saved.
+    /// The number of changes that the catalog had when it was saved.
     saved: Option<u64>,
 }
 
@@ -36,11 +36,11 @@ impl CatalogLine {
         Ok(Self { line: Line::new(epochs, "the catalog"), saved: None })
     }
 
-    /// Saves what has changed, and says how the line stands.
+    /// Saves the catalog if it has changed, and returns the status of the line.
     pub(super) fn save(&mut self, catalog: &Catalog, is_asked: bool) -> LineStatus {
         let Self { line, saved } = self;
         let committed = line.save(is_asked, |line| {
-            // Before it is read: what is changed meanwhile may be in it or not.
+            // Counted before the catalog is read: a change that is made meanwhile may be in it or not.
             let changes = catalog.changes();
             if *saved == Some(changes) {
                 return Ok(None);
@@ -59,12 +59,12 @@ impl CatalogLine {
         LineStatus { failure, ..status }
     }
 
-    /// Whether there is one that can be used.
+    /// Whether there is an epoch that can be used.
     pub(super) fn has_any(&self) -> bool {
         self.line.epochs.newest().is_some()
     }
 
-    /// Fills a catalog in which nothing was ever stored with what was saved, if anything was.
+    /// Fills a catalog in which nothing was ever stored with the saved one, if there is one.
     pub(super) fn restore(&self, store: &Store, catalog: &Catalog) -> Result<(), ServiceError> {
         let restored =
             self.line.epochs.restore().map_err(|error| refused("the saved catalog cannot be read", &error))?;
@@ -77,8 +77,8 @@ impl CatalogLine {
         }
         let parts: BTreeMap<String, Vec<u8>> =
             restored.pieces.into_iter().map(|(name, pieces)| (name, pieces.concat())).collect();
-        // It is older than the state: what was created between has checkpoints under a number that this catalog would
-        // give out again.
+        // The saved catalog is older than the state. Queries that were created between have checkpoints under numbers
+        // that this catalog would give out again.
         let statement =
             numbers(store).map_err(|error| refused("the saved big queries cannot be listed", &error))?.pop_last();
         catalog.fill(&parts, Used { statement, ..Used::default() })?;

@@ -1,12 +1,13 @@
-//! Makes checkpoints of everything: on a timer, for whoever asks, and at the end of the server.
+//! Makes checkpoints of everything: on a timer, on request, and at the end of the server.
 //!
-//! It goes through all lines of epochs, each by the same steps ([`super::line`]): that of the catalog where it is saved
-//! too, that of all applications, and that of each big query. Groups of applications are captured one after the other,
-//! each what changed since the last time, and nobody waits for anybody ([`rivulet_runtime::Group::snapshot`]); on the
-//! timer it takes its time, so that events are not late for it. They give one epoch, written as a whole or not at all.
+//! It goes through all lines of epochs, each by the same steps ([`super::line`]): the line of the catalog where it is
+//! saved too, the line of all applications, and the line of each big query. Groups of applications are captured one
+//! after the other, each with its changes since the last time, and no group waits for another
+//! ([`rivulet_runtime::Group::snapshot`]). On the timer it pauses between captures, so that events are not delayed.
+//! Together they give one epoch, which is written completely or not at all.
 //!
-//! What must hold: a checkpoint that fails harms nothing. The one before stays in force, it is said, and the next one
-//! takes along what this one would have saved.
+//! What must hold: a checkpoint that fails harms nothing. The checkpoint before it stays in force, the failure is
+//! reported, and the next checkpoint also saves what this one would have saved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ use crate::engine::sources::Positions;
 use crate::engine::threads::Threads;
 use crate::service::{CheckpointInfo, ErrorKind, ServiceError};
 
-/// For so many times as long as it took to capture some queries, a checkpoint of the timer leaves the machine to those
-/// who work.
+/// After capturing some queries, a checkpoint of the timer leaves the machine to others for this many times as long as
+/// the capture took.
 const RESTS: u32 = 4;
 
-/// How long a checkpoint waits until what sources have brought is on disk.
+/// How long a checkpoint waits until the events of sources are on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// What makes the checkpoints of a server.
+/// Makes the checkpoints of a server.
 pub(in crate::engine) struct Coordinator {
-    /// None if state is not saved.
+    /// `None` if state is not saved.
     pub(in crate::engine) checkpoints: Option<Arc<Checkpoints>>,
     pub(in crate::engine) way_out: Arc<WayOut>,
     pub(in crate::engine) catalog: Arc<Catalog>,
@@ -51,13 +52,13 @@ pub(in crate::engine) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Makes checkpoints on the timer, as long as there are these threads.
+    /// Makes checkpoints on the timer, as long as these threads run.
     pub(in crate::engine) fn start(self: &Arc<Self>, threads: &Arc<Threads>) -> Result<(), ServiceError> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         let Some(interval) = checkpoints.begin() else { return Ok(()) };
         let (coordinator, until) = (self.clone(), threads.clone());
         let make = move || {
-            // Half of the time at most, so that the next one has as much to save as this one.
+            // At most half of the interval, so that the next checkpoint has as much to save as this one.
             let mut left = interval / 2;
             let mut rest = |worked: Duration| {
                 if !coordinator.checkpoints.iter().any(|checkpoints| checkpoints.are_awaited()) {
@@ -74,7 +75,7 @@ impl Coordinator {
         })
     }
 
-    /// Makes a checkpoint now, if the server makes any, and of everything.
+    /// Makes a checkpoint now, if the server makes any, and fails unless it has everything.
     pub(in crate::engine) fn make_whole(&self) -> Result<CheckpointInfo, ServiceError> {
         let (info, failures) = self.make_of_most()?;
         if failures.is_empty() {
@@ -85,22 +86,23 @@ impl Coordinator {
             .with_hint("everything else is saved; see with DESCRIBE QUERY whether its sink takes what it has"))
     }
 
-    /// The same for whom an older one will do of big queries of which none can be made now; says why of each.
+    /// Makes a checkpoint now, for callers to whom older checkpoints of some big queries will do. Returns for each big
+    /// query of which none could be made why not.
     pub(in crate::engine) fn make_of_most(&self) -> Result<(CheckpointInfo, Vec<String>), ServiceError> {
         let _waits = self.checkpoints.as_ref().map(|checkpoints| checkpoints.await_one());
         self.make(&mut |_| {}, true)
     }
 
-    /// Makes one behind a new version that has taken over. If that fails it is in the log and the status, and what was
-    /// saved of the version before can be read all the same.
+    /// Makes a checkpoint after a new version has taken over. If that fails, the failure is in the log and the status,
+    /// and the saved state of the version before can still be read.
     pub(in crate::engine) fn make_behind_upgrade(&self) {
         if self.checkpoints.is_some() {
             let _ = self.make_of_most();
         }
     }
 
-    /// Makes the last checkpoint. In a thread of its own: an engine may be dropped by a task of an asynchronous
-    /// runtime, in which nobody may wait for the disk.
+    /// Makes the last checkpoint. It runs in a thread of its own: an engine may be dropped by a task of an asynchronous
+    /// runtime, which may not wait for the disk.
     pub(in crate::engine) fn end(&self) {
         let Some(checkpoints) = &self.checkpoints else { return };
         let save = || {
@@ -111,7 +113,7 @@ impl Coordinator {
             }
             checkpoints.close();
         };
-        // A panic was reported where it happened; there is nothing left that could be done about it.
+        // A panic was reported where it happened, and nothing is left to do about it.
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
@@ -126,8 +128,8 @@ impl Coordinator {
         let _ = std::thread::scope(|scope| scope.spawn(save).join());
     }
 
-    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. Who asks for it wants all queries to be
-    /// in it; says of which big queries none could be made.
+    /// Makes a checkpoint; `rest` as in [`rivulet_runtime::Group::snapshot`]. With `is_asked` all queries should be in
+    /// it. Returns of which big queries none could be made, and why.
     fn make(
         &self,
         rest: &mut dyn FnMut(Duration),
@@ -152,7 +154,7 @@ impl Coordinator {
         checkpoints.report.lock().enter(info, &of_server, of_big)
     }
 
-    /// Saves the state of applications. Returns how their line stands, and how many slots were saved.
+    /// Saves the state of applications. Returns the status of their line, and the number of slots that were saved.
     fn save_applications(
         &self,
         checkpoints: &Checkpoints,
@@ -160,13 +162,13 @@ impl Coordinator {
         rest: &mut dyn FnMut(Duration),
         is_asked: bool,
     ) -> (LineStatus, u64) {
-        // First: what comes from now on may be in what is captured, but need not.
+        // Taken first: events that come from now on may be in the captured state, but need not.
         let position = self.replayed_from();
         let sources = self.positions_of_sources();
-        // Nobody is between an application that could not run and the state of its queries: what is saved of it would
-        // lack those that have yet to come.
-        // What is captured has every change of values that was noted by now. Queries of an application that does not
-        // run get no others.
+        // The lock makes sure that no application is being started again whose queries have not all got their state:
+        // what is saved of it would lack these queries.
+        // The captured state has every change of values that was noted by now. Queries of an application that does not
+        // run get no changes.
         let (running, all, altered_to) = {
             let _queries = self.queries.state.lock();
             let (running, all) = self.applications.all();
@@ -177,7 +179,7 @@ impl Coordinator {
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
         let numbers: BTreeSet<ApplicationNumber> = running.iter().map(|running| running.number).collect();
         let mut incomplete: BTreeSet<ApplicationNumber> = all.difference(&numbers).copied().collect();
-        // Of those that run it was noted before they did.
+        // For the applications that run it was noted before they started.
         checkpoints.take_unfit(known);
         let mut slots = 0;
         let saved = line.save(is_asked, |line| {
@@ -195,8 +197,8 @@ impl Coordinator {
             match self.way_out.wait_for_both_ends(&taken, position) {
                 Ok(()) => known.commit(line, taken, &all, position),
                 Err(not_ready) => {
-                    // What gave nothing behind durable events, and what was captured before anything got stuck, is
-                    // saved. The others lack what they lacked before: the log is replayed from there.
+                    // Saves states without durable events, and states that were captured before something got stuck.
+                    // The others lack what they lacked before: the log is replayed from there.
                     let (ready, waiting) = self.way_out.divide(taken);
                     known.give_up(&waiting);
                     known.commit(line, ready, &all, known.position()).and(Err(not_ready.into()))
@@ -224,8 +226,8 @@ impl Coordinator {
         (line.status(saved.ok().flatten().as_ref()), slots)
     }
 
-    /// Where sources of inputs go on, and the position of the log before which they have everything; `None` if what
-    /// they have brought is not on disk yet, so that the log could lose it.
+    /// The positions at which sources of inputs continue, and the position of the log before which it has all events
+    /// before these. `None` if the events of sources are not on disk yet, so that the log could lose them.
     fn positions_of_sources(&self) -> Option<(Positions, LogPosition)> {
         let sources = self.routing.sources();
         if !sources.are_any() {
@@ -238,9 +240,10 @@ impl Coordinator {
         self.event_log.wait_all_durable(DISK_WAIT_MAX).then_some((positions, from))
     }
 
-    /// From where on the log would be replayed after a restart that finds what is captured from now on.
+    /// The position from which on the log would be replayed after a restart with the state that is captured from now
+    /// on.
     fn replayed_from(&self) -> LogPosition {
-        // In the order in which events go: what has left one place by now is found at the next.
+        // In the order in which events move: an event that has left one place by now is found at the next.
         let next = self.event_log.next();
         let (shared, running) = (self.routing.shared_groups(), self.applications.running());
         let groups = shared.iter().chain(running.iter().map(|running| &running.group));

@@ -1,12 +1,12 @@
-//! Whether the configured place has the checkpoints of this catalog. Where it has none, or those of another, queries
-//! would begin with empty state and nobody would know: so a server does not start then, unless it is told to.
+//! Whether the configured place has the checkpoints of this catalog. Where it has none, or those of another catalog,
+//! queries would begin with empty state, and no user would know. So a server does not start then, unless it is told to.
 //!
-//! The place has a mark of its server ([`Owner`]), and the catalog notes the last place, each with a generation that
-//! grows when the place changes. So all of these are told apart: the place that it was, the same under another name
-//! because all of it was moved there, an earlier copy, an empty one, and another server's.
+//! The place has a mark of its server ([`Owner`]), and the catalog records its last place. Each has a generation that
+//! grows when the place changes. So the server can tell apart: its last place, the same place under another name
+//! because all of it was moved there, an earlier copy, an empty place, and a place of another server.
 //!
-//! What must hold: the mark is there before the catalog notes it, so that a crash between the two looks like a place
-//! that was moved.
+//! What must hold: the mark is written before the catalog records it, so that a crash between the two looks like a
+//! place that was moved.
 
 use std::path::{self, Path};
 
@@ -18,7 +18,7 @@ use super::{applications, catalog, refused};
 use crate::catalog::{Catalog, CatalogError, CheckpointPlace};
 use crate::service::{ErrorKind, ServiceError};
 
-/// The checkpoints of a catalog, found where they should be.
+/// The checkpoints of a catalog, found at their place.
 #[derive(Debug)]
 pub(crate) struct Home {
     owner: Owner,
@@ -29,12 +29,13 @@ pub(crate) struct Home {
     is_noted: bool,
 }
 
-/// Looks whether a store, opened at this place, has the checkpoints of a catalog; a folder that is not there needs
-/// none, and has nothing. `usual` is where versions had them that did not note it, unless they were told otherwise. An
-/// empty place is right for a catalog without queries, and for others if `accepts_empty`.
+/// Checks whether a store, opened at this place, has the checkpoints of a catalog. The store is `None` for a folder
+/// that does not exist, which has nothing. `usual` is the place where versions that did not record it had their
+/// checkpoints, unless they were configured otherwise. An empty place is right for a catalog without queries, and for
+/// others if `accepts_empty`.
 ///
 /// # Errors
-/// It has not; what to do is in the hint. Nothing was changed.
+/// The place does not have them; the hint says what to do. Nothing was changed.
 pub(crate) fn find(
     (store, place): (Option<&Store>, &Place),
     catalog: &Catalog,
@@ -60,7 +61,7 @@ pub(crate) fn find(
         Home { owner, place: place.clone(), strangers: strangers.clone(), is_noted: false }
     };
     match (noted, mark) {
-        // Versions before made no marks.
+        // Earlier versions made no marks.
         (None, None) => {
             let was_usual = || place != name_of(&Place::Folder(usual.to_owned())) && folder_has_epochs(usual);
             if !has_epochs()? && !accepts_empty && was_usual() && has_queries(catalog)? {
@@ -71,7 +72,7 @@ pub(crate) fn find(
         (None, Some(generation)) => Ok(at(generation)),
         (Some(noted), Some(generation)) if generation >= noted.generation => {
             let is_noted = !has_strangers && noted == CheckpointPlace { generation, place: place.clone() };
-            // A copy that stays elsewhere is an earlier one from now on.
+            // A copy that stays elsewhere counts as an earlier one from now on.
             let generation = if noted.place == place { generation } else { generation + 1 };
             Ok(Home { is_noted, ..at(generation) })
         }
@@ -94,7 +95,7 @@ pub(crate) fn find(
 }
 
 impl Home {
-    /// Notes it in both.
+    /// Records it in both.
     ///
     /// # Errors
     /// One of them cannot be written.
@@ -110,7 +111,7 @@ impl Home {
     }
 }
 
-/// The name of a place wherever the server is started.
+/// The name of a place, the same wherever the server is started.
 fn name_of(place: &Place) -> String {
     match place {
         Place::Folder(folder) => path::absolute(folder).as_deref().unwrap_or(folder).display().to_string(),
@@ -118,15 +119,15 @@ fn name_of(place: &Place) -> String {
     }
 }
 
-/// Whether any checkpoint of a server is there. Only what was committed counts, under the names that a server gives: in
-/// the folder there may be files of others.
+/// Whether there is any checkpoint of a server. Only committed epochs count, and only under the names that a server
+/// gives: the folder may have files of other programs.
 pub(super) fn has_epochs(store: &Store) -> Result<bool, ServiceError> {
     let names = store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
     let is_ours = |line| line == applications::LINE || line == catalog::LINE || query_of(line).is_some();
     Ok(names.iter().any(|(name, _)| Epochs::line_of(name).is_some_and(is_ours)))
 }
 
-/// The same of a folder, which is not made for that.
+/// The same of a folder. The folder is not made for that.
 fn folder_has_epochs(folder: &Path) -> bool {
     folder.is_dir() && Store::folder(folder).is_ok_and(|store| has_epochs(&store).unwrap_or(false))
 }
@@ -135,7 +136,7 @@ fn folder_has_epochs(folder: &Path) -> bool {
 fn has_queries(catalog: &Catalog) -> Result<bool, CatalogError> {
     let is_query = |sql: &str| match rivulet_sql::parse_stored(sql) {
         Ok(stored) => matches!(stored.statement, Statement::CreateBigQuery { .. }),
-        // It may be one of a later version.
+        // The catalog may be one of a later version.
         Err(_) => true,
     };
     Ok(catalog.queries_count()? > 0 || catalog.statements()?.iter().any(|stored| is_query(&stored.sql)))
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
     use crate::service::Tenant;
 
-    /// A catalog, and folders in which its checkpoints may lie.
+    /// A catalog, and folders in which its checkpoints may be.
     struct World {
         folder: TempDir,
         catalog: Catalog,
@@ -202,7 +203,7 @@ mod tests {
             found.note(&store, &self.catalog)
         }
 
-        /// A start at this place, or why there is none.
+        /// Starts at this place, or returns why it cannot.
         fn start(&self, name: &str) -> Result<(), String> {
             self.find(name, false).map_err(|error| format!("{}; {}", error.message, error.hint.expect("a hint")))
         }
@@ -279,7 +280,7 @@ mod tests {
         let find = |catalog: &Catalog, accepts_empty| {
             find((Some(&store), &place), catalog, &other.path("usual"), accepts_empty)
         };
-        // What is not an epoch by its name is none, nor what is one in a folder that no server has.
+        // A file without the name of an epoch is not one, nor is a file in a folder that no server has.
         std::fs::create_dir(world.path("one/applications")).expect("a folder");
         std::fs::write(world.path("one/applications/x.manifest"), "{}").expect("written");
         world.add_manifest("one/mine");

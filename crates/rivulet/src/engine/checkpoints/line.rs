@@ -1,9 +1,9 @@
 //! A line of epochs: all applications have one together, each big query has one, and so has the catalog where it is
-//! saved. When an attempt to add an epoch is due, what becomes of one that fails, and what is told is the same for all
-//! of them.
+//! saved. All lines have the same rules for when an attempt to add an epoch is due, what becomes of a failed attempt,
+//! and what is reported.
 //!
-//! What must hold: an attempt that fails leaves the epoch before in force. It is said once, not at every attempt, and
-//! the line tells why it has no newer epoch until it has one.
+//! What must hold: an attempt that fails leaves the epoch before it in force. The failure is reported once, not at
+//! every attempt, and the line tells why it has no newer epoch until it has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use rivulet_storage::{Committed, Epoch, Epochs, Piece, StorageError, Store};
 use crate::engine::attempts::Attempts;
 use crate::service::{ErrorKind, ServiceError};
 
-/// Where the lines of big queries are.
+/// The folder of the lines of big queries.
 const OF_QUERIES: &str = "queries";
 
 /// The name of the line of a big query.
@@ -26,7 +26,7 @@ pub(super) fn query_of(line: &str) -> Option<u64> {
     line.strip_prefix(OF_QUERIES)?.strip_prefix('/')?.parse().ok()
 }
 
-/// The big queries of which something is saved.
+/// The big queries of which anything is saved.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -39,7 +39,7 @@ pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
 pub(in crate::engine) struct Failure {
     /// In words; a hint stands behind `\nhint: `.
     pub(in crate::engine) text: String,
-    /// For how long the line is left alone unless somebody asks. It doubles with each failure, up to a minute.
+    /// For how long no attempt is made unless a user asks for one. It doubles with each failure, up to a minute.
     pub(in crate::engine) rest: Duration,
 }
 
@@ -61,29 +61,29 @@ impl From<Failure> for ServiceError {
     }
 }
 
-/// A line of epochs, and how attempts to add to it went.
+/// A line of epochs, and the outcome of attempts to add to it.
 pub(in crate::engine) struct Line {
     pub(in crate::engine) epochs: Epochs,
-    /// What it is of, for people.
+    /// The name in messages of what the line saves.
     of: String,
     /// When this process made the newest epoch.
     made: Option<Instant>,
-    /// Why there is none that is newer, and when that is tried again unless somebody asks.
+    /// Why there is no newer epoch, and when the next attempt is due unless a user asks for one.
     attempts: Attempts,
 }
 
-/// How a line stands.
+/// The status of a line.
 #[derive(Clone)]
 pub(in crate::engine) struct LineStatus {
     /// The newest epoch.
     pub(in crate::engine) epoch: Option<u64>,
-    /// When this process made it.
+    /// When this process made that epoch.
     pub(in crate::engine) made: Option<Instant>,
     /// Bytes that a restart would read.
     pub(in crate::engine) live_bytes: u64,
-    /// Bytes that were written just now, if an epoch was.
+    /// The bytes of the epoch that was just written, if one was.
     pub(in crate::engine) written_bytes: Option<u64>,
-    /// Why there is no newer one, with a hint behind `\nhint: `.
+    /// Why there is no newer epoch, with a hint behind `\nhint: `.
     pub(in crate::engine) failure: Option<String>,
 }
 
@@ -92,11 +92,11 @@ impl Line {
         Self { epochs, of: of.into(), made: None, attempts: Attempts::default() }
     }
 
-    /// Makes an `attempt` to add an epoch with [`Line::commit`], unless the line is left alone and nobody `is_asked`.
-    /// The attempt returns `None` if there is nothing to save now.
+    /// Makes an `attempt` to add an epoch with [`Line::commit`], unless the line waits after a failure and the
+    /// checkpoint was not requested (`is_asked`). The attempt returns `None` if there is nothing to save now.
     ///
     /// # Errors
-    /// Nothing was saved, or not all of it.
+    /// Nothing was saved, or only a part.
     pub(in crate::engine) fn save(
         &mut self,
         is_asked: bool,
@@ -124,7 +124,7 @@ impl Line {
         saved
     }
 
-    /// What is to be saved now is something else than what failed: it is tried at once.
+    /// The line has something else to save than what failed: the next attempt is made at once.
     pub(in crate::engine) fn begin_anew(&mut self) {
         self.attempts.begin_anew();
     }
@@ -132,7 +132,7 @@ impl Line {
     /// Writes an epoch.
     ///
     /// # Errors
-    /// It is not written, and the one before stays in force.
+    /// The epoch is not written, and the one before it stays in force.
     pub(in crate::engine) fn commit(&mut self, epoch: Epoch) -> Result<Committed, StorageError> {
         let committed = self.epochs.commit(epoch)?;
         self.made = Some(Instant::now());
@@ -140,7 +140,7 @@ impl Line {
         Ok(committed)
     }
 
-    /// How it stands, and what was written just now.
+    /// The status of the line, with the epoch that was just written.
     pub(in crate::engine) fn status(&self, committed: Option<&Committed>) -> LineStatus {
         LineStatus {
             epoch: self.epochs.newest(),
@@ -157,8 +157,8 @@ impl Line {
     }
 }
 
-/// An epoch of which every piece is given whole: one that is as it was is not written again, and one that is not given
-/// is gone.
+/// An epoch for which all pieces are given completely. A piece that has not changed is not written again, and a piece
+/// that is not given is dropped.
 pub(in crate::engine) struct Differences {
     written: BTreeMap<String, u64>,
     names: BTreeSet<String>,
@@ -179,7 +179,7 @@ impl Differences {
         }
     }
 
-    /// The epoch with all that was added.
+    /// The epoch with all pieces that were added.
     pub(in crate::engine) fn epoch(self, note: serde_json::Value) -> Epoch {
         let gone = self.written.into_keys().filter(|name| !self.names.contains(name));
         Epoch { note, dropped: gone.collect(), pieces: self.pieces }

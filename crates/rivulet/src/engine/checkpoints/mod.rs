@@ -1,14 +1,14 @@
-//! Checkpoints: the state of queries is saved while they run, and comes back at the next start.
+//! Checkpoints: the state of queries is saved while they run, and restored at the next start.
 //!
-//! Here is what was saved, and what is told of it; [`coordinator`] makes checkpoints. At the start [`recovery`] gives
-//! back what was saved, before anything is received, and [`home`] sees to it that these are the checkpoints of this
+//! This file has what was saved and its status; [`coordinator`] makes checkpoints. At the start [`recovery`] restores
+//! the saved state before any event is received, and [`home`] makes sure that these are the checkpoints of this
 //! catalog.
 //!
 //! In reading order: [`line`] (a line of epochs), [`applications`] and [`catalog`] (two of them), [`way_out`] (when
 //! state may be saved), [`replacement`] (while a new version takes over), [`recovery`], [`home`], [`coordinator`].
 //!
-//! Locks: the lines, for as long as a checkpoint takes; behind it the state of the engine and groups. Never the other
-//! way round.
+//! Locks: first the lines, for as long as a checkpoint takes; after them the state of the engine and groups. Never in
+//! the opposite order.
 
 pub(crate) mod applications;
 pub(crate) mod catalog;
@@ -42,23 +42,22 @@ pub(super) use recovery::SavedStates;
 pub(super) use replacement::Paused;
 pub(super) use way_out::WayOut;
 
-/// What was saved, and what is told of it.
+/// The saved checkpoints, and their status.
 pub(super) struct Checkpoints {
     settings: CheckpointConfig,
     store: Arc<Store>,
-    /// Held by who makes a checkpoint, or keeps others from making one. None once the engine has stopped.
+    /// Locked by code that makes a checkpoint, or prevents others from making one. `None` once the engine has stopped.
     lines: Mutex<Option<Lines>>,
-    /// Applications of which what is saved does not fit to what they have; the next checkpoint takes everything of
-    /// them.
+    /// Applications whose saved state does not fit their current state; the next checkpoint saves all of their state.
     unfit: Mutex<Vec<ApplicationNumber>>,
     report: Mutex<Report>,
-    /// Whether the engine runs: what failed half way at its start must not be saved.
+    /// Whether the engine runs. State of a start that failed half way must not be saved.
     is_active: AtomicBool,
-    /// How many wait for a checkpoint of their own: the one that is being made hurries.
+    /// The number of callers that wait for a checkpoint of their own. The checkpoint under way hurries for them.
     waiting: AtomicUsize,
 }
 
-/// Somebody waits for a checkpoint of their own.
+/// A caller waits for a checkpoint of its own as long as this exists.
 struct Awaited<'a>(&'a AtomicUsize);
 
 impl Drop for Awaited<'_> {
@@ -67,30 +66,30 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// The lines of epochs beside those of big queries.
+/// The lines of epochs other than those of big queries.
 struct Lines {
     applications: Applications,
-    /// Where the catalog is saved too.
+    /// The line of the catalog, where it is saved too.
     catalog: Option<CatalogLine>,
 }
 
-/// What became of checkpoints so far.
+/// The outcome of checkpoints so far.
 #[derive(Default)]
 struct Report {
     last: Option<(CheckpointInfo, Instant)>,
     made: u64,
     failed: u64,
     last_error: Option<String>,
-    /// How the lines of big queries stood then, by name.
+    /// The status of the lines of big queries at that time, by name.
     big_queries: Vec<(FullName, LineStatus)>,
     recovered: Option<RecoveryStatus>,
 }
 
 impl Checkpoints {
-    /// Looks for what was saved.
+    /// Opens the checkpoints and looks for saved state.
     ///
     /// # Errors
-    /// A folder that cannot be used, or that a later version wrote.
+    /// The folder cannot be used, or a later version wrote it.
     pub(super) fn open(settings: &CheckpointConfig) -> Result<Arc<Self>, ServiceError> {
         let store =
             Store::open(&settings.place).map_err(|error| refused("the checkpoints cannot be opened", &error))?;
@@ -103,7 +102,8 @@ impl Checkpoints {
     /// As [`Checkpoints::open`] has.
     pub(super) fn open_in(store: Arc<Store>, settings: &CheckpointConfig) -> Result<Arc<Self>, ServiceError> {
         let opened = Applications::open(store.clone(), settings.retained).and_then(|applications| {
-            // A folder is lost or kept with the data folder, where the catalog is; a bucket outlives the machine.
+            // A folder is lost or kept together with the data folder, which has the catalog; a bucket outlives the
+            // machine.
             let catalog = match &settings.place {
                 Place::S3(_) => Some(CatalogLine::open(store.clone(), settings.retained)?),
                 Place::Folder(_) => None,
@@ -122,39 +122,40 @@ impl Checkpoints {
         }))
     }
 
-    /// The engine runs: from now on there is something to save. Returns how often, if that is done on a timer.
+    /// The engine runs: from now on there is state to save. Returns the interval of the timer, if there is one.
     fn begin(&self) -> Option<Duration> {
         self.is_active.store(true, Ordering::Release);
         self.settings.interval
     }
 
-    /// The one that is being made hurries as long as this is there.
+    /// Makes the checkpoint under way hurry as long as the returned value exists.
     fn await_one(&self) -> Awaited<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Awaited(&self.waiting)
     }
 
-    /// Whether the one that is being made is to hurry.
+    /// Whether the checkpoint under way should hurry.
     fn are_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for the checkpoint under way; no other is made as long as this is held.
+    /// Waits for the checkpoint under way. No other is made while the lock is held.
     fn lock(&self) -> MutexGuard<'_, Option<Lines>> {
         self.lines.lock()
     }
 
-    /// Where sources of inputs go on, and from where on the log may have what is beyond that.
+    /// The positions at which sources of inputs continue, and the position from which on the log may have events beyond
+    /// these.
     pub(super) fn sources(&self) -> (Positions, LogPosition) {
         self.lock().as_ref().map(|lines| lines.applications.known.sources()).unwrap_or_default()
     }
 
-    /// Whether there is anything to save at the end.
+    /// Whether there is any state to save at the end.
     fn are_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
     }
 
-    /// Whether there are checkpoints and no catalog saved with them that can be used: they belong to one elsewhere.
+    /// Whether there are checkpoints, but no usable catalog saved with them: they belong to a catalog elsewhere.
     pub(super) fn has_orphans(&self) -> Result<bool, ServiceError> {
         let lines = self.lines.lock();
         if lines.as_ref().and_then(|lines| lines.catalog.as_ref()).is_some_and(CatalogLine::has_any) {
@@ -163,7 +164,7 @@ impl Checkpoints {
         home::has_epochs(&self.store)
     }
 
-    /// Takes the catalog from the store, if that of the data folder is new and there is one.
+    /// Takes the catalog from the store, if the one in the data folder is new and the store has one.
     pub(super) fn restore_catalog(&self, catalog: &Catalog) -> Result<(), ServiceError> {
         match self.lines.lock().as_ref().and_then(|lines| lines.catalog.as_ref()) {
             Some(line) if catalog.is_new()? => line.restore(&self.store, catalog),
@@ -171,29 +172,29 @@ impl Checkpoints {
         }
     }
 
-    /// Looks whether these are the checkpoints of this catalog, and notes it; `usual` and `accepts_empty` as
-    /// [`home::find`] has them.
+    /// Checks whether these are the checkpoints of this catalog, and records it; `usual` and `accepts_empty` as in
+    /// [`home::find`].
     pub(super) fn claim_place(&self, catalog: &Catalog, usual: &Path, accepts_empty: bool) -> Result<(), ServiceError> {
         home::find((Some(&*self.store), &self.settings.place), catalog, usual, accepts_empty)?
             .note(&self.store, catalog)
     }
 
-    /// Lets go of the files.
+    /// Closes the files.
     fn close(&self) {
         self.lines.lock().take();
     }
 
-    /// Has everything taken of applications of which what is saved does not fit to what they have.
+    /// Makes the next checkpoint save all state of applications whose saved state does not fit.
     fn take_unfit(&self, known: &mut Known) {
         self.unfit.lock().drain(..).for_each(|number| known.want_everything(number));
     }
 
-    /// Where they lie, and how many are kept.
+    /// The store of the checkpoints, and the number that are retained.
     pub(super) fn store(&self) -> (&Arc<Store>, usize) {
         (&self.store, self.settings.retained)
     }
 
-    /// How they stand, as a tenant sees it: figures of the whole server are for the default one.
+    /// The status of the checkpoints, as a tenant sees it: figures of the whole server are for the default tenant.
     pub(super) fn status(&self, tenant: &Tenant) -> CheckpointStatus {
         let report = self.report.lock();
         let is_of_tenant = |(query, _): &&(FullName, LineStatus)| query.tenant == *tenant;
@@ -210,7 +211,7 @@ impl Checkpoints {
         }
     }
 
-    /// Something of what was saved is damaged, which was found while something was started.
+    /// Records that some saved state is damaged. This was found while something was started.
     pub(super) fn note_damage(&self, problem: String) {
         let mut report = self.report.lock();
         let problems = &mut report.recovered.get_or_insert_default().problems;
@@ -219,7 +220,7 @@ impl Checkpoints {
         }
     }
 
-    /// What an operator of the server should know.
+    /// Problems that an operator of the server should know.
     pub(super) fn problems(&self) -> Vec<String> {
         let report = self.report.lock();
         let failing = report.last_error.iter().map(|error| format!("checkpoints fail: {error}"));
@@ -228,7 +229,7 @@ impl Checkpoints {
     }
 }
 
-/// Why there is no newer checkpoint of a big query, if there should be, as anybody may know.
+/// Why there is no newer checkpoint of a big query, if there should be one, in words that any user may read.
 fn failure_of((query, line): &(FullName, LineStatus)) -> Option<String> {
     let (query, is_public) = (query.in_public(), query.tenant.is_default());
     line.failure.as_ref().map(|failure| match is_public {
@@ -237,7 +238,7 @@ fn failure_of((query, line): &(FullName, LineStatus)) -> Option<String> {
     })
 }
 
-/// How the checkpoints of a big query stand.
+/// The status of the checkpoints of a big query.
 fn of_query((query, line): &(FullName, LineStatus)) -> QueryCheckpoint {
     QueryCheckpoint {
         query: query.name.clone(),
@@ -249,8 +250,8 @@ fn of_query((query, line): &(FullName, LineStatus)) -> QueryCheckpoint {
 }
 
 impl Report {
-    /// Enters a checkpoint that has gone through the lines `of_server` and those of `big_queries`. Returns what it
-    /// says, and why there is none of some big queries.
+    /// Records a checkpoint that has gone through the lines `of_server` and those of `big_queries`. Returns its
+    /// description, and why there is none of some big queries.
     ///
     /// # Errors
     /// One of the server's lines has failed.
@@ -281,7 +282,7 @@ impl Report {
     }
 }
 
-/// What `error` means to whoever asked; its hint goes along.
+/// The `error` as an answer to the caller, with its hint.
 fn refused(what: &str, error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
 }

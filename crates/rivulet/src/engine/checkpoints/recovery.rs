@@ -1,10 +1,10 @@
-//! What was saved comes back: at the start of the server, before anything is received.
+//! Restores saved state at the start of the server, before any event is received.
 //!
-//! Two steps around the loading of the catalog. Before it, [`SavedStates`] knows which queries were saved and which of
-//! them shared a slot, because those with a state of their own may not share one now. After it, when every query has
-//! its slot, groups take back their state, several at a time.
+//! There are two steps around the loading of the catalog. Before it, [`SavedStates`] finds out which queries were saved
+//! and which of them shared a slot, because queries with a state of their own may not share a slot now. After it, when
+//! every query has its slot, groups restore their state, several at a time.
 //!
-//! The state of an application that cannot run now stays with it ([`Unrestored`]), for when it can.
+//! The state of an application that cannot run now is kept ([`Unrestored`]) until the application can run.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -27,13 +27,13 @@ use crate::engine::outlets::{self, Outlets};
 use crate::engine::running::Running;
 use crate::service::{RecoveryStatus, ServiceError};
 
-/// What was saved of applications, looked through: by application the identity of its text, and its queries.
+/// The saved state of applications, after a first reading: by application the identity of its text, and its queries.
 #[derive(Default)]
 pub(in crate::engine) struct SavedStates<'a> {
     by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
-    /// Of applications whose state was saved by a version before: where it goes in the version that runs.
+    /// For applications whose state was saved by an earlier version: the way of that state into the version that runs.
     maps: BTreeMap<ApplicationNumber, StateMap>,
-    /// Those of which what was saved cannot be read.
+    /// The applications whose saved state cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
     /// The number of the first change of values that the catalog had not given out.
@@ -70,13 +70,13 @@ impl<'a> SavedStates<'a> {
         self.of(running).is_some_and(|(saved, _)| saved.shared(query).is_some())
     }
 
-    /// The number of the last change of the values of a query that is in what was saved of it.
+    /// The number of the last change of values of a query that is in its saved state.
     pub(in crate::engine) fn altered(&self, running: &Running, query: QueryId) -> u64 {
         self.of(running).map_or(0, |(saved, _)| saved.altered(query))
     }
 
-    /// Gives queries of an application back what was saved of them, but for those whose state was saved with values
-    /// that the catalog does not know; says how many these are. Nothing if nothing was saved that can be read.
+    /// Restores the saved state of an application's queries, except for queries whose state was saved with values that
+    /// the catalog does not know. Returns also the number of these; `None` if nothing was saved that can be read.
     fn restore(&self, running: &Running, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Option<(Restored, u64)> {
         let (saved, map) = self.of(running)?;
         let unknown = Cell::new(0);
@@ -90,7 +90,7 @@ impl<'a> SavedStates<'a> {
         Some((restored, unknown.get()))
     }
 
-    /// The highest numbers that something goes by in them.
+    /// The highest numbers that identify anything in the saved states.
     pub(in crate::engine) fn used(&self) -> Used {
         let query = self.by_application.values().filter_map(|(_, saved)| saved.last()).max();
         let application = self.by_application.keys().chain(&self.unreadable).max().copied();
@@ -98,7 +98,7 @@ impl<'a> SavedStates<'a> {
         Used { query, application, statement: None, alteration }
     }
 
-    /// What was saved of an application, and where it goes if a version before has saved it.
+    /// The saved state of an application, and the way into the version that runs, if an earlier version has saved it.
     pub(in crate::engine) fn of(&self, running: &Running) -> Option<(&Saved<'a>, Option<&StateMap>)> {
         let (id, saved) = self.by_application.get(&running.number)?;
         match *id == running.application.id {
@@ -107,15 +107,15 @@ impl<'a> SavedStates<'a> {
         }
     }
 
-    /// Finds out where state goes that was saved by versions before those that run: the server may have ended before a
-    /// checkpoint of these was made. To be called when applications run, before their queries do.
+    /// Finds the way of state that was saved by earlier versions into the versions that run: the server may have ended
+    /// before these made a checkpoint. To be called when applications run, before their queries do.
     pub(in crate::engine) fn fit(&mut self, applications: &Applications) {
         for (number, (id, _)) in &self.by_application {
             let running = applications.numbered(*number).filter(|running| running.application.id != *id);
             let Some(running) = running else { continue };
             match map_from(applications, &running, id) {
                 Ok(Some(map)) => drop(self.maps.insert(*number, map)),
-                // It is said when its state is missed.
+                // The log says so when the state is missed.
                 Ok(None) => {}
                 Err(error) => {
                     let name = running.full_name().in_public();
@@ -127,14 +127,15 @@ impl<'a> SavedStates<'a> {
     }
 }
 
-/// Says in the log what was wrong with an application's state, and keeps of it what anybody may know.
+/// Writes to the log what was wrong with an application's state, and keeps the part of it that any user may know.
 fn note_problem(running: &Running, problem: impl Fn(&str) -> String, found: &mut RecoveryStatus) {
     let name = running.full_name();
     tracing::error!("{}", problem(&format!("'{}'", name.in_log())));
     found.problems.push(problem(&name.in_public()));
 }
 
-/// Where the state goes that the version `id` of an application has saved; nothing if there was no such version.
+/// The way of state that the version `id` of an application has saved into the version that runs; `None` if there was
+/// no such version.
 fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
     let planned = applications.versions_since(running, id)?;
     let after = planned.iter().skip(1).chain([&running.application]);
@@ -143,8 +144,8 @@ fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<
 }
 
 impl Checkpoints {
-    /// Reads what was saved, and the position in the log from which on events may be missing in it; nothing and 0 if
-    /// nothing was saved.
+    /// Reads the saved states, and the position in the log from which on events may be missing in them; nothing and 0
+    /// if nothing was saved.
     pub(in crate::engine) fn read(
         &self,
         event_log: &EventLog,
@@ -176,13 +177,13 @@ impl Checkpoints {
         outlets.expect(undelivered);
         let pieces = restored.pieces.into_iter();
         let pieces = pieces.filter_map(|(name, pieces)| Some((number_of(&name)?, pieces))).collect();
-        // Whatever became of the log: what comes from now on is behind all that is in the state, and is replayed.
+        // In case the log was lost: new events must have positions after all events in the state, and are replayed.
         event_log.pass(applications.known.reached());
         Ok((Unrestored { pieces, ..Unrestored::default() }, found, applications.known.position()))
     }
 
-    /// Gives the queries of running applications back what was saved of them, on so many threads, and adds what came of
-    /// it to what was `found`. `slot_of` tells where a query is.
+    /// Restores the saved state of queries of running applications, on this many threads, and adds the outcome to
+    /// `found`. `slot_of` returns the slot of a query.
     pub(in crate::engine) fn restore_all(
         &self,
         saved: &SavedStates<'_>,
@@ -228,7 +229,7 @@ impl Checkpoints {
         found.duration_ms += begun.elapsed().as_millis() as u64;
     }
 
-    /// Says what came of what was found at the start.
+    /// Reports the outcome of the recovery at the start.
     pub(in crate::engine) fn report_recovery(&self, found: RecoveryStatus) {
         if let Some(epoch) = found.epoch {
             let RecoveryStatus { queries, lost, duration_ms, .. } = found;
@@ -239,7 +240,7 @@ impl Checkpoints {
         }
     }
 
-    /// Says what came of [`SavedStates::restore`].
+    /// Records the outcome of [`SavedStates::restore`].
     fn note_restored(&self, running: &Running, restored: (Restored, u64), found: &mut RecoveryStatus) {
         let (Restored { slots, lost, error }, unknown) = restored;
         found.queries += slots as u64;
@@ -253,17 +254,18 @@ impl Checkpoints {
         }
     }
 
-    /// Changes must not be written behind what nobody can read, nor behind what has the form of a version before.
+    /// Changes must not be written after pieces that cannot be read, nor after pieces in the form of an earlier
+    /// version.
     pub(in crate::engine) fn note_unfitting(&self, saved: &SavedStates<'_>) {
         saved.unreadable.iter().chain(saved.maps.keys()).for_each(|&number| self.note_unfit(number));
     }
 
-    /// What is saved of an application does not fit to what it has.
+    /// Records that the saved state of an application does not fit its current state.
     fn note_unfit(&self, number: ApplicationNumber) {
         self.unfit.lock().push(number);
     }
 
-    /// Gives queries that are started while events come back what was saved of them, before they get any.
+    /// Restores queries that are started while events come already, before they get any event.
     pub(in crate::engine) fn restore_at_once(
         &self,
         saved: &SavedStates<'_>,

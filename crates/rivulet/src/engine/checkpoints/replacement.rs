@@ -1,8 +1,8 @@
 //! Checkpoints while a new version of an application takes over its queries.
 //!
-//! Just before that, all that the version before has done is saved; only then the catalog is told of the new one. So
-//! after a crash at any moment the log is replayed from where the one ended and the other began: what comes before was
-//! processed by the version before, and is not processed once more.
+//! Just before that, everything that the version before has done is saved; only then the catalog records the new
+//! version. So after a crash at any moment the log is replayed from the position where the one version ended and the
+//! other began: the events before it were processed by the version before, and are not processed once more.
 
 use parking_lot::MutexGuard;
 
@@ -14,14 +14,14 @@ use crate::counted::counted;
 use crate::engine::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
-/// No checkpoint is made by anybody else as long as this is held. Its lock is taken before the state of the engine.
+/// No other code makes a checkpoint while this is held. Its lock is taken before the state of the engine.
 pub(in crate::engine) struct Paused<'a> {
     checkpoints: &'a Checkpoints,
     lines: MutexGuard<'a, Option<Lines>>,
 }
 
 impl Checkpoints {
-    /// Waits for the checkpoint under way, and keeps others from being made.
+    /// Waits for the checkpoint under way, and prevents others from being made.
     pub(in crate::engine) fn pause(&self) -> Paused<'_> {
         let _waits = self.await_one();
         Paused { checkpoints: self, lines: self.lock() }
@@ -29,12 +29,12 @@ impl Checkpoints {
 }
 
 impl Paused<'_> {
-    /// Saves what has happened to an application, which processes nothing meanwhile, since it was saved the last time.
-    /// Waits for the disk, and for its results to leave: nobody else may have to wait for that, so the state of the
-    /// engine must not be locked.
+    /// Saves the changes of an application since it was last saved. The application processes nothing meanwhile. This
+    /// waits for the disk, and until its results have left. No other code may have to wait for that, so the state of
+    /// the engine must not be locked.
     ///
     /// # Errors
-    /// The disk, the way out, or the server stops; the checkpoint before stays in force.
+    /// The disk fails, results cannot leave, or the server stops; the checkpoint before it stays in force.
     pub(in crate::engine) fn save(&mut self, way_out: &WayOut, running: &Running) -> Result<(), ServiceError> {
         let Some(Lines { applications: Applications { line, known }, .. }) = self.lines.as_mut() else {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
@@ -51,7 +51,7 @@ impl Paused<'_> {
                 known.give_up(&taken);
                 return Err(not_ready.into());
             }
-            // What the others lack is still to be replayed.
+            // The events that other applications lack are still to be replayed.
             let (all, position) = (known.applications().chain([running.number]).collect(), known.position());
             known.commit(line, taken, &all, position)
         });
@@ -64,7 +64,7 @@ impl Paused<'_> {
         })
     }
 
-    /// What is saved of an application is that of a version before: everything is taken the next time.
+    /// The saved state of an application is that of an earlier version: all state is saved the next time.
     pub(in crate::engine) fn outdated(&mut self, number: ApplicationNumber) {
         if let Some(lines) = self.lines.as_mut() {
             lines.applications.known.want_everything(number);

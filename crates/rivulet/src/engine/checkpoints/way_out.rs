@@ -1,7 +1,7 @@
 //! When state of applications may be saved: once it is true after a restart that replays the log.
 //!
-//! What must hold: state that is saved knows of no event that the log could still lose, and has given no result that is
-//! still on its way and would not be computed again.
+//! What must hold: saved state contains no event that the log could still lose. It also has given no result that is
+//! still in flight and would not be computed again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,16 @@ use crate::service::{ErrorKind, ServiceError};
 /// How long a checkpoint waits for the log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How long a checkpoint of which a part has to wait looks whether the rest has to wait for the log.
+/// How long a checkpoint waits for the log if a part of its state has to wait for other things. It finds out whether
+/// the rest may be saved.
 const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How long a checkpoint waits for the results of what it has captured to leave.
+/// How long a checkpoint waits for the results of the captured state to leave.
 const WAY_OUT_MAX: Duration = Duration::from_secs(10);
 
 const NOT_OUT: &str = "results of durable events have not left, and saved state would not give them again";
 
-/// The ways by which events come into the log and results leave.
+/// The log that events come into, and the outputs by which results leave.
 pub(in crate::engine) struct WayOut {
     messaging: Arc<Messaging>,
     event_log: Arc<EventLog>,
@@ -46,9 +47,9 @@ impl WayOut {
         Self { messaging, event_log, outlets, is_stopped }
     }
 
-    /// What was captured of an application just now, and what its outputs have to keep, which `known` gets.
+    /// The captured state of an application, ready to be saved. `known` gets what its outputs have to keep.
     pub(super) fn take(&self, running: &Running, captured: GroupSnapshot, known: &mut Known) -> Option<Taken> {
-        // What it has given until then was submitted before it was captured.
+        // Its results until then were submitted before its state was captured.
         let results_to = self.messaging.publisher().next();
         let not_out = match self.outlets.capture(running.number, running.reads_log()) {
             Some(Ok(outputs)) => {
@@ -64,14 +65,14 @@ impl WayOut {
         Taken::new(running.number, &running.application.id, captured, results_to, not_out)
     }
 
-    /// What was taken is saved, with this epoch.
+    /// The captured state is saved, with this epoch.
     pub(super) fn commit(&self, epoch: u64) {
         self.outlets.commit(epoch);
     }
 
-    /// Waits for what was taken to be true after a restart that replays the log from `position` on: state may not know
-    /// of events that the log could still lose and would give their positions to others, nor have given results that
-    /// nobody would compute again and that are still on their way.
+    /// Waits until the captured state is true after a restart that replays the log from `position` on. The state may
+    /// not contain events that the log could still lose, because their positions would go to other events. It may not
+    /// have given results that are still in flight and would not be computed again.
     pub(super) fn wait_for_both_ends(&self, taken: &[Taken], position: LogPosition) -> Result<(), NotReady> {
         let applied = taken.iter().map(Taken::position).fold(position.saturating_sub(1), LogPosition::max);
         if !self.event_log.wait_durable(applied, DISK_WAIT_MAX) {
@@ -86,7 +87,7 @@ impl WayOut {
 
     /// Waits until results with numbers below `until` have left.
     fn wait_until_left(&self, until: u64) -> Result<(), NotReady> {
-        // While the server stops, what could be sent is sent.
+        // When the server stops, all results that could be sent are sent already.
         let is_stopped = || self.is_stopped.load(Ordering::Acquire);
         if self.messaging.publisher().wait_until_left(until, WAY_OUT_MAX, &is_stopped) {
             // Where one query's result is another's event, it has left when the log has it.
@@ -104,11 +105,11 @@ impl WayOut {
         })
     }
 
-    /// Waits until what an application has given so far has left, if saved state would not give it again. It goes on
-    /// meanwhile: where there is no way out, nobody is held up to find that out.
+    /// Waits until the results that an application has given so far have left, if saved state would not give them
+    /// again. The application continues meanwhile: where results cannot leave, it is not held up just to find that out.
     ///
     /// # Errors
-    /// There is no way out.
+    /// Results cannot leave.
     pub(in crate::engine) fn wait_for_results_of(&self, running: &Running) -> Result<(), ServiceError> {
         if !running.group.is_checkpointed() || !running.reads_log() {
             return Ok(());
@@ -119,10 +120,10 @@ impl WayOut {
         })
     }
 
-    /// Divides what was taken into what is true after a restart, as things are now, and what is not.
+    /// Divides captured states into those that would be true after a restart now, and those that would not.
     pub(super) fn divide(&self, taken: Vec<Taken>) -> (Vec<Taken>, Vec<Taken>) {
         let first_left = self.messaging.publisher().first_left();
-        // What has left by then may be an event itself.
+        // Results that have left by then may be events themselves.
         let is_logged = self.event_log.wait_all_durable(LOGGED_WAIT_MAX);
         let is_ready = |one: &Taken| {
             one.position() == 0 || (is_logged && one.not_out().is_none() && one.results_to() <= first_left)

@@ -1,12 +1,12 @@
-//! The log of events: what durable inputs receive is on disk before its sender is told so, and is replayed after a
-//! crash.
+//! The log of events: events of durable inputs are on disk before their sender gets an acknowledgement, and are
+//! replayed after a crash.
 //!
-//! The router puts events into it ([`RouterLog`]). At a start what checkpoints do not cover is replayed ([`replay`]);
-//! what is received meanwhile goes to the end of the log and waits for its turn there, so that the order is that of the
-//! log and nobody has to wait for the replay.
+//! The router writes events into it ([`RouterLog`]). A start replays the events that checkpoints do not cover
+//! ([`replay`]). Events that are received meanwhile go to the end of the log and wait for their turn there, so that the
+//! order is that of the log and no sender has to wait for the replay.
 //!
-//! What must hold: an event that was acknowledged is in the log up to where [`EventLog::durable`] says, and is kept
-//! there until a checkpoint has it ([`EventLog::forget_before`]).
+//! What must hold: an event that was acknowledged is in the log up to the position that [`EventLog::durable`] returns,
+//! and is kept there until a checkpoint has it ([`EventLog::forget_before`]).
 
 mod replay;
 
@@ -31,50 +31,50 @@ use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
 use replay::Replay;
 
-/// For how long messages stay in the log in any case: their senders may not have been told yet that they are there. An
+/// How long messages stay in the log in any case, because their senders may not have the acknowledgement yet. An
 /// acknowledgement follows within milliseconds.
 const UNACKNOWLEDGED_US: i64 = 10_000_000;
 
-/// How many messages at the end of the log may be sent again.
+/// The most messages at the end of the log that may be sent again.
 const UNACKNOWLEDGED_MAX: u64 = 1_000_000;
 
-/// A log that is full has so many segments at least.
+/// The least number of segments of a full log.
 const SEGMENTS_MIN: u64 = 8;
 
-/// The least time between two positions that are remembered with their time.
+/// The least time between two positions that are kept with their time.
 const SETTLING_STEP_US: i64 = 1_000_000;
 
 /// The log of one server.
 pub(super) struct EventLog {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
-    /// The ends of the log in the last while, with their times, oldest first.
+    /// The recent ends of the log, with their times, oldest first.
     recent: Mutex<VecDeque<(i64, LogPosition)>>,
     found: Found,
-    /// What is said if the log ends before what checkpoints have.
+    /// The problem, if the log ends before the events that checkpoints have.
     cut: Mutex<Option<String>>,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Where the replay ended; 0 before that, and when nothing that it brought about is to come any more.
+    /// Where the replay ended; 0 before that, and once no result of replayed events can come any more.
     replayed_to: Arc<AtomicU64>,
-    /// The replay, where no thread does it, until it is over.
+    /// The replay of a stepped log, which has no thread for it, until it is over.
     stepped: Option<Mutex<Option<Replay>>>,
 }
 
-/// How far the replay has come.
+/// The progress of the replay.
 #[derive(Default)]
 struct Progress {
-    /// Everything before this is in the inboxes.
+    /// All events before this position are in the inboxes.
     position: AtomicU64,
-    /// Events that were replayed.
+    /// The number of replayed events.
     events: AtomicU64,
-    /// Positions that could not be read.
+    /// The number of positions that could not be read.
     lost: AtomicU64,
-    /// How long it has taken, milliseconds.
+    /// The duration of the replay so far, in milliseconds.
     elapsed_ms: AtomicU64,
     is_over: AtomicBool,
     is_to_end: AtomicBool,
-    /// Why it does not go on.
+    /// Why the replay does not continue.
     problem: Mutex<Option<String>>,
 }
 
@@ -93,7 +93,7 @@ impl EventLog {
             commit_interval: config.commit_interval,
             ..LogSettings::default()
         };
-        // Only whole segments are forgotten, so there must be several of them.
+        // Only complete segments are deleted, so there must be several of them.
         let segment_bytes = settings.segment_bytes.min(settings.bytes_max / SEGMENTS_MIN);
         let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, ..settings });
         let (log, found) = opened.map_err(|error| unavailable(&error))?;
@@ -107,7 +107,7 @@ impl EventLog {
         Self { log: Arc::new(log), clock, recent, found, cut, progress, thread, replayed_to, stepped }
     }
 
-    /// A log without threads: somebody calls [`EventLog::commit`] and [`EventLog::replay_some`].
+    /// A log without threads: its caller calls [`EventLog::commit`] and [`EventLog::replay_some`].
     ///
     /// # Errors
     /// As [`EventLog::open`] has.
@@ -121,17 +121,18 @@ impl EventLog {
         Ok(Self::new(log, found, clock, Some(Mutex::default())))
     }
 
-    /// Of a log by hand, tries to write what has gathered; whether nothing is left.
+    /// Tries to write the waiting records of a stepped log. Returns whether none is left.
     pub(super) fn commit(&self) -> bool {
         self.log.commit()
     }
 
-    /// Lets the router log, and tells those who receive what senders may send again. Nothing is received before that.
+    /// Gives the router the log, and tells the messaging side which messages senders may send again. Nothing is
+    /// received before that.
     ///
     /// # Errors
     /// The end of the log cannot be read.
     pub(super) fn attach(&self, messaging: &Messaging) -> Result<(), ServiceError> {
-        // For as long as a client is remembered that has gone: the log may have grown since by what others sent.
+        // As long as a client that has gone is remembered: the log may have grown since by messages of others.
         let window_us = REMEMBERED_FOR.as_micros() as i64;
         let read = self.log.read_end(window_us, UNACKNOWLEDGED_MAX, &mut |record| {
             if record.packet_id != 0 {
@@ -143,10 +144,10 @@ impl EventLog {
         Ok(())
     }
 
-    /// Calls `each` with every message that it has from a position on.
+    /// Calls `each` with every message in the log from a position on.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The log cannot be read.
     pub(super) fn look_through(
         &self,
         from: LogPosition,
@@ -159,8 +160,8 @@ impl EventLog {
         read.map(drop).map_err(|error| unavailable(&error))
     }
 
-    /// A checkpoint has all before this position, and what came of it has left: if that is all that was replayed, no
-    /// result is given once more.
+    /// A checkpoint has all events before this position, and their results have left. If these are all replayed events,
+    /// no result is given once more.
     pub(super) fn forget_repeats_at(&self, position: LogPosition, messaging: &Messaging) {
         let replayed_to = self.replayed_to.load(Ordering::Acquire);
         if replayed_to > 0 && position >= replayed_to {
@@ -169,7 +170,7 @@ impl EventLog {
         }
     }
 
-    /// Up to where it was on disk when it was opened.
+    /// The position up to which the log was on disk when it was opened.
     pub(super) fn found_to(&self) -> LogPosition {
         self.found.next - 1
     }
@@ -179,9 +180,10 @@ impl EventLog {
         self.found.first
     }
 
-    /// The position of the next event. Whoever knows that nothing waits since before this was asked has all before it.
+    /// The position of the next event. If no event that came before this call is still waiting, all events before the
+    /// position are processed.
     pub(super) fn next(&self) -> LogPosition {
-        // What is only in the log is in no inbox yet.
+        // During a replay, later events are only in the log and not in an inbox yet.
         match self.progress.is_over.load(Ordering::Acquire) {
             true => self.log.next(),
             false => self.progress.position.load(Ordering::Acquire),
@@ -193,18 +195,18 @@ impl EventLog {
         self.log.next()
     }
 
-    /// Whether what it had at the start is still being replayed.
+    /// Whether the events that were in the log at the start are still being replayed.
     pub(super) fn is_replaying(&self) -> bool {
         !self.progress.is_over.load(Ordering::Acquire)
     }
 
-    /// Waits until everything before `position` is on disk; false if that takes longer than `limit`.
+    /// Waits until all events before `position` are on disk; false if that takes longer than `limit`.
     pub(super) fn wait_durable(&self, position: LogPosition, limit: Duration) -> bool {
         self.log.wait_durable(position, limit)
     }
 
-    /// From now on positions are higher than `position`, up to which a checkpoint has come. A log that was not that far
-    /// has lost its end.
+    /// Makes new positions higher than `position`, up to which a checkpoint has events. If the log ended before that,
+    /// its end was lost.
     pub(super) fn pass(&self, position: LogPosition) {
         let end = self.found_to();
         if position > end {
@@ -218,18 +220,18 @@ impl EventLog {
         self.log.pass(position);
     }
 
-    /// Waits until everything that was received by now is on disk; false if that takes longer than `limit`.
+    /// Waits until all events that were received by now are on disk; false if that takes longer than `limit`.
     pub(super) fn wait_all_durable(&self, limit: Duration) -> bool {
         self.log.wait_durable(self.log.next() - 1, limit)
     }
 
-    /// Its files as they are now; none is deleted as long as this is there.
+    /// Its current files. None is deleted as long as the returned value exists.
     pub(super) fn hold(&self) -> HeldLog {
         self.log.hold()
     }
 
-    /// No checkpoint that is kept needs what is before `position`. What may come again, because its sender was not told
-    /// that it is here, is kept nevertheless: after a restart it is recognised by the log alone.
+    /// No retained checkpoint needs events before `position`. Events that may be sent again, because their sender has
+    /// no acknowledgement, are kept nevertheless: after a restart only the log recognizes the repeat.
     pub(super) fn forget_before(&self, position: LogPosition) {
         let (now_us, next) = (self.clock.steady_us(), self.log.next());
         let mut recent = self.recent.lock();
@@ -244,18 +246,18 @@ impl EventLog {
         self.log.forget_before(position.min(final_up_to));
     }
 
-    /// Ends the replay, if it is still under way: what is left is replayed at the next start.
+    /// Ends the replay, if it is still under way. The remaining events are replayed at the next start.
     pub(super) fn end_replay(&self) {
         self.progress.is_to_end.store(true, Ordering::Release);
         let thread = self.thread.lock().take();
         // The engine may be dropped by this very thread, which cannot wait for itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // It has said itself what went wrong.
+            // The thread has reported its error itself.
             let _ = thread.join();
         }
     }
 
-    /// Writes what has gathered, and ends.
+    /// Writes the waiting records, and ends.
     pub(super) fn close(&self) {
         let left = self.log.close();
         if left > 0 {
@@ -263,17 +265,17 @@ impl EventLog {
         }
     }
 
-    /// What has happened.
+    /// The counters of the log.
     pub(super) fn stats(&self) -> LogStats {
         self.log.stats()
     }
 
-    /// Why events cannot be logged, or are not replayed, at present.
+    /// Why events cannot be logged, or are not replayed, now.
     pub(super) fn problem(&self) -> Option<String> {
         self.log.stats().problem.or_else(|| self.progress.problem.lock().clone())
     }
 
-    /// What an operator of the server should know: what was lost of it.
+    /// What an operator of the server should know about lost parts of the log.
     pub(super) fn loss(&self) -> Option<String> {
         let lost = self.progress.lost.load(Ordering::Relaxed);
         let lost =
@@ -283,7 +285,7 @@ impl EventLog {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// How it stands, for people.
+    /// The status of the log, for users.
     pub(super) fn status(&self) -> LogStatus {
         let stats = self.log.stats();
         let progress = &self.progress;
@@ -321,7 +323,7 @@ fn message<'r>(record: &Record<'r>) -> Received<'r> {
     Received { arrival_us, client, packet_id, topic, payload }
 }
 
-/// The log as the router sees it.
+/// The log, as the router uses it.
 struct RouterLog(Arc<Log>);
 
 impl MessageLog for RouterLog {

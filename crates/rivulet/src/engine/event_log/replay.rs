@@ -1,10 +1,10 @@
-//! Replay: what the log has and no checkpoint covers goes through the router once more, as it came.
+//! Replay: events in the log that no checkpoint covers go through the router once more, unchanged.
 //!
-//! Results that the log has as events of other queries are told to the router first: whoever gave them gives them once
-//! more.
+//! Results that the log has as events of other queries are announced to the router first: the queries that gave them
+//! will give them once more.
 //!
-//! Timers do not run ahead of what is yet to be replayed: the clock of queries is held at the arrival of the next
-//! event.
+//! Timers do not run ahead of events that are yet to be replayed: the clock of queries is held at the arrival of the
+//! next event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,22 +21,22 @@ use crate::service::{ErrorKind, ServiceError};
 /// How long to wait for room in an inbox.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
-/// How many events are handed over at once at the end of the replay, while nothing is received.
+/// The most events that are handed over at once at the end of the replay, while nothing is received.
 const REST_MAX: u64 = 4_096;
 
-/// How long the disk may take for what has just come.
+/// How long the disk may take for the newest events.
 const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// How long to wait before a disk that refuses is asked again.
+/// The pause before another attempt after the disk has failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl EventLog {
-    /// Begins to replay from a position, in a thread of its own; from 0, everything that was ever received. What the
-    /// log does not have any more of it is counted as lost, if it `asks_for_all`. Holds the timers of the workers;
+    /// Begins to replay from a position, in a thread of its own; from 0 it replays everything that was ever received.
+    /// If it `asks_for_all`, events that the log no longer has are counted as lost. Holds the timers of the workers.
     /// `change` is called before each event, and `over` at the end.
     ///
     /// # Errors
-    /// There can be no more threads; the log cannot be read.
+    /// There can be no more threads, or the log cannot be read.
     pub(in crate::engine) fn replay(
         &self,
         from: LogPosition,
@@ -58,14 +58,14 @@ impl EventLog {
             return Ok(());
         }
         let known = self.log.read(from, self.log.next(), &mut |record| {
-            // A client that waits for an acknowledgement is no query.
+            // Results have no packet id: a client that waits for an acknowledgement is not a query.
             if record.packet_id == 0 {
                 router.expect_repeat(&message(&record));
             }
             true
         });
         known.map_err(|error| unavailable(&error))?;
-        // Nothing of it is in an inbox yet.
+        // None of these events is in an inbox yet.
         workers.hold_timers_at(0);
         let replay = Replay {
             workers,
@@ -92,8 +92,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// Where no thread replays, hands over at most so many events, and if `ends` is true all that are left, if they are
-    /// few; whether the replay is over.
+    /// Without a replay thread, hands over at most `events_max` events. If it `ends`, it also hands over all that are
+    /// left, if they are few. Returns whether the replay is over.
     pub(in crate::engine) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
         let Some(stepped) = &self.stepped else { return self.progress.is_over.load(Ordering::Acquire) };
         let mut replay = stepped.lock();
@@ -105,38 +105,38 @@ impl EventLog {
     }
 }
 
-/// What came of a part of a replay.
+/// The outcome of a part of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advance {
-    /// There is more.
+    /// There are more events.
     GoesOn,
-    /// The disk refuses.
+    /// The log could not be read.
     Failed,
-    /// Everything was handed over.
+    /// All events were handed over.
     Over,
 }
 
-/// Makes what changed at a position of the log before the event there is handed over, if everything before that is
-/// processed. Returns the position of what is yet to change, or the highest there can be.
+/// Makes the changes up to a position of the log before the event at that position is handed over, if all events before
+/// it are processed. Returns the position of the next change, or the highest position there can be.
 pub(in crate::engine) type Change = Box<dyn Fn(LogPosition) -> LogPosition + Send>;
 
 pub(super) struct Replay {
-    /// Whose timers must not run ahead.
+    /// The workers, whose timers must not run ahead.
     workers: Arc<Workers>,
     change: Change,
-    /// Called when everything was handed over.
+    /// Called when all events were handed over.
     over: Box<dyn Fn() + Send>,
     log: Arc<Log>,
     router: Arc<Router>,
     progress: Arc<Progress>,
-    /// Where it has ended, once it has.
+    /// Where the replay has ended, once it has.
     replayed_to: Arc<AtomicU64>,
-    /// What came from here on was received since the start.
+    /// Events from this position on were received since the start.
     known_to: LogPosition,
     begun: Instant,
     /// The position of the next event.
     next: LogPosition,
-    /// Whether to wait for room in an inbox; otherwise whoever asks for the next part does.
+    /// Whether to wait for room in an inbox. Otherwise the caller tries again with the next part.
     waits_for_room: bool,
 }
 
@@ -152,9 +152,9 @@ impl Replay {
         }
     }
 
-    /// Hands over what is on disk, but no more than so many events; behind that, if it `ends`, the rest.
+    /// Hands over events that are on disk, but at most `events_max`. If it `ends`, it then hands over the rest.
     fn advance(&mut self, events_max: u64, ends: bool) -> Advance {
-        // What is not on disk yet is not read, and will be in a moment.
+        // Events that are not on disk yet cannot be read; they will be there in a moment.
         let disk_answers = self.log.wait_durable(self.log.next() - 1, DISK_WAIT_MAX);
         let mut left = events_max;
         let read = self.log.read(self.next, LogPosition::MAX, &mut |record| {
@@ -188,14 +188,14 @@ impl Replay {
         advance
     }
 
-    /// Up to where everything was changed by which queries get what is from `next` on: nothing changes while there are
-    /// events of before the start.
+    /// The position up to which changes must be made before events from `next` on are handed over. There are no changes
+    /// among events that came since the start.
     fn up_to(&self, next: LogPosition) -> LogPosition {
         if next >= self.known_to { LogPosition::MAX } else { next }
     }
 
-    /// Hands over the last events while nothing new is received, so that what comes then goes to its inboxes; false if
-    /// that was not possible now.
+    /// Hands over the last events while nothing new is received, so that later events go directly to their inboxes.
+    /// Returns false if that was not possible now.
     fn hand_over_rest(&self, from: LogPosition) -> bool {
         self.router.end_replay(|push| {
             let next = self.log.next();
@@ -226,7 +226,8 @@ impl Replay {
         say_loss(lost);
     }
 
-    /// Puts an event into its inboxes; false if the engine stops, or there is no room and that is not waited for.
+    /// Puts an event into its inboxes. Returns false if the engine stops, or if there is no room and it does not wait
+    /// for that.
     fn push(&self, record: &Record<'_>) -> bool {
         let message = message(record);
         loop {
@@ -264,7 +265,7 @@ impl Replay {
     }
 }
 
-/// Says once how much of the log is lost, if any is.
+/// Reports once how many events of the log are lost, if any are.
 fn say_loss(lost: u64) {
     if lost > 0 {
         tracing::error!(events = lost, "events of the log were lost or damaged, and could not be replayed");
