@@ -1,7 +1,7 @@
-//! Where the rows of an output go that is no topic: an address for all queries, or one for each, made of parameters.
+//! The addresses of outputs that are not topics: one address for all queries, or one for each, made from parameters.
 //!
-//! What must hold: what a row's address is made of was checked when its query was created, by the connector; so was the
-//! host that it leads to.
+//! What must hold: the connector checked the values that a row's address is made from when the query was created; the
+//! host of the address was checked too.
 
 use std::fmt;
 
@@ -17,14 +17,14 @@ pub(super) struct SinkAddress {
     address: Address,
     /// The names of the application's parameters.
     names: Vec<String>,
-    /// How it is made for each query; `None` if it is one for all.
+    /// How the address of each query is made; `None` if there is one for all.
     by_row: Option<ByRow>,
-    /// What its connector is asked for.
+    /// The connector's specification of the sink.
     pub(super) spec: SinkSpec,
 }
 
 impl SinkAddress {
-    /// Checks that the connector can make addresses of parameters, where there are any.
+    /// Checks that the connector can make addresses from parameters, if there are any.
     pub(super) fn new(
         address: &Address,
         names: &[&str],
@@ -43,12 +43,12 @@ impl SinkAddress {
         Ok(Self { address: address.clone(), names, by_row, spec })
     }
 
-    /// The parameters in it.
+    /// The parameters in the address.
     pub(super) fn parameters(&self) -> impl Iterator<Item = usize> + '_ {
         self.address.parameters()
     }
 
-    /// Whether it is all in one parameter, whose value is taken as it is.
+    /// Whether the address is just one parameter, whose value is used unchanged.
     fn is_whole(&self) -> bool {
         matches!(self.address.parts[..], [Part::Parameter(_)])
     }
@@ -56,7 +56,7 @@ impl SinkAddress {
     /// Checks the address of one query.
     ///
     /// # Errors
-    /// A value is no part of it, or it is none, or leads where the server does not post.
+    /// A value cannot be part of it, it is invalid, or it leads to a host to which the server does not post.
     pub(super) fn check<'v>(&self, value: impl Fn(usize) -> &'v str) -> Result<(), ServiceError> {
         let Some(by_row) = self.by_row else { return Ok(()) };
         let mut address = String::new();
@@ -86,7 +86,7 @@ impl SinkAddress {
                     value.clear();
                     slots.write_text(index, slot, value);
                     match self.by_row.filter(|_| !self.is_whole()) {
-                        // What it says of the value was heeded when the query was created.
+                        // Its errors about the value were returned when the query was created.
                         Some(by_row) => _ = (by_row.value)(value, out),
                         None => out.push_str(value),
                     }

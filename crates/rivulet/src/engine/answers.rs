@@ -12,10 +12,10 @@ use crate::service::{
 };
 use crate::times::at;
 
-/// How many rows `SHOW` gives without a `LIMIT`.
+/// The number of rows of `SHOW` without a `LIMIT`.
 const SHOW_ROWS_DEFAULT: usize = 100;
 
-/// About how much memory a result takes.
+/// The approximate memory of a result.
 pub(super) fn result_bytes(result: &StatementResult) -> usize {
     fn of(value: &Value) -> usize {
         size_of::<Value>()
@@ -42,18 +42,18 @@ pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) ->
     }
 }
 
-/// How many rows SHOW gives.
+/// The most rows of SHOW.
 pub(super) fn rows_max(limit: Option<u64>) -> usize {
     limit.map_or(SHOW_ROWS_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// The first rows, and how many more there are.
+/// The first rows, and the number of further rows.
 pub(super) fn first(limit: usize, columns: &[&str], mut rows: impl Iterator<Item = Vec<Value>>) -> StatementResult {
     let shown = table(columns, rows.by_ref().take(limit));
     StatementResult { message: more(rows.count()), ..shown }
 }
 
-/// What is said where rows are left out.
+/// The note about rows that are omitted.
 pub(super) fn more(count: usize) -> Option<String> {
     (count > 0).then(|| format!("and {count} more; LIMIT says how many are shown"))
 }
@@ -62,7 +62,7 @@ pub(super) fn lines(column: &str, text: &str) -> StatementResult {
     table(&[column], text.lines().map(|line| vec![json!(line)]))
 }
 
-/// The functions whose names are like a pattern.
+/// The functions whose names match a pattern.
 pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
     // Names of functions may be written in any case.
     let like = like.map(str::to_lowercase);
@@ -76,10 +76,10 @@ pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
     first(limit, &["name", "kind", "call", "description"], rivulet_sql::functions().iter().filter(is_like).map(row))
 }
 
-/// One function.
+/// The description of one function.
 ///
 /// # Errors
-/// There is none of this name.
+/// There is no function of this name.
 pub(super) fn describe_function(name: &str) -> Result<StatementResult, ServiceError> {
     let Some(one) = rivulet_sql::function(&name.to_lowercase()) else {
         let error = ServiceError::not_found(format!("there is no function '{name}'"));
@@ -167,7 +167,7 @@ pub(super) fn describe_query(one: QueryInfo) -> StatementResult {
     table(&["property", "value"], rows.into_iter().chain(why))
 }
 
-/// What became of the events of a query, a row for each thing to know.
+/// What became of the events of a query, one row for each fact.
 fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     let mut add = |property: &str, value: Value| rows.push(vec![json!(property), value]);
@@ -216,7 +216,7 @@ fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
     rows
 }
 
-/// How state is saved, a row for each thing to know.
+/// How state is saved, one row for each fact.
 pub(super) fn checkpoints(status: Option<CheckpointStatus>) -> StatementResult {
     let Some(status) = status else {
         return said("this server makes no checkpoints: checkpoint.enabled is false".into());

@@ -1,9 +1,10 @@
-//! The applications of a server: those that run, and those that are registered and cannot.
+//! The applications of a server: those that run, and those that are registered and cannot run.
 //!
-//! What must hold: an application is in the catalog before it runs, and whoever uses a table that is dropped is found.
-//! Its lock is taken behind that of the queries and before those of tables and routing. A new application needs this
-//! lock only. Whoever ends or replaces one holds the lock of the queries too, so for who holds that an application that
-//! was found stays.
+//! What must hold: an application is in the catalog before it runs, and dropping a table finds all its users.
+//!
+//! Its lock is taken after that of the queries and before those of tables and routing. A new application needs this
+//! lock only. Code that ends or replaces an application holds the lock of the queries too. So for code that holds that
+//! lock, an application that it has found stays.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ use super::warnings::Warned;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, ServiceError, TableInfo, Tenant};
 
-/// The shortest beginning of an id that is taken for it.
+/// The shortest beginning of an id that stands for it.
 const ID_CHARACTERS_MIN: usize = 8;
 
 /// The applications of a server.
@@ -41,18 +42,18 @@ pub(super) struct Applications {
 #[derive(Default)]
 struct Known {
     named: BTreeMap<FullName, Arc<Running>>,
-    /// The same by the number that queries and the catalog know them by.
+    /// The same by the number that queries and the catalog use.
     numbered: BTreeMap<ApplicationNumber, Arc<Running>>,
     /// The same by tenant and the hash of their text.
     hashed: HashMap<(Tenant, String), Arc<Running>>,
-    /// Those that cannot run. Few if any, so names are looked for one by one.
+    /// Applications that cannot run. There are few if any, so a name is found by a linear search.
     not_running: BTreeMap<ApplicationNumber, NotRunning>,
     /// As [`Unrestored`] has it.
     altered_next: u64,
 }
 
 impl Applications {
-    /// None until [`Applications::load`].
+    /// Without applications until [`Applications::load`].
     pub(super) fn new(
         preparation: Preparation,
         workers: Arc<Workers>,
@@ -63,12 +64,12 @@ impl Applications {
         Self { preparation, workers, tables, routing, outlets, known: Mutex::default() }
     }
 
-    /// Starts the applications that the catalog remembers.
+    /// Starts the applications in the catalog.
     pub(super) fn load(&self) -> Result<(), ServiceError> {
         let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
         for stored in self.catalog().applications()? {
-            // One that this version cannot plan any more stays in the catalog, and the others run.
+            // An application that this version cannot plan any more stays in the catalog, and the others run.
             if let Err(error) = self.start_stored(&mut known, &stored, &tables) {
                 tracing::error!(application = stored.name.in_log(), "a registered application is not running: {error}");
                 known.not_running.insert(stored.number, NotRunning::new(stored, &error));
@@ -77,7 +78,7 @@ impl Applications {
         Ok(())
     }
 
-    /// Leaves with the applications that cannot run what was saved of them.
+    /// Keeps the saved state of the applications that cannot run.
     pub(super) fn keep_unrestored(&self, mut unrestored: Unrestored) {
         let mut known = self.known.lock();
         known.altered_next = unrestored.altered_next;
@@ -86,8 +87,8 @@ impl Applications {
         }
     }
 
-    /// Starts what could not run because of a table. Returns the numbers of those that run now, and what was saved of
-    /// them. For who holds the lock of the queries.
+    /// Starts applications that could not run because of a table. Returns the numbers of those that run now, and their
+    /// saved state. For callers that hold the lock of the queries.
     pub(super) fn start_again(&self) -> (Vec<ApplicationNumber>, Unrestored) {
         let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
@@ -120,18 +121,18 @@ impl Applications {
         Ok(())
     }
 
-    /// Makes an application of new code, with the tables that there are now.
+    /// Makes an application from new code, with the current tables.
     pub(super) fn plan(&self, tenant: &Tenant, kind: &str, code: &[u8]) -> Result<Application, ServiceError> {
         self.languages().load_new(kind, code, &self.tables.loaded(tenant))
     }
 
-    /// Finds out what can be wrong with an application that its planner does not know.
+    /// Prepares an application, and finds the errors that its planner cannot know.
     pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.preparation.prepare(tenant, application)
     }
 
-    /// Registers an application; one that is registered already with the same text is returned as it is. Also returns
-    /// whether it is new.
+    /// Registers an application. One that is registered already with the same text is returned. Returns also whether it
+    /// is new.
     pub(super) fn register(
         &self,
         tenant: &Tenant,
@@ -140,17 +141,17 @@ impl Applications {
         self.register_all(tenant, vec![application]).pop().expect("an answer for each")
     }
 
-    /// Registers applications of a tenant, of different names, and remembers them together, which takes as long as
-    /// remembering one. Stops at the first that is refused: the last answer says why.
+    /// Registers applications of a tenant, of different names, and records them together, which takes as long as
+    /// recording one. Stops at the first that is refused: the last answer says why.
     pub(super) fn register_all(
         &self,
         tenant: &Tenant,
         applications: Vec<Application>,
     ) -> Vec<Result<(Arc<Running>, bool), ServiceError>> {
-        // Everything that can be refused is, before the catalog remembers it.
+        // Everything that can be refused is checked before the catalog records it.
         let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(tenant, application)).collect();
         let mut known = self.known.lock();
-        // None where an answer is not known before the catalog's.
+        // `None` if an answer is not known before the catalog's.
         let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
         let mut new = Vec::with_capacity(prepared.len());
         for prepared in prepared {
@@ -216,7 +217,7 @@ impl Applications {
         running
     }
 
-    /// The next version of an application takes its place. For who holds the lock of the queries.
+    /// Replaces an application by its next version. For callers that hold the lock of the queries.
     pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
         let mut known = self.known.lock();
         known.hashed.remove(&before.id());
@@ -224,7 +225,7 @@ impl Applications {
         known.insert(after);
     }
 
-    /// Ends an application without queries that the catalog has forgotten already. For who holds the lock of the
+    /// Ends an application without queries that is no longer in the catalog. For callers that hold the lock of the
     /// queries.
     pub(super) fn end(&self, number: ApplicationNumber) {
         let mut known = self.known.lock();
@@ -238,12 +239,12 @@ impl Applications {
         }
     }
 
-    /// Those that run, in order of tenant and name.
+    /// The running applications, in order of tenant and name.
     pub(super) fn running(&self) -> Vec<Arc<Running>> {
         self.known.lock().named.values().cloned().collect()
     }
 
-    /// Those that run, and the numbers of all that are registered.
+    /// The running applications, and the numbers of all registered ones.
     pub(super) fn all(&self) -> (Vec<Arc<Running>>, Vec<ApplicationNumber>) {
         let known = self.known.lock();
         let numbers = known.numbered.keys().chain(known.not_running.keys()).copied().collect();
@@ -252,7 +253,7 @@ impl Applications {
 
     /// The sources of inputs and the outputs that do not work, as anybody may know.
     pub(super) fn troubled_ends(&self) -> Vec<String> {
-        /// So many are named.
+        /// The most that are named.
         const NAMED_MAX: usize = 16;
         let running = self.running();
         let troubles = running.iter().flat_map(|one| {
@@ -266,22 +267,22 @@ impl Applications {
         troubles.take(NAMED_MAX).collect()
     }
 
-    /// One that runs, by number.
+    /// The running application with this number.
     pub(super) fn numbered(&self, number: ApplicationNumber) -> Option<Arc<Running>> {
         self.known.lock().numbered.get(&number).cloned()
     }
 
-    /// One that runs, by name.
+    /// The running application with this name.
     pub(super) fn named(&self, name: &FullName) -> Option<Arc<Running>> {
         self.known.lock().named.get(name).cloned()
     }
 
-    /// One of a tenant that runs, by the hash of its text.
+    /// The running application of a tenant whose text has this hash.
     pub(super) fn hashed(&self, tenant: &Tenant, id: &str) -> Option<Arc<Running>> {
         self.known.lock().hashed(tenant, id).cloned()
     }
 
-    /// One that runs, by name or by id.
+    /// A running application, by name or by id.
     pub(super) fn find(&self, name_or_id: &FullName) -> Result<Arc<Running>, ServiceError> {
         self.known.lock().find(name_or_id)
     }
@@ -313,12 +314,12 @@ impl Applications {
         self.known.lock().count_not_running(number, |count| count + 1);
     }
 
-    /// Queries are gone that could not run.
+    /// Subtracts gone queries from those that cannot run.
     pub(super) fn forget_left_out(&self, number: ApplicationNumber, queries: u64) {
         self.known.lock().count_not_running(number, |count| count.saturating_sub(queries));
     }
 
-    /// How an application is listed, whether it runs or not, by name or by id.
+    /// The entry of an application in a list, whether it runs or not, by name or by id.
     pub(super) fn info(&self, name_or_id: &FullName) -> Result<ApplicationInfo, ServiceError> {
         let known = self.known.lock();
         match known.not_running(name_or_id) {
@@ -327,7 +328,7 @@ impl Applications {
         }
     }
 
-    /// All of a tenant, by name.
+    /// All applications of a tenant, by name.
     pub(super) fn infos(&self, tenant: &Tenant) -> Vec<ApplicationInfo> {
         let known = self.known.lock();
         let running = known.running_of(tenant).map(|running| running.info());
@@ -336,13 +337,13 @@ impl Applications {
         all
     }
 
-    /// The status of those of a tenant that do not run, by name.
+    /// The status of a tenant's applications that do not run, by name.
     pub(super) fn statuses_not_running(&self, tenant: &Tenant) -> Vec<ApplicationStatus> {
         self.known.lock().not_running_of(tenant).map(NotRunning::status).collect()
     }
 
-    /// Drops a table that nothing uses, neither these nor an application, while nobody begins to. For who holds the
-    /// lock of the queries.
+    /// Drops a table that neither `users` nor an application uses. No application can begin to use it meanwhile. For
+    /// callers that hold the lock of the queries.
     pub(super) fn drop_table(&self, name: &FullName, mut users: Vec<String>) -> Result<(), ServiceError> {
         let known = self.known.lock();
         users.extend(known.users_of_table(name, self.languages()));
@@ -357,7 +358,7 @@ impl Applications {
         self.tables.infos(tenant).into_iter().map(with_users).collect()
     }
 
-    /// One of them.
+    /// One reference table of a tenant.
     pub(super) fn table(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
         let known = self.known.lock();
         Ok(TableInfo { applications: known.users_of_table(name, self.languages()), ..self.tables.info(name)? })
@@ -382,14 +383,15 @@ impl Applications {
 }
 
 impl Known {
-    /// Makes an application known by all that it goes by.
+    /// Adds an application to all indexes.
     fn insert(&mut self, running: &Arc<Running>) {
         self.named.insert(running.full_name(), running.clone());
         self.hashed.insert(running.id(), running.clone());
         self.numbered.insert(running.number, running.clone());
     }
 
-    /// Whether an application can be registered: it runs already with the same text, or it is new, or it is refused.
+    /// Checks a new application: returns the running one with the same text, `None` if it is new, or an error if it is
+    /// refused.
     fn check_new(&self, tenant: &Tenant, application: &Application) -> Result<Option<Arc<Running>>, ServiceError> {
         if let Some(running) = self.hashed(tenant, &application.id) {
             return Ok(Some(running.clone()));
@@ -416,13 +418,13 @@ impl Known {
         self.hashed.get(&(tenant.clone(), id.to_owned()))
     }
 
-    /// Those of a tenant that run, by name.
+    /// The running applications of a tenant, by name.
     fn running_of(&self, tenant: &Tenant) -> impl Iterator<Item = &Arc<Running>> + Clone {
         let of_tenant = self.named.range(tenant.named("")..).take_while(move |(name, _)| name.tenant == *tenant);
         of_tenant.map(|(_, running)| running)
     }
 
-    /// Those of a tenant that cannot run.
+    /// The applications of a tenant that cannot run.
     fn not_running_of(&self, tenant: &Tenant) -> impl Iterator<Item = &NotRunning> + Clone {
         self.not_running.values().filter(move |other| other.stored.name.tenant == *tenant)
     }
@@ -448,7 +450,7 @@ impl Known {
         })
     }
 
-    /// The application whose id begins so, if it is the only one: lists show the beginning of an id.
+    /// The application whose id has this beginning, if it is the only one: lists show the beginning of an id.
     fn by_short_id(&self, FullName { tenant, name: beginning }: &FullName) -> Option<&Arc<Running>> {
         let is_meant = |id: &str| beginning.len() >= ID_CHARACTERS_MIN && id.starts_with(beginning);
         let mut meant = self.running_of(tenant).filter(|running| is_meant(&running.application.id));
@@ -462,7 +464,7 @@ impl Known {
         of_tenant.find(|one| one.stored.name == *name_or_id).or(by_id)
     }
 
-    /// Changes how many queries of an application cannot run.
+    /// Changes the number of an application's queries that cannot run.
     fn count_not_running(&mut self, number: ApplicationNumber, change: impl Fn(u64) -> u64) {
         if let Some(running) = self.numbered.get(&number) {
             let count = &running.queries_not_running;

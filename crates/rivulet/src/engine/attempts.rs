@@ -1,6 +1,6 @@
-//! Attempts at something that fails: when the next one is due, and whether what went wrong is news.
+//! Attempts at something that may fail: when the next one is due, and whether the error is news.
 //!
-//! What must hold: what is tried in vain is tried less and less often, but once a minute.
+//! What must hold: attempts that fail become rarer, but there is one each minute at least.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Attempts at one thing. The first is due at once.
 #[derive(Default)]
 pub(super) struct Attempts {
-    /// When the next one is due, if not at once.
+    /// When the next one is due; `None` if at once.
     next: Option<Instant>,
-    /// How many failed in a row.
+    /// The number of failures in a row.
     failed: u32,
-    /// What went wrong the last time.
+    /// The error of the last attempt.
     problem: Option<String>,
 }
 
 impl Attempts {
-    /// The first attempt is due after this pause, and was preceded by one that failed.
+    /// The first attempt is due after this pause. The attempt before it counts as failed.
     pub(super) fn after(pause: Duration) -> Self {
         Self { next: Some(Instant::now() + pause), failed: 1, problem: None }
     }
@@ -28,8 +28,8 @@ impl Attempts {
         self.next.is_none_or(|next| Instant::now() >= next)
     }
 
-    /// One has failed. The next is due after `pause`, which doubles with each failure in a row, up to a minute. Returns
-    /// whether the problem is another one than the last time.
+    /// An attempt has failed. The next is due after `pause`, which doubles with each failure in a row, up to a minute.
+    /// Returns whether the problem differs from the last one.
     pub(super) fn fail(&mut self, problem: &str, pause: Duration) -> bool {
         self.put_off(pause);
         let is_news = !self.problem.as_ref().is_some_and(|before| is_the_same(before, problem));
@@ -37,7 +37,7 @@ impl Attempts {
         is_news
     }
 
-    /// One has begun well, and may fail yet: the next is due as late as after a failure.
+    /// An attempt has begun well, and may still fail: the next is due as late as after a failure.
     pub(super) fn begin(&mut self, pause: Duration) {
         self.put_off(pause);
         self.problem = None;
@@ -49,33 +49,33 @@ impl Attempts {
         self.failed += 1;
     }
 
-    /// One went well; whether the one before had failed.
+    /// An attempt has succeeded. Returns whether the one before had failed.
     pub(super) fn succeed(&mut self) -> bool {
         std::mem::take(self).problem.is_some()
     }
 
-    /// Nothing is tried for so long.
+    /// No attempt is made for this long.
     pub(super) fn rest(&mut self, pause: Duration) {
         self.next = Some(Instant::now() + pause);
     }
 
-    /// What is tried from now on is something else than what has failed: it is due at once.
+    /// The next attempt is at something else than what has failed: it is due at once.
     pub(super) fn begin_anew(&mut self) {
         (self.next, self.failed) = (None, 0);
     }
 
-    /// What went wrong the last time.
+    /// The error of the last attempt.
     pub(super) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Whether the next was due so long ago that what was begun last counts as well.
+    /// Whether the next attempt was due so long ago that the last one that was begun counts as successful.
     pub(super) fn are_past(&self) -> bool {
         self.next.is_none_or(|next| next.elapsed() >= 2 * PAUSE_MAX)
     }
 }
 
-/// Whether two texts say the same, but for the numbers in them.
+/// Whether two texts are the same except for numbers in them.
 fn is_the_same(one: &str, other: &str) -> bool {
     fn words(text: &str) -> impl Iterator<Item = &str> {
         text.split(|character: char| character.is_ascii_digit()).filter(|part| !part.is_empty())

@@ -1,11 +1,11 @@
 //! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
 //!
-//! First a checkpoint (where none can be made now, the one before will do), then the catalog, then the log and the
-//! embedded broker's journal, so that each has what the one before it needs from it: the log has all events behind the
-//! checkpoint, the journal has the checkpoint's results for subscribers that were away, and what was created after the
-//! checkpoint begins anew, as after a crash. Objects of checkpoints and whole frames of logs never change, so they are
-//! read while the server goes on. It deletes no checkpoint meanwhile, and shortens its logs: the backup has names of
-//! its own for their files.
+//! First it makes a checkpoint (if none can be made now, the last one is used). Then it copies the catalog, then the
+//! log and the embedded broker's journal, so that each has what the one before it needs: the log has all events after
+//! the checkpoint, and the journal has the checkpoint's results for absent subscribers. Queries that were created after
+//! the checkpoint begin anew, as after a crash. Objects of checkpoints and complete frames of logs never change, so
+//! they are read while the server continues. The server deletes no checkpoint meanwhile. It may shorten its logs: the
+//! backup has names of its own for their files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -24,19 +24,19 @@ use crate::service::{ErrorKind, ServiceError};
 /// How long a backup waits for a log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What makes backups of a server.
+/// Makes backups of a server.
 pub(super) struct Backups {
     pub(super) data_dir: PathBuf,
     pub(super) catalog: Arc<Catalog>,
     pub(super) messaging: Arc<Messaging>,
     pub(super) event_log: Arc<EventLog>,
     pub(super) coordinator: Arc<Coordinator>,
-    /// Held by the one that is being made.
+    /// Held by the backup that is being made.
     pub(super) current: Mutex<Weak<()>>,
 }
 
 impl Backups {
-    /// Everything as it is now.
+    /// Begins a backup of everything as it is now.
     pub(super) fn begin(&self) -> Result<Backup, ServiceError> {
         let token = {
             let mut current = self.current.lock();
@@ -48,14 +48,14 @@ impl Backups {
             *current = Arc::downgrade(&token);
             token
         };
-        // From here on nothing is deleted, so that what the checkpoint needs is there when it is listed.
+        // From here on nothing is deleted, so that everything that the checkpoint needs still exists when it is listed.
         let _kept = self.event_log.hold();
         let checkpoints = self.coordinator.checkpoints.as_ref();
         let store = checkpoints.map(|checkpoints| checkpoints.store().0);
         let held = store.map(|store| (store, store.hold()));
         let notices = self.checkpoint_for_backup();
         notices.iter().for_each(|notice| tracing::warn!("{notice}"));
-        // No epoch is half there while the store is listed.
+        // No epoch may be half written while the store is listed.
         let _no_checkpoint = checkpoints.map(|checkpoints| checkpoints.pause());
         let refused =
             |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
@@ -79,8 +79,8 @@ impl Backups {
         Ok(backup)
     }
 
-    /// Makes a checkpoint for a backup to have little to replay; says of what none can be made now. The last one will
-    /// do then: the log is kept from there on, so that what is in both is what a crash would leave.
+    /// Makes a checkpoint, so that a restored backup has little to replay. Returns for which queries none can be made
+    /// now. Then their last one is used: the log is kept from there on, so both together are what a crash would leave.
     fn checkpoint_for_backup(&self) -> Vec<String> {
         if self.coordinator.checkpoints.is_none() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Where the embedded broker keeps what outlives the process: a log of its own in the data folder, with commits in
-//! groups as the log of events has them.
+//! The data of the embedded broker that outlives the process: a log of its own in the data folder, with commits in
+//! groups like the log of events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::config::{Config, EmbeddedBrokerConfig};
 use crate::data_folder::MQTT;
 use crate::service::{ErrorKind, ServiceError};
 
-/// What may gather in memory before the broker takes nothing more that has to be saved. The rest of what the log
-/// gathers is for what is under way then.
+/// The most data that waits in memory before the broker refuses anything that has to be saved. The rest of the log's
+/// memory is for data that is in flight then.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 
-/// What is kept is written anew when it is less than half of the log: so there are up to three times as much while that
-/// goes on, and one for what comes meanwhile.
+/// The kept data is written anew when it is less than half of the log. So there is up to three times as much while that
+/// goes on, and one more share for data that comes meanwhile.
 const DISK_SHARES: u64 = 4;
 
 /// The least bound of the log.
 const DISK_BYTES_MIN: u64 = 256 << 20;
 
 pub(super) struct BrokerJournal {
-    /// Without a bound of its own: what shortens it has to be written first, however long it is.
+    /// The log has no bound of its own: the records that shorten it have to be written first, however long it is.
     log: Log,
     bytes_max: u64,
 }
@@ -47,7 +47,7 @@ impl BrokerJournal {
         Ok(Arc::new(Self { log, bytes_max }))
     }
 
-    /// Why nothing can be saved at present.
+    /// Why nothing can be saved now.
     pub(super) fn problem(&self) -> Option<String> {
         self.log.stats().problem.or_else(|| {
             let (bytes, bytes_max) = (self.log.disk_bytes(), self.bytes_max);
@@ -63,17 +63,17 @@ impl BrokerJournal {
         self.log.gathered_bytes() < GATHERED_BYTES_MAX
     }
 
-    /// Waits until all that was appended is on disk; returns whether it is.
+    /// Waits until all appended data is on disk; returns whether it is.
     pub(super) fn wait_all_durable(&self, limit: Duration) -> bool {
         self.log.wait_durable(self.log.next() - 1, limit)
     }
 
-    /// Its files as they are now; none is deleted as long as this is there.
+    /// Its current files. None is deleted as long as the returned value exists.
     pub(super) fn hold(&self) -> HeldLog {
         self.log.hold()
     }
 
-    /// Writes what has gathered, and ends.
+    /// Writes the waiting data, and ends.
     pub(super) fn close(&self) {
         let left = self.log.close();
         if left > 0 {

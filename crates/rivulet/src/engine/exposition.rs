@@ -1,4 +1,4 @@
-//! What the engine counts, in OpenMetrics.
+//! The counters of the engine, in OpenMetrics.
 
 mod big_queries;
 
@@ -21,7 +21,7 @@ use crate::service::{ConnectionStatus, EndHealth, Tenant};
 /// A figure of a source, sink or output.
 type OfEnd = fn(&EndHealth) -> u64;
 
-/// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two a decade.
+/// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two per decade.
 const LATENCY_BOUNDS_US: [u64; 13] = [
     100,
     300,
@@ -38,7 +38,7 @@ const LATENCY_BOUNDS_US: [u64; 13] = [
     100_000_000,
 ];
 
-/// Everything that is counted, at one moment.
+/// All counters at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) applications: Vec<ApplicationSnapshot>,
@@ -50,7 +50,7 @@ pub(super) struct Snapshot {
     pub(super) numbers: Vec<(&'static str, &'static str, bool, u64)>,
 }
 
-/// An application's part of it.
+/// The counters of an application.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationSnapshot {
     pub(super) tenant: Tenant,
@@ -64,16 +64,16 @@ pub(super) struct ApplicationSnapshot {
     /// Queries that share the slot of an equal one.
     pub(super) further: u64,
     pub(super) tasks: u64,
-    /// Those in which tasks run that are cut.
+    /// The number of parts in which split tasks run.
     pub(super) parts: u64,
     pub(super) metrics: GroupMetrics,
-    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    /// By input, events whose times are most likely seconds that were read as milliseconds.
     pub(super) times_in_seconds: Vec<(String, u64)>,
-    /// Of several outputs the name of each, and how many rows it was given.
+    /// If there are several outputs: the name of each, and the number of its rows.
     pub(super) outputs: Vec<(String, u64)>,
-    /// Of each input that reads no topic the name, how its source gets on, and what was counted of it.
+    /// For each input that reads no topic its name, the condition of its source, and the source's counters.
     pub(super) sources: Vec<(String, Condition, FeedCounts)>,
-    /// How outputs get on that are no topics.
+    /// The health of outputs that are not topics.
     pub(super) ends: Vec<EndHealth>,
 }
 
@@ -196,7 +196,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// How outputs get on that are no topics.
+    /// The health of outputs that are not topics.
     fn encode_output_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let ends = || self.applications.iter().flat_map(|one| one.ends.iter().map(move |end| (one, end)));
         let help = "Whether an output that is no topic is in this state";
@@ -424,7 +424,7 @@ fn encode_histogram(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, histogr
     )
 }
 
-/// The tenant that a series is about, which is not shown if it is the default one; and other labels.
+/// The tenant of a series, which is not shown if it is the default one; and other labels.
 #[derive(Debug)]
 struct Labels<'a>(Option<&'a Tenant>, &'a [(&'a str, &'a str)]);
 

@@ -1,4 +1,4 @@
-//! In which languages applications may be written: for each kind of code what loads it.
+//! The languages in which applications may be written: for each kind of code its loader.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use rivulet_sql::{SQL, SqlLoader};
 use crate::catalog::StoredApplication;
 use crate::service::{ErrorKind, ServiceError};
 
-/// What loads the code of applications, by kind. SQL is always among them.
+/// The loaders of applications' code, by kind. SQL is always among them.
 #[derive(Clone)]
 pub struct Languages {
     loaders: BTreeMap<&'static str, Arc<dyn CodeLoader>>,
@@ -24,21 +24,21 @@ impl Default for Languages {
 }
 
 impl Languages {
-    /// The same, and code of this kind is loaded by `loader`.
+    /// The same languages, and `loader` for code of this kind.
     #[must_use]
     pub fn with(mut self, kind: &'static str, loader: impl CodeLoader + 'static) -> Self {
         self.loaders.insert(kind, Arc::new(loader));
         self
     }
 
-    /// Makes an application of its code.
+    /// Makes an application from its code.
     pub(super) fn load(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
         let Some(loader) = self.loaders.get(kind) else {
             let kinds = self.loaders.keys().copied().collect::<Vec<_>>().join(", ");
             return Err(ServiceError::invalid(format!("no code of the kind '{kind}' is known"))
                 .with_hint(format!("this server loads: {kinds}")));
         };
-        // Code that makes its loader panic must not keep a server from starting.
+        // Code that makes its loader panic must not prevent the start of a server.
         let loaded = catch_unwind(AssertUnwindSafe(|| loader.load(bytes, tables)));
         let application = loaded.map_err(|panic| {
             ServiceError::invalid(format!("code of the kind '{kind}' cannot be loaded: {}", panic_text(&*panic)))
@@ -51,7 +51,7 @@ impl Languages {
         Ok(application)
     }
 
-    /// The same of new code, in which nothing may stand that only an earlier version took.
+    /// The same for new code, which may not use a spelling that only earlier versions accepted.
     pub(super) fn load_new(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
         let application = self.load(kind, bytes, tables)?;
         match self.loaders.get(kind).and_then(|loader| loader.warnings(bytes).into_iter().next()) {
@@ -60,7 +60,7 @@ impl Languages {
         }
     }
 
-    /// The same for what the catalog has.
+    /// The same for code in the catalog.
     pub(super) fn load_stored(&self, stored: &StoredApplication, tables: &Tables) -> Result<Application, ServiceError> {
         self.load(&stored.kind, &stored.bytes, tables)
     }

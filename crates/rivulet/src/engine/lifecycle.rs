@@ -1,5 +1,5 @@
-//! The lifecycle of a query: one type for queries of applications and for big queries. What a state keeps is in its
-//! variant, and a statement, the API and the metrics tell both kinds in the same words.
+//! The lifecycle of a query: one type for queries of applications and for big queries. Each variant holds what its
+//! state keeps, and statements, the API and the metrics name the states of both kinds in the same words.
 //!
 //! ```text
 //!                  pause
@@ -12,8 +12,8 @@
 //!      +--- end of input ----> Ending -> Ended
 //! ```
 //!
-//! What must hold: whether a query is paused outlives everything but its end, so a query that fails or cannot be
-//! started while it is paused is paused when it is well again.
+//! What must hold: whether a query is paused is kept until the query ends. So a query that fails or cannot be started
+//! while it is paused is still paused when it can run again.
 
 use std::convert::Infallible;
 
@@ -21,41 +21,42 @@ use rivulet_dataflow::Slot;
 
 use crate::service::QueryState;
 
-/// What a kind of query keeps in each state. A state that it never has keeps [`Infallible`].
+/// What a kind of query keeps in each state. A kind that never has a state keeps [`Infallible`] there.
 pub(super) trait Kind {
-    /// What it runs as.
+    /// What a running query keeps.
     type Running: Clone;
-    /// What is left of that while it is paused.
+    /// What remains of that while the query is paused.
     type Paused: Clone + From<Self::Running> + Into<Option<Self::Running>>;
-    /// Why it does not run.
+    /// Why the query does not run.
     type Hindrance;
-    /// What an error has left of it, and which error.
+    /// What remains of the query after an error, and the error.
     type Failure;
-    /// What has come to the end of its input, which a restart would not know.
+    /// What a query keeps whose input has ended, while this is not saved yet: after a restart the end would not be
+    /// known.
     type Ending;
-    /// The same when a restart knows.
+    /// What a query keeps whose input has ended, once that is saved.
     type End;
 }
 
-/// Where a query is between its creation and its end.
+/// The state of a query between its creation and its end.
 #[derive(Clone, Debug)]
 pub(super) enum Lifecycle<K: Kind> {
     /// Its events or rows are processed.
     Running(K::Running),
-    /// A statement has paused it.
+    /// A statement has paused the query.
     Paused(K::Paused),
     /// It cannot run now.
     NotRunning { why: K::Hindrance, is_paused: bool },
-    /// An error has ended it; it runs again when somebody resumes it.
+    /// An error has ended the query. It runs again when a user resumes it.
     Failed { failure: K::Failure, is_paused: bool },
     /// Its input has come to its end, and that is being saved.
     Ending(K::Ending),
-    /// Its input has come to its end.
+    /// Its input has come to its end, and that is saved.
     Ended(K::End),
 }
 
 impl<K: Kind> Lifecycle<K> {
-    /// The word for it.
+    /// The name of the state.
     pub(super) fn state(&self) -> QueryState {
         match self {
             Self::Running(_) | Self::Ending(_) => QueryState::Running,
@@ -66,7 +67,7 @@ impl<K: Kind> Lifecycle<K> {
         }
     }
 
-    /// Whether a statement has paused it and none has resumed it, as the catalog has it.
+    /// Whether a statement has paused the query and none has resumed it. The catalog records the same.
     pub(super) fn is_paused(&self) -> bool {
         match self {
             Self::Paused(_) => true,
@@ -75,19 +76,19 @@ impl<K: Kind> Lifecycle<K> {
         }
     }
 
-    /// It was started: it runs, or is paused if it was paused before.
+    /// The query was started: it runs, or is paused if it was paused before.
     pub(super) fn start(&mut self, running: K::Running) {
         *self = if self.is_paused() { Self::Paused(running.into()) } else { Self::Running(running) };
     }
 
-    /// Pauses one that runs.
+    /// Pauses a running query.
     pub(super) fn pause(&mut self) {
         if let Self::Running(running) = self {
             *self = Self::Paused(running.clone().into());
         }
     }
 
-    /// Resumes one that is paused and still has what it runs as.
+    /// Resumes a paused query that still has what it needs to run.
     pub(super) fn resume(&mut self) {
         if let Self::Paused(paused) = self
             && let Some(running) = paused.clone().into()
@@ -104,7 +105,7 @@ pub(super) struct Slotted;
 impl Kind for Slotted {
     type Running = Slot;
     type Paused = Slot;
-    /// The log says it once for each query: a reason in memory for each of a million would be too much.
+    /// The log names the reason once for each query: reasons of a million queries would take too much memory.
     type Hindrance = ();
     type Failure = Infallible;
     type Ending = Infallible;
@@ -112,12 +113,12 @@ impl Kind for Slotted {
 }
 
 impl Lifecycle<Slotted> {
-    /// That of a query without a slot yet.
+    /// The state of a query without a slot yet.
     pub(super) const fn without_slot(is_paused: bool) -> Self {
         Self::NotRunning { why: (), is_paused }
     }
 
-    /// Its row in the group of its application; `None` if it cannot run.
+    /// The slot of the query in the group of its application; `None` if the query cannot run.
     pub(super) fn slot(&self) -> Option<Slot> {
         match self {
             Self::Running(slot) | Self::Paused(slot) => Some(*slot),
@@ -125,7 +126,7 @@ impl Lifecycle<Slotted> {
         }
     }
 
-    /// It has this slot from now on.
+    /// The query has this slot from now on.
     pub(super) fn move_to(&mut self, slot: Slot) {
         if let Self::Running(now) | Self::Paused(now) = self {
             *now = slot;

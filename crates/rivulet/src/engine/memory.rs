@@ -1,7 +1,7 @@
-//! The memory of the process: how much there is, and how much more may be taken.
+//! The memory of the process: how much is in use, and how much more may be taken.
 //!
-//! What is measured is the resident set, because that is what a machine or a container has a limit for. It is asked for
-//! when it matters, once for each batch of new queries; that costs some microseconds.
+//! The measure is the resident set, because machines and containers limit that. It is read when it matters, once for
+//! each batch of new queries; that takes some microseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::config::Config;
 use crate::service::{ErrorKind, ServiceError};
 
-/// What a new query is taken to cost beside its parameters: its parts of all tables, with room for them to grow, and a
+/// The assumed memory of a new query besides its parameters: its share of all tables, with room for them to grow, and a
 /// little state.
 const QUERY_BYTES: u64 = 512;
 
-/// From this part of the bound on memory counts as short, in percent: silent queries are spilled sooner.
+/// The part of the bound, in percent, from which on memory is short: silent queries are spilled sooner.
 const PRESSED_PERCENT: u64 = 80;
 
-/// The bound that is configured. Clones share it.
+/// The configured bound. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryBound {
     /// `u64::MAX` if there is none.
@@ -49,7 +49,7 @@ impl MemoryBound {
         self.bytes_max().is_some_and(|bytes_max| resident() >= bytes_max / 100 * PRESSED_PERCENT)
     }
 
-    /// The bound, if more memory is in use than that.
+    /// The bound, if more memory than that is in use.
     pub(super) fn exceeded(&self) -> Option<u64> {
         self.bytes_max().filter(|&bytes_max| memory_rss_bytes().is_some_and(|resident| resident > bytes_max))
     }
@@ -57,7 +57,7 @@ impl MemoryBound {
     /// Refuses `queries` more queries with `parameter_bytes` of parameters if they would not fit.
     pub(super) fn admit(&self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
         let Some(bytes_max) = self.bytes_max() else { return Ok(()) };
-        // Where the system does not tell, there is no bound that could be kept.
+        // If the system does not give this figure, no bound can be kept.
         let Some(resident) = memory_rss_bytes() else { return Ok(()) };
         self.check(bytes_max, resident, queries as u64 * QUERY_BYTES + parameter_bytes as u64)
     }

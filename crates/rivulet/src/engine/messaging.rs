@@ -1,7 +1,7 @@
-//! The engine's MQTT side: either a broker of its own or the client of another, on one thread with one runtime.
+//! The MQTT side of the engine: either its own broker or a client of another one, on one thread with one runtime.
 //!
-//! What must hold: nothing is received before the catalog was loaded. The runtime does not turn until
-//! [`Messaging::open`]; what clients send before waits in the kernel.
+//! What must hold: nothing is received before the catalog was loaded. The runtime does not run until
+//! [`Messaging::open`]; messages that clients send before wait in the kernel.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,39 +25,39 @@ use crate::service::{Access, BrokerAccess, ConnectionStatus, ErrorKind, ServiceE
 /// How long results may take to leave when the engine stops.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 
-/// A broker or a client, and the routes of what it receives.
+/// A broker or a client, and the routes of the messages it receives.
 pub(super) struct Messaging {
     router: Arc<Router>,
     side: Arc<Side>,
     options: PublishOptions,
-    /// What of the embedded broker outlives the process, if anything does.
+    /// The data of the embedded broker that outlives the process, if there is any.
     journal: OnceLock<Arc<BrokerJournal>>,
-    /// The runtime until it turns; then the thread on which it does.
+    /// The runtime until it runs; then the thread on which it does.
     turning: Mutex<Turning>,
 }
 
 enum Side {
     Broker(Broker),
     Client(Client, String),
-    /// What the engine was given.
+    /// A network that the engine was given.
     Given(Arc<dyn Network>),
 }
 
-/// Where messages come from and go to, in place of a broker or a client of the engine's own: it gives messages to the
+/// Where messages come from and go to, instead of a broker or a client of the engine's own: it gives messages to the
 /// engine's router, and gets results.
 pub trait Network: Send + Sync {
     /// Gives it the router. Called once, before everything else.
     ///
     /// # Errors
-    /// It cannot work: the engine does not start.
+    /// It cannot work, and the engine does not start.
     fn attach(&self, _router: &Arc<Router>) -> Result<(), ServiceError> {
         Ok(())
     }
 
-    /// Where results go.
+    /// The publisher of results.
     fn publisher(&self) -> Arc<dyn Publisher>;
 
-    /// Where the results of one more task go.
+    /// The publisher of the results of one more task.
     fn publisher_of_task(&self) -> Arc<dyn Publisher> {
         self.publisher()
     }
@@ -65,7 +65,7 @@ pub trait Network: Send + Sync {
     /// An earlier process had a message in its log, and may not have acknowledged it.
     fn remember(&self, _message: &Received<'_>, _position: LogPosition) {}
 
-    /// Nothing goes any more.
+    /// No messages go out any more.
     fn stop(&self) {}
 }
 
@@ -82,7 +82,7 @@ impl Side {
         if let Self::Client(client, _) = self
             && let Err(error) = client.subscribe(filters)
         {
-            // Filters were checked when the application, query or source was.
+            // Filters were checked together with the application, query or source.
             tracing::error!("a subscription was not made (a defect): {error}");
         }
     }
@@ -125,7 +125,7 @@ impl MqttHost for CommonConnection {
         self.side.unsubscribe([filter]);
     }
 
-    /// A broker that is not there yet, or refuses, is seen in the status, as with small queries.
+    /// If the broker is not there yet, or refuses, the status shows it, as with small queries.
     fn await_subscription(&self, _filter: &str) -> Result<(), String> {
         Ok(())
     }
@@ -145,7 +145,7 @@ enum Turning {
 }
 
 impl Messaging {
-    /// Binds the embedded broker's address, or prepares the connection to the external one, unless there is a network.
+    /// Binds the embedded broker's address, or prepares the connection to the external one, unless a network is given.
     pub(super) fn start(
         config: &Config,
         access: &Arc<Access>,
@@ -192,7 +192,7 @@ impl Messaging {
         })
     }
 
-    /// What is received and sent is in the hands of somebody else.
+    /// A messaging side whose messages the given network receives and sends.
     pub(super) fn stepped(network: Arc<dyn Network>, config: &Config) -> Self {
         let qos = if config.sink_qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
         Self {
@@ -204,10 +204,10 @@ impl Messaging {
         }
     }
 
-    /// Takes over certificates, credentials and bounds of the embedded broker, if that is what runs.
+    /// Takes over certificates, credentials and bounds of the embedded broker, if there is one.
     ///
     /// # Errors
-    /// A certificate that cannot be used; then nothing has changed.
+    /// A certificate cannot be used. Then nothing has changed.
     pub(super) fn take_over(&self, config: &Config, access: &Arc<Access>) -> Result<(), ServiceError> {
         let (Side::Broker(broker), Some(embedded)) = (&*self.side, &config.embedded) else { return Ok(()) };
         let options = broker_options(embedded, access, config.outbound_bytes_max);
@@ -215,7 +215,7 @@ impl Messaging {
         taken.map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))
     }
 
-    /// Gives the embedded broker back the sessions and retained messages of an earlier process, and has it keep its own
+    /// Restores the embedded broker's sessions and retained messages of an earlier process, and makes it save its own
     /// in the data folder.
     ///
     /// # Errors
@@ -230,12 +230,12 @@ impl Messaging {
         Ok(())
     }
 
-    /// Where the embedded broker keeps its sessions, if it does.
+    /// The journal of the embedded broker's sessions, if it saves them.
     pub(super) fn journal(&self) -> Option<&Arc<BrokerJournal>> {
         self.journal.get()
     }
 
-    /// Lets messages come and go.
+    /// Messages come and go from now on.
     pub(super) fn open(&self) -> Result<(), ServiceError> {
         let mut turning = self.turning.lock();
         let Turning::NotYet(runtime) = std::mem::replace(&mut *turning, Turning::Over) else { return Ok(()) };
@@ -245,7 +245,7 @@ impl Messaging {
             .name("rivulet-mqtt".into())
             .spawn(move || {
                 runtime.block_on(async {
-                    // A dropped sender means stop as well.
+                    // A dropped sender also means stop.
                     let _ = stopped.await;
                     let left = match &*side {
                         Side::Broker(broker) => broker.shutdown(FLUSH_MAX).await,
@@ -274,10 +274,11 @@ impl Messaging {
         self.side.publisher()
     }
 
-    /// Gives each task where its results go.
+    /// Gives each task its publisher of results.
     pub(super) fn publishers_of_tasks(&self) -> impl Fn() -> Arc<dyn Publisher> + Send + Sync + 'static {
         let publisher = self.publisher();
-        // Tasks are behind the router, and that behind the network: tasks that held it would hold all for ever.
+        // The network holds the router, and the router holds tasks. Tasks that held the network would keep all three
+        // alive for ever.
         let network = match &*self.side {
             Side::Given(network) => Some(Arc::downgrade(network)),
             Side::Broker(_) | Side::Client(..) => None,
@@ -294,12 +295,12 @@ impl Messaging {
         Host { mqtt: Some(Arc::new(common)), ..Host::default() }
     }
 
-    /// How results are published.
+    /// The options for publishing results.
     pub(super) fn publish_options(&self) -> PublishOptions {
         self.options
     }
 
-    /// Asks the external broker for messages; the embedded one sees them all anyway.
+    /// Subscribes at the external broker; the embedded one sees all messages anyway.
     pub(super) fn subscribe<'f>(&self, filters: impl IntoIterator<Item = &'f str> + Clone) {
         self.side.subscribe(filters);
     }
@@ -347,12 +348,12 @@ impl Messaging {
         }]
     }
 
-    /// Whether the thread runs that receives and sends.
+    /// Whether the thread that receives and sends is running.
     fn is_turning(&self) -> bool {
         matches!(&*self.turning.lock(), Turning::On { thread, .. } if !thread.is_finished())
     }
 
-    /// Whether messages can come and go; the error says why not.
+    /// Whether messages can come and go; the error says why they cannot.
     pub(super) fn ready(&self) -> Result<(), ServiceError> {
         if !self.is_turning() {
             return Err(unavailable("the MQTT thread does not run".into()));
@@ -380,7 +381,7 @@ impl Messaging {
         }
     }
 
-    /// Tells of a message that an earlier process had in its log, and may not have acknowledged.
+    /// Passes on a message that an earlier process had in its log, and may not have acknowledged.
     pub(super) fn remember(&self, message: &Received<'_>, position: LogPosition) {
         match &*self.side {
             Side::Broker(broker) => broker.remember(message, position),
@@ -389,12 +390,12 @@ impl Messaging {
         }
     }
 
-    /// Messages received that no query asked for.
+    /// The number of messages received that no query reads.
     pub(super) fn messages_unrouted(&self) -> u64 {
         self.router.stats().unrouted_messages
     }
 
-    /// Takes no input any more; what is not in an inbox is not acknowledged. Results still go out.
+    /// Takes no more input. Messages that are not in an inbox are not acknowledged. Results still go out.
     pub(super) fn close_input(&self) {
         self.router.close();
     }
@@ -404,7 +405,7 @@ impl Messaging {
         let Turning::On { thread, stop } = std::mem::replace(&mut *self.turning.lock(), Turning::Over) else {
             return 0;
         };
-        // If nobody listens any more, the thread has ended already.
+        // If the receiver is gone, the thread has ended already.
         let _ = stop.send(());
         let left = thread.join().unwrap_or_else(|_| match &*self.side {
             Side::Broker(broker) => broker.stats().queued_messages,
@@ -475,7 +476,7 @@ pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -
     options.outbound_bytes_max = outbound_bytes_max;
     if let Some(client_id) = &config.client_id {
         options.client_id.clone_from(client_id);
-        // A name of one's own is what makes a session that the broker can keep.
+        // With a fixed client id the broker can keep the session.
         options.clean_session = config.qos == 0;
     }
     options

@@ -1,4 +1,4 @@
-//! The engine: applications as groups, queries as slots, wired to MQTT and remembered in the catalog.
+//! The engine: applications as groups, queries as slots, connected to MQTT and recorded in the catalog.
 //!
 //! [`Engine`] holds parts, each with its own lock, and carries out what the service offers by calling them. A part is
 //! given the parts that it needs, never the engine. Arrows point one way:
@@ -9,26 +9,28 @@
 //!                          big_queries, queries   -> checkpoints
 //! ```
 //!
-//! `replace` belongs to the queries, and the coordinator, which makes checkpoints, is in `checkpoints`, of which the
-//! others use what was saved. Above all parts, with the engine: `offer` and `statements`.
+//! `replace` belongs to the queries. The coordinator, which makes checkpoints, is in `checkpoints`; the other parts use
+//! the saved state there. Above all parts, with the engine, are `offer` and `statements`.
 //!
 //! What must hold:
-//! - A query that was answered with its id is in the catalog on disk, and runs. The catalog comes first: what it
-//!   refuses is not started.
-//! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
-//!   routing, a group, the router. Files, sockets and brokers are waited for under none of them, but for the catalog,
-//!   and for a group that comes to rest while its version is replaced, or values of its queries change. A sink runs
-//!   under its group's lock and takes none that is named before that.
 //!
-//! In reading order: this file (opening and stopping), `applications` with `prepare` (what one is made of), `running`
-//! and `not_running` (what an upgrade has left behind), `sources` (inputs that read no topics), `queries`, `lifecycle`
-//! (whether one runs), `upgrade` (how a new version takes over), `replace` (that of an application), `routing`,
-//! `topics` and `shared_input` (what they read), `tables` (reference tables), `offer` (the trait) and `statements` with
-//! `texts` and `answers` (SQL), `output` (the sink of a task), `addresses`, `outlet` and `outlets` (where rows go
-//! that are no messages), `outside` (what waits for files, brokers and other servers), `messaging` (broker or client),
-//! `memory` (how much there may be), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and
-//! `threads` (what is done again and again), `reserve` (a start on a full disk), `status` and `exposition` (what is
-//! counted), `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
+//! - A query whose creation was answered with its id is in the catalog on disk, and runs. The catalog is written first:
+//!   a query that it refuses is not started.
+//! - Locks are taken in one order: those of big queries and of checkpoints, then queries, applications, tables,
+//!   routing, a group, the router. No code waits for files, sockets or brokers while it holds one of them. There are
+//!   two exceptions: the catalog, and a group that quiesces while its version is replaced or values of its queries
+//!   change. A sink runs under its group's lock and takes none of the locks that are named before that one.
+//!
+//! In reading order: this file (opening and stopping), `applications` with `prepare` (what an application is made of),
+//! `running` and `not_running` (applications that run, and those that an upgrade has left behind), `sources` (inputs
+//! that read no topics), `queries`, `lifecycle` (whether a query runs), `upgrade` (how a new version takes over),
+//! `replace` (the upgrade of an application), `routing`, `topics` and `shared_input` (what queries read), `tables`
+//! (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a
+//! task), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting for files,
+//! brokers and other servers), `messaging` (broker or client), `memory` (limits of memory), `checkpoints`, `backup` and
+//! `event_log` (what outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a start on a
+//! full disk), `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`] (for
+//! simulations and trials).
 
 mod addresses;
 mod answers;
@@ -128,7 +130,7 @@ pub struct Engine {
     workers: Arc<Workers>,
     messaging: Arc<Messaging>,
     big_queries: Arc<BigQueries>,
-    /// None if state is not saved.
+    /// `None` if state is not saved.
     checkpoints: Option<Arc<Checkpoints>>,
     coordinator: Arc<Coordinator>,
     backups: Backups,
@@ -139,42 +141,42 @@ pub struct Engine {
     routing: Arc<Routing>,
     outlets: Arc<Outlets>,
     threads: Arc<Threads>,
-    /// Whether it was said that it will be stopped.
+    /// Whether the server has announced that it will stop the engine.
     stops_soon: AtomicBool,
     is_stopped: Arc<AtomicBool>,
 }
 
-/// What others add to the engine.
+/// What a caller adds to the engine.
 #[derive(Clone, Default)]
 pub struct Extensions {
-    /// In which languages applications may be written.
+    /// The languages in which applications may be written.
     pub languages: Languages,
-    /// Who clients are and what they may do.
+    /// Accounts of clients, and their permissions.
     pub access: Arc<Access>,
-    /// Where messages come from and go to; its own broker or client without.
+    /// Where messages come from and go to. If `None`, the engine uses its own broker or client.
     pub network: Option<Arc<dyn Network>>,
-    /// What goes along with queries.
+    /// What accompanies queries.
     pub companion: Option<Arc<dyn Companion>>,
 }
 
-/// What goes along with queries, outside of the engine. Engines that Rivulet is compared with have it: threads and
-/// connections for each query. A server has none. No application is replaced where there is one: it would not know what
-/// the new version reads.
+/// What accompanies queries outside of the engine. Engines that Rivulet is compared with have it: threads and
+/// connections for each query. A server has none. No application is replaced where there is one, because it would not
+/// know what the new version reads.
 pub trait Companion: Send + Sync {
-    /// Whether there can be so many queries. An error refuses the one that comes before the catalog remembers it.
+    /// Whether there can be this many queries. An error refuses the newest query before the catalog records it.
     ///
     /// # Errors
-    /// There are no means for so many.
+    /// The means for this many are missing.
     fn admit(&self, queries: usize) -> Result<(), ServiceError>;
 
-    /// Queries read topics from now on: for each query one of each input.
+    /// Queries read topics from now on: for each query one topic per input.
     fn begin(&self, queries: &[QueryId], topics: &[Vec<String>]);
 
-    /// Queries read nothing any more.
+    /// Queries stop reading.
     fn end(&self, queries: &[QueryId]);
 }
 
-/// What an engine is made of.
+/// The parts of an engine.
 struct Parts {
     extensions: Extensions,
     messaging: Messaging,
@@ -187,23 +189,23 @@ struct Parts {
 }
 
 impl Engine {
-    /// Opens the catalog, starts workers and MQTT, and lets everything run that is registered.
+    /// Opens the catalog, starts workers and MQTT, and starts everything that is registered.
     ///
     /// # Errors
-    /// A catalog that cannot be used, an address that is taken, a broker's address that is none. A broker that does not
-    /// answer is not an error: the engine goes on trying.
+    /// The catalog cannot be used, a listening address is taken, or the broker's address is invalid. A broker that does
+    /// not answer is not an error: the engine keeps trying.
     pub fn open(config: Config) -> Result<Arc<Self>, ServiceError> {
         Self::open_with(config, Extensions::default())
     }
 
-    /// The same with what others add to the engine.
+    /// Like [`Engine::open`], with what a caller adds to the engine.
     ///
     /// # Errors
-    /// As [`Engine::open`]. An application in the catalog of a kind that is not among the languages is none: it does
-    /// not run, and is listed so.
+    /// As [`Engine::open`]. It is not an error if the catalog has an application of a kind that is not among the
+    /// languages: that application does not run, and is listed so.
     pub fn open_with(config: Config, extensions: Extensions) -> Result<Arc<Self>, ServiceError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        // Before the data folder is made: an address that is taken must leave nothing behind.
+        // Before the data folder is made: a start that finds an address taken must leave nothing behind.
         let network = extensions.network.clone();
         let messaging = Messaging::start(&config, &extensions.access, network, clock.clone()).map_err(name_the_key)?;
         reserve::give_back(&config.data_dir);
@@ -215,7 +217,7 @@ impl Engine {
         Copies::forget(&config.data_dir);
         reserve::keep(&config.data_dir);
         if let Some(checkpoints) = &checkpoints {
-            // A server may have ended between making a catalog and filling it.
+            // An earlier server may have ended after it made a catalog and before it filled it.
             if catalog.is_new()? && checkpoints.has_orphans()? {
                 return Err(orphans(&config, checkpoints.store().0.place()));
             }
@@ -260,7 +262,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Puts an engine together of its parts, gives it back what was saved, and opens it for messages.
+    /// Assembles an engine from its parts, restores what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
         let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
         let Extensions { languages, access, companion, network: _ } = extensions;
@@ -383,7 +385,7 @@ impl Engine {
             move |position| queries.upgrade().map_or(LogPosition::MAX, |queries| queries.make_changes(position));
         let over = move || of_queries.upgrade().iter().for_each(|queries| queries.end_absences());
         let router = engine.messaging.router().clone();
-        // Without checkpoints nobody has asked for what the log had.
+        // Without checkpoints, events that the log no longer has do not count as lost.
         let asks_for_all = engine.checkpoints.is_some();
         let workers = engine.workers.clone();
         let (change, over) = (Box::new(change), Box::new(over));
@@ -392,21 +394,22 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Has worker threads call `give_back`, which returns memory of the calling thread's heap to the system, after the
-    /// state of many queries has left memory.
+    /// Makes worker threads call `give_back` after the state of many queries has left memory. It returns memory of the
+    /// calling thread's heap to the system.
     pub fn give_back_memory_with(&self, give_back: fn()) {
         self.workers.give_back_with(give_back);
     }
 
-    /// Where MQTT clients reach the embedded broker, if there is one.
+    /// The address at which MQTT clients reach the embedded broker, if there is one.
     pub fn embedded_broker_address(&self) -> Option<std::net::SocketAddr> {
         self.messaging.embedded_address()
     }
 
-    /// Takes over what of a configuration can change while the engine runs: see [`Key::reloads`](crate::config::Key).
+    /// Applies the keys of a configuration that can change while the engine runs: see
+    /// [`Key::reloads`](crate::config::Key).
     ///
     /// # Errors
-    /// A certificate that cannot be used; then nothing has changed.
+    /// A certificate cannot be used. Then nothing has changed.
     fn change_configuration(&self, config: &Config) -> Result<(), ServiceError> {
         self.messaging.take_over(config, &self.access)?;
         self.queries.memory.set_bytes_max(config.memory_bytes_max);
@@ -414,8 +417,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets everything run that the catalog remembers, with the state that was saved of it. Returns the position in the
-    /// log from which on events may be missing in that.
+    /// Starts everything that the catalog has, with its saved state. Returns the position in the log from which on
+    /// events may be missing in that state.
     fn load(&self) -> Result<LogPosition, ServiceError> {
         let read = self
             .checkpoints
@@ -438,8 +441,8 @@ impl Engine {
         self.applications.load()?;
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
-        // A catalog that is older than the state, as one of a store can be, would give them to others, who got that
-        // state.
+        // A catalog that is older than the state, as one from a store can be, would give these numbers to new queries,
+        // which would then get that state.
         self.catalog.pass(saved.used())?;
         saved.fit(&self.applications);
         let lifecycle_log = self.queries.lifecycle_log(position)?;
@@ -466,7 +469,8 @@ impl Engine {
         Ok(position)
     }
 
-    /// Stops reading, processes what came, sends it, and ends all threads. Further calls do nothing.
+    /// Stops reading, processes the events that have come, sends their results, and ends all threads. Further calls do
+    /// nothing.
     fn stop(&self) {
         if self.is_stopped.swap(true, Ordering::AcqRel) {
             return;
@@ -485,7 +489,7 @@ impl Engine {
         }
         self.messaging.stop();
         self.outlets.finish();
-        // What was sent is sent: now nothing changes any more, and nothing of it is done again.
+        // All results are sent. From here on nothing changes, and no periodic work runs.
         self.threads.end();
         self.coordinator.end();
         self.outlets.end();
@@ -502,8 +506,8 @@ fn files_of(config: &Config) -> Result<Files, ServiceError> {
     })
 }
 
-/// Fails if there is state of queries that a new catalog would not know: it would be taken for that of dropped ones,
-/// and deleted.
+/// Fails if there is saved state of queries that a new catalog would not know: that state would be taken for the state
+/// of dropped queries, and deleted.
 fn refuse_orphans(config: &Config, checkpoints: Option<&Checkpoints>) -> Result<(), ServiceError> {
     let log = config.data_dir.join(LOG);
     let place = match checkpoints {
@@ -514,7 +518,7 @@ fn refuse_orphans(config: &Config, checkpoints: Option<&Checkpoints>) -> Result<
     Err(orphans(config, &place))
 }
 
-/// What is said where `place` has what belongs to a catalog that is not there.
+/// The error if `place` has files that belong to a missing catalog.
 fn orphans(config: &Config, place: &str) -> ServiceError {
     let folder = config.data_dir.display();
     let message = format!("{folder} has no catalog, and {place} has what was saved of queries that are in one");
@@ -530,7 +534,7 @@ impl Drop for Engine {
     }
 }
 
-/// A configured address that cannot be listened on: the hint says where it is configured.
+/// The error of a configured address that cannot be listened on. Its hint names the configuration key.
 fn name_the_key(error: ServiceError) -> ServiceError {
     if !error.message.contains("cannot listen on") {
         return error;

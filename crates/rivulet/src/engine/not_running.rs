@@ -1,6 +1,6 @@
-//! What the catalog holds and this version cannot run, for example after an upgrade: applications that are not planned
-//! any more (or whose reference table has no file), and queries whose parameters do not fit. They are listed with the
-//! reason, their names stay taken, and they can be dropped; nothing else can be done with them.
+//! Applications and queries in the catalog that this version cannot run, for example after an upgrade: applications
+//! that cannot be planned any more (or whose reference table has no file), and queries whose parameters do not fit.
+//! They are listed with the reason, keep their names, and can be dropped; nothing else can be done with them.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use super::sources::shown_sql;
 use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
 
-/// What was saved of applications, as it was read.
+/// The saved state of applications, as it was read.
 #[derive(Default)]
 pub(super) struct Unrestored {
     pub(super) pieces: BTreeMap<ApplicationNumber, Vec<Bytes>>,
-    /// The catalog knew the changes of values with numbers below this. It can be older than the state, as one of a
-    /// store can be: what was saved with other values than it knows is not restored.
+    /// The catalog had the changes of values with numbers below this. It can be older than the state, as a catalog from
+    /// a store can be. State that was saved with values that the catalog does not know is not restored.
     pub(super) altered_next: u64,
 }
 
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
-    /// How many queries it has.
+    /// The number of its queries.
     pub(super) queries: u64,
-    /// What was saved of them, for when it can run.
+    /// The saved state of its queries, for when it can run.
     pub(super) saved: Option<Vec<Bytes>>,
     reason: String,
-    /// What to do about the reason, where that is known.
+    /// The remedy, if one is known.
     remedy: Option<String>,
 }
 
@@ -40,12 +40,12 @@ impl NotRunning {
         Self { stored, queries: 0, saved: None, reason, remedy: error.hint.clone() }
     }
 
-    /// The same, which could not be started once more.
+    /// The same application after another attempt to start it failed.
     pub(super) fn again(self, error: &ServiceError) -> Self {
         Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, error) }
     }
 
-    /// What is answered to whoever wants to use it.
+    /// The answer to callers that want to use it.
     pub(super) fn conflict(&self) -> ServiceError {
         let name = &self.stored.name;
         let remedy = self.remedy.as_ref().map_or_else(String::new, |remedy| format!("{remedy}, or "));
@@ -56,7 +56,7 @@ impl NotRunning {
             ))
     }
 
-    /// How it is listed.
+    /// Its entry in a list.
     pub(super) fn info(&self) -> ApplicationInfo {
         ApplicationInfo {
             id: self.stored.id.clone(),

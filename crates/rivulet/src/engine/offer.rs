@@ -231,16 +231,16 @@ impl Service for Engine {
 }
 
 impl Engine {
-    /// The engine as this caller sees it.
+    /// The engine for this caller.
     pub fn session(&self, caller: Caller) -> Session<'_> {
         (self as &dyn Service).session(caller)
     }
 }
 
-/// What statements ask for too.
+/// Calls that statements use too.
 impl Engine {
-    /// Registers an application, or lets it take over the queries of the one of its name; where it was made of one that
-    /// runs, only of that. What it has taken over is saved.
+    /// Registers an application, or makes it take over the queries of the application of its name. If it was made from
+    /// a running application, it takes over from that one only. After an upgrade a checkpoint is made.
     pub(super) fn replace(
         &self,
         tenant: &Tenant,
@@ -255,7 +255,7 @@ impl Engine {
         Ok((running, replacement))
     }
 
-    /// Creates a big query, or lets it take over from the one of its name. What it has taken over is saved.
+    /// Creates a big query, or makes it take over from the query of its name. After an upgrade a checkpoint is made.
     pub(super) fn replace_big_query(
         &self,
         tenant: &Tenant,
@@ -269,7 +269,7 @@ impl Engine {
         Ok(replaced)
     }
 
-    /// Leaves out what big queries have refused of which the caller may see no content.
+    /// Removes the content of refused rows of big queries that the caller may not see.
     fn hide_refusals<'i>(&self, permit: &Permit, infos: impl IntoIterator<Item = &'i mut BigQueryInfo>) {
         for info in infos.into_iter().filter(|info| info.refusal.is_some()) {
             if !permit.shows_results(&self.access, Some(&info.name)) {
@@ -278,7 +278,7 @@ impl Engine {
         }
     }
 
-    /// A query, small or big.
+    /// The description of a query, small or big.
     pub(super) fn query_info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
         if let Some(big) = self.big_queries.info(name) {
             return Ok(big.into());
@@ -286,8 +286,8 @@ impl Engine {
         self.queries.info(name)
     }
 
-    /// The same with what became of its events, and why it gives what it gives: see [`Service::describe_query`]. Only
-    /// the default tenant is told the topics of others.
+    /// The same with what became of its events, and why it gives its results: see [`Service::describe_query`]. Only the
+    /// default tenant is told the topics of others.
     pub(super) fn query_described(
         &self,
         name: &FullName,
@@ -307,7 +307,7 @@ impl Engine {
         self.queries.described(name, facts, shows_results)
     }
 
-    /// The first queries of a tenant by name that pass the filter, small and big.
+    /// The first queries of a tenant, by name, that pass the filter, small and big.
     pub(super) fn query_infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
         let mut all = self.queries.infos(tenant, filter);
         let big = self.big_queries.infos_of(tenant, filter);
@@ -319,7 +319,7 @@ impl Engine {
         all
     }
 
-    /// How the queries of an application are computed.
+    /// The plan of an application's queries, as text.
     pub(super) fn explain_application(&self, name_or_id: &FullName) -> Result<String, ServiceError> {
         Ok(self.applications.find(name_or_id)?.application.explain())
     }

@@ -1,16 +1,16 @@
-//! Outputs of applications that are no topics: sinks of connectors, which big queries have too, each shared by all
-//! tasks of its application.
+//! Outputs of applications that are not topics: sinks of connectors, as big queries have them, each shared by all tasks
+//! of its application.
 //!
 //! A sink is opened on a thread of its own, and again and again if that fails. Its rows come in the order in which the
-//! tasks hand them over, with the query of each, its identity, and its address where that is made of parameters.
+//! tasks hand them over. Each has its query, its identity, and its address if that is made from parameters.
 //!
-//! Checkpoints go by [`TransactionalSink`](rivulet_dataflow::TransactionalSink): what a sink prepares is kept beside
-//! the state of the application, and given back to it behind a restart. A sink that prepares nothing has to be drained;
-//! no rows come meanwhile, for a moment.
+//! Checkpoints use [`TransactionalSink`](rivulet_dataflow::TransactionalSink): what a sink prepares is saved beside the
+//! state of the application, and given back to it after a restart. A sink that prepares nothing has to be drained; no
+//! rows come meanwhile, for a moment.
 //!
-//! What must hold: no method waits for a device, but for [`Outlet::capture`] and [`Outlet::finish`], for a bounded
-//! time. While a sink is not open or has no room, the tasks are not scheduled, so what waits here is what they had in
-//! hand.
+//! What must hold: no method waits for a device, except [`Outlet::capture`] and [`Outlet::finish`], for a bounded time.
+//! While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
+//! here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,34 +25,34 @@ use super::attempts::Attempts;
 use crate::run::CONNECTORS;
 use crate::service::EndHealth;
 
-/// The first pause behind an attempt to open a sink that failed; it doubles.
+/// The first pause after a failed attempt to open a sink; it doubles.
 const OPEN_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a sink has prepared for a checkpoint, or is drained.
+/// How often a waiting caller checks whether a sink has prepared for a checkpoint, or is drained.
 const LOOK_PERIOD: Duration = Duration::from_millis(2);
 
-/// What a checkpoint keeps of an output.
+/// What a checkpoint has of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedOutlet {
     /// The name of the output; empty if it has none.
     pub(super) output: String,
     pub(super) connector: String,
-    /// What the connector has prepared, in its own words.
+    /// What the connector has prepared, in a form of its own.
     pub(super) prepared: String,
 }
 
-/// An output that is no topic.
+/// An output that is not a topic.
 pub(super) struct Outlet {
     /// The name of the output; empty if it has none.
     name: String,
-    /// What it is called in the log and in answers.
+    /// Its name in the log and in answers.
     title: String,
     spec: SinkSpec,
-    /// Whether what is prepared is kept anywhere.
+    /// Whether checkpoints save what is prepared.
     has_checkpoints: bool,
     pub(super) health: Arc<Health>,
     state: Mutex<State>,
-    /// No rows are wanted: a checkpoint waits for what came.
+    /// No more rows may come: a checkpoint waits for the earlier ones.
     is_held: AtomicBool,
 }
 
@@ -60,15 +60,15 @@ pub(super) struct Outlet {
 struct State {
     stage: Stage,
     attempts: Attempts,
-    /// What was prepared and no sink has been given: of a run before.
+    /// What an earlier run has prepared and no sink has been given yet.
     prepared: Vec<String>,
-    /// What came while the sink was not open.
+    /// Rows that came while the sink was not open.
     backlog: Vec<Batch>,
-    /// What is prepared was saved with this epoch, and the sink has yet to make it final.
+    /// The epoch with which the prepared rows were saved, if the sink has yet to make them final.
     committing: Option<u64>,
-    /// Whether the sink has prepared anything since then.
+    /// Whether the sink has prepared anything since that epoch.
     has_prepared: bool,
-    /// No row follows, and what came is to be made final without a checkpoint.
+    /// No row follows, and the rows so far become final without a checkpoint.
     is_last: bool,
 }
 
@@ -78,7 +78,7 @@ enum Stage {
     Closed,
     Opening,
     Open(Box<dyn Sink>),
-    /// It takes no more rows.
+    /// The sink takes no more rows.
     Over,
 }
 
@@ -96,7 +96,7 @@ impl Outlet {
         Self { name: name.unwrap_or_default().into(), title, spec, has_checkpoints, health, state, is_held }
     }
 
-    /// What was saved of it before: taken from `saved`.
+    /// Takes what an earlier run has saved of this output out of `saved`.
     pub(super) fn resume(&self, saved: &mut Vec<SavedOutlet>) {
         let is_own = |one: &mut SavedOutlet| one.output == self.name && one.connector == self.spec.connector;
         self.state.lock().prepared.extend(saved.extract_if(.., is_own).map(|one| one.prepared));
@@ -107,7 +107,7 @@ impl Outlet {
         self.spec.output.is_some_and(|output| output.has_addresses)
     }
 
-    /// Whether rows say whose they are.
+    /// Whether rows name their query.
     pub(super) fn has_owners(&self) -> bool {
         self.spec.output.is_some()
     }
@@ -124,7 +124,7 @@ impl Outlet {
                     self.close(state, &error);
                 }
             }
-            // Nobody is there any more.
+            // The sink is gone.
             Stage::Over => self.health.leave_out(batch.rows(), "the application has ended"),
             _ => state.backlog.push(batch),
         }
@@ -143,7 +143,7 @@ impl Outlet {
         }
     }
 
-    /// Opens the sink, or has it go on with what it has. Called every few milliseconds.
+    /// Opens the sink, or makes it continue with its rows. Called every few milliseconds.
     pub(super) fn tick(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -171,8 +171,8 @@ impl Outlet {
         }
     }
 
-    /// Another version has taken its place, or its application is dropped: no row follows. What is written becomes
-    /// final without a checkpoint; behind a crash it may be there twice.
+    /// Another version has replaced it, or its application is dropped: no row follows. Its rows become final without a
+    /// checkpoint; after a crash they may be written twice.
     pub(super) fn retire(&self) {
         self.state.lock().is_last = true;
     }
@@ -207,7 +207,7 @@ impl Outlet {
         self.health.retry(problem);
     }
 
-    /// The sink has failed: it is opened anew. What it was given and has not delivered is lost, and counted.
+    /// The sink has failed: it is opened anew. Rows that it was given and has not delivered are lost, and counted.
     fn close(&self, state: &mut State, error: &SinkError) {
         let waiting = usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX);
         if waiting > 0 {
@@ -219,11 +219,12 @@ impl Outlet {
         self.put_off(state, &error.0);
     }
 
-    /// What a checkpoint is to keep, so that nothing is lost that came until now; nothing if all was delivered. `waits`
-    /// for a device up to `limit`; otherwise what is not there at once is left to the next checkpoint.
+    /// What a checkpoint is to have, so that no row up to now is lost; nothing if all rows were delivered. If it
+    /// `waits`, it waits for a device up to `limit`; otherwise rows that are not delivered at once are left to the next
+    /// checkpoint.
     ///
     /// # Errors
-    /// Why it cannot be said.
+    /// Why some rows have not been delivered.
     pub(super) fn capture(&self, waits: bool, limit: Duration) -> Result<Vec<SavedOutlet>, String> {
         let deadline = Instant::now() + limit;
         self.is_held.store(true, Ordering::Release);
@@ -249,7 +250,7 @@ impl Outlet {
         captured.map(saved).map_err(|problem| format!("the {} has not delivered its rows: {problem}", self.title))
     }
 
-    /// What is prepared, if all is.
+    /// What is prepared; `None` if some rows are not prepared or delivered yet.
     fn try_capture(&self) -> Result<Option<Vec<String>>, String> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -279,7 +280,7 @@ impl Outlet {
         }
     }
 
-    /// What was captured is saved, with this epoch.
+    /// The captured state is saved, with this epoch.
     pub(super) fn commit(&self, epoch: u64) {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.has_prepared) && matches!(state.stage, Stage::Open(_)) {
@@ -287,7 +288,7 @@ impl Outlet {
         }
     }
 
-    /// No row follows. Brings what is left on its way, up to `limit`.
+    /// No row follows. Delivers the remaining rows, up to `limit`.
     pub(super) fn finish(self: &Arc<Self>, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !self.is_finished() && !self.health.is_troubled() && Instant::now() < deadline {
@@ -296,14 +297,14 @@ impl Outlet {
         }
     }
 
-    /// Whether nothing is left to be delivered.
+    /// Whether no rows are left to be delivered.
     pub(super) fn is_finished(&self) -> bool {
         let mut state = self.state.lock();
         let state = &mut *state;
         match &mut state.stage {
             Stage::Open(sink) => {
                 let is_done = state.backlog.is_empty() && state.committing.is_none() && !state.is_last;
-                // Where nothing is kept, files get their names now.
+                // Without checkpoints, files get their names now.
                 is_done && if self.has_checkpoints { sink.drain() } else { sink.finish() }.unwrap_or(true)
             }
             Stage::Closed | Stage::Opening => state.backlog.is_empty() && state.prepared.is_empty(),
@@ -311,7 +312,7 @@ impl Outlet {
         }
     }
 
-    /// Before the last checkpoint: closes what is open, so that it becomes final with that.
+    /// Closes open files before the last checkpoint, so that they become final with it.
     pub(super) fn close_files(&self) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -322,7 +323,7 @@ impl Outlet {
         }
     }
 
-    /// Whether what a checkpoint has is yet to become final.
+    /// Whether rows in a checkpoint are yet to become final.
     pub(super) fn is_committing(&self) -> bool {
         let state = self.state.lock();
         state.committing.is_some() && matches!(state.stage, Stage::Open(_))
@@ -366,7 +367,7 @@ impl Outlet {
     }
 }
 
-/// Has a sink go on with what it has: what came while it was not open, and what it is to make final.
+/// Makes a sink final up to the epoch `committing`, and gives it rows that came while it was not open.
 fn go_on(sink: &mut dyn Sink, backlog: &mut Vec<Batch>, committing: &mut Option<u64>) -> Result<(), SinkError> {
     if let Some(epoch) = *committing {
         let is_final = sink.transactional().map_or(Ok(true), |sink| sink.commit(epoch))?;

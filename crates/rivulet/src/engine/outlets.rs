@@ -1,7 +1,7 @@
-//! The outputs of all applications that are no topics.
+//! The outputs of all applications that are not topics.
 //!
-//! What must hold: what an output of an earlier version, or of an earlier process, has not delivered is delivered by
-//! the next one, or by itself beside it.
+//! What must hold: rows that an output of an earlier version, or of an earlier process, has not delivered are delivered
+//! by the next one, or by the earlier one itself beside it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,29 +16,29 @@ use super::outlet::{Outlet, SavedOutlet};
 use super::threads::Threads;
 use crate::catalog::ApplicationNumber;
 
-/// How often sinks look after what they have.
+/// How often sinks get the chance to deliver rows.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long a checkpoint waits for an output to deliver what it has.
+/// How long a checkpoint waits for an output to deliver its rows.
 const CAPTURE_MAX: Duration = Duration::from_secs(1);
 
-/// How long what is left may take when the server stops, and of an application that is dropped.
+/// How long the delivery of remaining rows may take when the server stops or an application is dropped.
 const FINISH_MAX: Duration = Duration::from_secs(3);
 
 /// How many outputs of earlier versions of an application go on delivering; beyond that the oldest gives up.
 const RETIRED_MAX: usize = 8;
 
-/// The version of what a checkpoint keeps of an application's outputs.
+/// The version of the form in which a checkpoint has an application's outputs.
 const VERSION: u32 = 1;
 
-/// What a checkpoint keeps of the outputs of an application.
+/// What a checkpoint has of the outputs of an application.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     version: u32,
     outputs: Vec<SavedOutlet>,
 }
 
-/// What a checkpoint is to keep, as bytes; none for nothing.
+/// What a checkpoint is to have, as bytes; empty for no outputs.
 pub(super) fn saved(outputs: Vec<SavedOutlet>) -> Vec<u8> {
     if outputs.is_empty() {
         return Vec::new();
@@ -46,10 +46,10 @@ pub(super) fn saved(outputs: Vec<SavedOutlet>) -> Vec<u8> {
     serde_json::to_vec(&Saved { version: VERSION, outputs }).expect("texts and numbers are always JSON")
 }
 
-/// What a checkpoint has kept.
+/// Reads what a checkpoint has.
 ///
 /// # Errors
-/// It is of a later version, or nothing of the kind.
+/// It is of a later version, or not of this form.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<SavedOutlet>, StateError> {
     let saved: Saved = serde_json::from_slice(bytes)
         .map_err(|error| StateError::Corrupt(format!("what is saved of outputs is not understood: {error}")))?;
@@ -59,26 +59,26 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<SavedOutlet>, StateError> {
     }
 }
 
-/// All of a server.
+/// The outlets of a server.
 #[derive(Default)]
 pub(super) struct Outlets(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     running: BTreeMap<ApplicationNumber, Vec<Arc<Outlet>>>,
-    /// Those of earlier versions, as long as they have something left; with a deadline if the application is dropped.
+    /// Outlets of earlier versions, as long as they have rows left; with a deadline if the application is dropped.
     retired: Vec<(ApplicationNumber, Arc<Outlet>, Option<Instant>)>,
     /// What an earlier process has saved, until the application runs.
     saved: BTreeMap<ApplicationNumber, Vec<SavedOutlet>>,
 }
 
 impl Outlets {
-    /// What an earlier process has saved.
+    /// Keeps what an earlier process has saved, until the applications run.
     pub(super) fn expect(&self, saved: BTreeMap<ApplicationNumber, Vec<SavedOutlet>>) {
         self.0.lock().saved = saved;
     }
 
-    /// Those of an application that runs from now on, perhaps in the place of those of the version before.
+    /// Adds the outlets of an application that runs from now on. They may replace those of the version before.
     pub(super) fn begin(&self, number: ApplicationNumber, outlets: Vec<Arc<Outlet>>) {
         let mut state = self.0.lock();
         let mut saved = state.saved.remove(&number).unwrap_or_default();
@@ -96,14 +96,14 @@ impl Outlets {
         }
     }
 
-    /// An application is dropped: what its outputs have goes out yet, for a moment.
+    /// An application is dropped: for a moment its outputs may still deliver their rows.
     pub(super) fn drop_of(&self, number: ApplicationNumber) {
         let mut state = self.0.lock();
         state.saved.remove(&number);
         state.retire(number, Some(Instant::now() + FINISH_MAX));
     }
 
-    /// Has sinks look after what they have, again and again.
+    /// Starts the thread that calls the sinks regularly.
     pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let outlets = self.clone();
         threads.start("rivulet-outlets", TICK, move || outlets.tick())
@@ -161,12 +161,12 @@ impl Outlets {
         Some(captured.map(|saved| saved.into_iter().flatten().collect()))
     }
 
-    /// What was captured is saved, with this epoch.
+    /// The captured state is saved, with this epoch.
     pub(super) fn commit(&self, epoch: u64) {
         self.all().iter().for_each(|(_, outlet)| outlet.commit(epoch));
     }
 
-    /// No row follows: brings on its way what is left, and closes files.
+    /// No row follows: delivers the remaining rows, and closes files.
     pub(super) fn finish(&self) {
         let deadline = Instant::now() + FINISH_MAX;
         for (_, outlet) in self.all() {

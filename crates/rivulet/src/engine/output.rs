@@ -1,4 +1,4 @@
-//! The sink of a task: encodes result rows, addresses each by its slot's parameters, and hands them over in one piece.
+//! The sink of a task: encodes result rows, addresses each by its slot's parameters, and hands them all over at once.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::service::{EndHealth, generated_name};
 
-/// Writes the topic of a slot into `topic`, replacing what was there.
+/// Writes the topic of a slot into `topic`, whose earlier content is replaced.
 pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, topic: &mut String) {
     topic.clear();
     template.write(topic, |parameter, out| slots.write_text(parameter, slot, out));
@@ -30,14 +30,14 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
 /// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {
     pub(super) application: String,
-    /// What tells the server from others, where results are told apart for their receivers: those that come again after
-    /// a crash are the same.
+    /// The identity of the server in the ids of results, if results have ids. A receiver recognizes by them results
+    /// that come again after a crash.
     pub(super) server_of_ids: Option<String>,
     /// For each output whether it writes JSON, so that live results are the same bytes.
     pub(super) result_is_json: Vec<bool>,
-    /// Whether the last column of rows says to which outputs they go.
+    /// Whether the last column of rows tells to which outputs they go.
     pub(super) has_bits: bool,
-    /// How many rows each output was given.
+    /// The number of rows of each output.
     pub(super) rows: Vec<AtomicU64>,
     pub(super) topics: Topics,
     /// Where the results of each output go.
@@ -47,9 +47,9 @@ pub(super) struct Outputs {
     pub(super) taps: Arc<Taps>,
     /// For the names of queries in dead letters.
     pub(super) catalog: Arc<Catalog>,
-    /// The last refusal in words, for people who ask why.
+    /// The last refusal in words, for users who ask why a query gives its results.
     pub(super) last_refusal: Mutex<Option<String>>,
-    /// Rows whose times are most likely seconds that were taken for milliseconds, by input.
+    /// Rows whose times are most likely seconds that were read as milliseconds, by input.
     pub(super) seconds: Mutex<Vec<Seconds>>,
     /// The names of the inputs.
     pub(super) inputs: Vec<String>,
@@ -57,7 +57,7 @@ pub(super) struct Outputs {
 
 /// Where the results of an output go.
 pub(super) enum Target {
-    /// To topics, published like this.
+    /// To topics, with these options.
     Topics(PublishOptions),
     /// To a sink of another connector.
     Outlet(Arc<Outlet>),
@@ -71,19 +71,19 @@ pub(super) struct TaskSink {
     encoders: Vec<Box<dyn Encoder>>,
     rows: EncodedRows,
     messages: PublishBatch,
-    /// Rows for outputs that are no topics, by output.
+    /// Rows for outputs that are not topics, by output.
     for_outlets: Vec<(usize, Batch)>,
-    /// Results that somebody watches, for when the messages leave: of a task in parts the sinks write side by side, and
+    /// Results that a reader watches, for when the messages leave. The sinks of a task in parts write side by side, and
     /// send in turn.
     watched: Vec<(QueryId, String)>,
     topic: String,
-    /// Kept for their memory.
+    /// Kept to reuse its memory.
     id: String,
     value: String,
     numbers: Vec<u64>,
 }
 
-/// What a task's sink keeps for its memory, and what somebody watches, while rows are made for an outlet.
+/// The buffers of a task's sink, and the watched results, while rows are made for an outlet.
 struct Kept<'a> {
     watched: &'a mut Vec<(QueryId, String)>,
     address: &'a mut String,
@@ -109,7 +109,7 @@ impl TaskSink {
         }
     }
 
-    /// What a dead letter says: everything a person needs to find out what went wrong.
+    /// The text of a dead letter: everything that a user needs to find out what went wrong.
     fn dead_letter(&self, refusal: &Refusal, id: QueryId) -> String {
         let mut letter = format!("{{\"application\":\"{}\"", json_escape(&self.outputs.application));
         let _ = write!(
@@ -149,7 +149,7 @@ impl TaskSink {
         let is_watching = self.outputs.taps.is_watching();
         if !self.outputs.has_bits {
             let outputs = 0..self.encoders.len();
-            // A row shows once, however many outputs it goes to.
+            // A row is shown once, however many outputs it goes to.
             let written =
                 outputs.map(|output| self.write_output(output, batch, numbers, slots, |_| is_watching && output == 0));
             return written.fold(Ok(()), Result::and);
@@ -175,7 +175,7 @@ impl TaskSink {
                 numbers_to_output.extend(kept.map(|(number, _)| number));
             }
             let of_output = numbers.map(|_| &numbers_to_output[..]);
-            // A row shows with the first of its outputs.
+            // A row is shown with the first of its outputs.
             let shows = |row: usize| is_watching && to_output[row] & (bit - 1) == 0;
             let written = self.write_output(output, &batch.filter(&keep).map_err(failed)?, of_output, slots, shows);
             result = result.and(written);
@@ -184,7 +184,7 @@ impl TaskSink {
         result
     }
 
-    /// Publishes the rows of a batch, all of one output. Live results show those too for which `shows` holds.
+    /// Publishes the rows of a batch, all of one output. Live results also show the rows for which `shows` holds.
     fn write_output(
         &mut self,
         output: usize,
@@ -213,15 +213,15 @@ impl TaskSink {
         let mut failure = Ok(());
         let mut published = 0;
         for (row, &slot) in batch.slots.iter().enumerate() {
-            // Of queries that share a slot each has its own output.
+            // Each of the queries that share a slot has its own output.
             slots.for_each_query(slot, |query, slots, slot| {
                 write_topic(template, slots, slot, topic);
                 id.clear();
                 if let Some((server, numbers)) = numbered {
-                    // Writing to a text does not fail.
+                    // Writing to a string does not fail.
                     let _ = write!(id, "{server}-{query}-{}", numbers[row]);
                 }
-                // A row that cannot be published must not cost the rows of other queries.
+                // A row that cannot be published must not prevent the rows of other queries.
                 if let Err(error) = messages.push_with_id(topic, id, rows.row(row), publish) {
                     failure = Err(sink_error(error));
                     return;
@@ -242,8 +242,8 @@ impl TaskSink {
 }
 
 impl Outputs {
-    /// Makes a batch for an output that is no topic, all of whose rows go to it: a row for each query that shares a
-    /// slot, and behind the columns whose it is, what tells it from others, and where it goes.
+    /// Makes a batch for an output that is not a topic, all of whose rows go to it: a row for each query that shares a
+    /// slot. Behind the columns it has the row's query, its id, and its address.
     #[expect(clippy::too_many_arguments, reason = "as of outputs that are topics")]
     fn rows_for(
         &self,
@@ -267,7 +267,7 @@ impl Outputs {
                     queries.append_value(query);
                     id.clear();
                     if let Some((server, numbers)) = numbered {
-                        // Writing to a text does not fail.
+                        // Writing to a string does not fail.
                         let _ = write!(id, "{server}-{query}-{}", numbers[row]);
                     }
                     ids.append_value(&**id);
@@ -304,7 +304,7 @@ impl Outputs {
 }
 
 impl Outputs {
-    /// A query's name. From the catalog, because the engine's state may not be locked here.
+    /// A query's name. It is read from the catalog, because the engine's state may not be locked here.
     fn query_name(&self, id: QueryId) -> String {
         match self.catalog.read_query(id, |stored| stored.name.to_owned()) {
             Ok(Some(name)) if !name.is_empty() => name,
@@ -317,7 +317,7 @@ impl Outputs {
         self.outlets().map(|outlet| outlet.health(|query| self.query_name(query)))
     }
 
-    /// The outputs that are no topics.
+    /// The outputs that are not topics.
     pub(super) fn outlets(&self) -> impl Iterator<Item = &Arc<Outlet>> {
         self.targets.iter().filter_map(|target| match target {
             Target::Topics(_) => None,
@@ -325,8 +325,8 @@ impl Outputs {
         })
     }
 
-    /// Where the content of a refusal goes: to the topic for late rows or the dead letters of its input; if inputs had
-    /// come together already, to the first input's that has one.
+    /// The topic for the content of a refusal: the topic for late rows or the dead letters of its input. If inputs had
+    /// been joined already, it is that of the first input that has one.
     fn topic_of<'t>(
         &'t self,
         refusal: &Refusal,

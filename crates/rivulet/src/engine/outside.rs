@@ -1,8 +1,8 @@
 //! Calls that wait for the world outside: files, brokers and other servers, which may never answer.
 //!
-//! What must hold: such a call is made under no lock of the engine that others need, and whoever waits for it waits for
-//! a bounded time. It runs on a thread of its own, which is given up when the time is over: what it gets at last is
-//! closed on that thread. How many there are at a time has a bound.
+//! What must hold: such a call is made under no lock of the engine that others need, and its caller waits for a bounded
+//! time. The call runs on a thread of its own, which is abandoned when the time is over; what the call returns at last
+//! is closed on that thread. The number of calls at a time has a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,16 +15,17 @@ use crate::service::{ErrorKind, ServiceError};
 /// How long opening may take: some brokers are asked several questions, each with a limit of its own.
 pub(super) const OPEN_MAX: Duration = Duration::from_secs(60);
 
-/// How long all that the start of a server opens may take together; what is not open by then is tried again.
+/// How long the start of a server may take to open all sources and sinks together. Those that are not open by then are
+/// tried again.
 pub(super) const START_MAX: Duration = Duration::from_secs(30);
 
-/// How long at least each of them may take.
+/// The least time that each of them gets.
 pub(super) const START_MIN: Duration = Duration::from_secs(1);
 
-/// How many calls there may be, those that were given up among them.
+/// The most calls at a time, abandoned ones included.
 const CALLS_MAX: usize = 256;
 
-/// How often it is looked whether the server stops.
+/// How often a waiting caller checks whether the server stops.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// The calls of one engine.
@@ -33,7 +34,7 @@ pub(super) struct Outside {
     calls: Arc<AtomicUsize>,
 }
 
-/// One that has not ended.
+/// A call that has not ended.
 struct Call(Arc<AtomicUsize>);
 
 impl Drop for Call {
@@ -43,11 +44,11 @@ impl Drop for Call {
 }
 
 impl Outside {
-    /// Makes a call of which `what` says what it does, as in "opening the sink"; waits for it until `limit` is over or
-    /// the server stops.
+    /// Makes a call, and waits for it until `limit` is over or the server stops. `what` describes it, as in "opening
+    /// the sink".
     ///
     /// # Errors
-    /// Those of the call; that it takes too long; that too many others do.
+    /// Those of the call; it takes too long; too many other calls are under way.
     pub(super) fn call<T: Send + 'static>(
         &self,
         what: &str,
@@ -64,7 +65,7 @@ impl Outside {
         let (answer, answered) = sync_channel(1);
         let run = move || {
             let done = call();
-            // It is counted until what nobody waits for any more is closed.
+            // The call counts until a result that no caller waits for any more is closed.
             drop(answer.send(done));
             drop(counted);
         };

@@ -1,7 +1,7 @@
-//! Preparation: from an application to what its group is made of. What can be wrong with an application that its
-//! planner does not know is found here: connectors, formats, and what this server's configuration does not keep.
+//! Preparation: from an application to the parts of its group. Errors of an application that its planner cannot know
+//! are found here: connectors, formats, and limits of this server's configuration.
 //!
-//! There is no lock: an application is prepared before anything of it is known to others.
+//! There is no lock: an application is prepared before other code knows of it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,23 +32,23 @@ use crate::config::Config;
 use crate::run::{CONNECTORS, placed_at};
 use crate::service::{ErrorKind, ServiceError, Tenant};
 
-/// What applications are prepared with.
+/// What preparing applications needs.
 pub(super) struct Preparation {
     pub(super) config: Arc<Config>,
     pub(super) languages: Languages,
     pub(super) messaging: Arc<Messaging>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) taps: Arc<Taps>,
-    /// What tells this server from others.
+    /// Distinguishes this server from others.
     pub(super) server_id: String,
     /// What sources of inputs find in this process.
     pub(super) host: Host,
-    /// Those that statements may name.
+    /// The files that statements may name.
     pub(super) files: Files,
 }
 
 impl Preparation {
-    /// What can be wrong with an application that the planner does not know: connectors and formats.
+    /// Prepares an application, and finds the errors that the planner cannot know: connectors and formats.
     pub(super) fn prepare(&self, tenant: &Tenant, application: Application) -> Result<Prepared, ServiceError> {
         self.check_durability(&application)?;
         let host = self.host_of(tenant, &application);
@@ -71,7 +71,8 @@ impl Preparation {
         for (output, address) in application.outputs.iter().zip(&topics.outputs) {
             let (format, times) = match address {
                 OutputAddress::Topic(_) => format(&output.format)?,
-                // Its connector writes it, perhaps as what messages have not; live results show it as JSON.
+                // The connector writes the rows, perhaps with values that messages cannot have; live results show them
+                // as JSON.
                 OutputAddress::Sink(_) => (Format::Json, Times::default()),
             };
             format.encoder_of(output.schema.clone(), &times).map_err(|error| format_error(&error, &output.format))?;
@@ -88,7 +89,7 @@ impl Preparation {
         let targets = application.outputs.iter().zip(&topics.outputs).map(target).collect::<Result<Vec<_>, _>>()?;
         let outputs = Arc::new(Outputs {
             application: application.name.clone(),
-            // Only a replay gives a result once more that has its number; elsewhere a number may be given to another
+            // Only a replay gives a result once more with its number. Without a log, a number may be given to another
             // result after a crash.
             server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
             result_is_json: output_formats
@@ -115,7 +116,7 @@ impl Preparation {
         let baseline = &self.config.baseline;
         let own_code = (baseline.has_own_code)
             .then(|| (self.languages.clone(), application.kind, application.bytes.clone(), tables));
-        // What is measured to compare with engines that share nothing shares no decoding either.
+        // Measurements that compare with engines that share nothing do not share decoding either.
         let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
         let is_logged = self.is_logged(&application.inputs[0]);
         let shape = (shares && inputs.len() == 1).then(|| {
@@ -173,7 +174,8 @@ impl Preparation {
         Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, warnings })
     }
 
-    /// What outputs that are no topics find in this process: not its broker, behind whose routes they are.
+    /// What outputs that are not topics find in this process. The broker is not part of it, because they are behind its
+    /// routes.
     fn host_of(&self, tenant: &Tenant, application: &Application) -> Host {
         Host {
             files: self.files.clone(),
@@ -184,7 +186,7 @@ impl Preparation {
         }
     }
 
-    /// Whether what inputs promise can be kept.
+    /// Fails if this server cannot provide the durability that inputs declare.
     fn check_durability(&self, application: &Application) -> Result<(), ServiceError> {
         let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
         if let Some(input) = logged.clone().find(|input| input.overflow != application::Overflow::Block) {
@@ -207,20 +209,20 @@ impl Preparation {
         ))
     }
 
-    /// What is probably a mistake in an application, in words.
+    /// Probable mistakes in an application, in words.
     fn warnings_of(&self, application: &Application) -> Vec<String> {
         let logged = application.inputs.iter().filter(|input| self.is_logged(input));
         let of_inputs = logged.filter_map(|input| broker_forgets(&self.config, input));
         application.warnings.iter().cloned().chain(of_inputs).collect()
     }
 
-    /// Whether what an input receives goes to the log.
+    /// Whether the events of an input go to the log.
     fn is_logged(&self, input: &Input) -> bool {
         self.config.durability.of(input) == Durability::Log
     }
 }
 
-/// An input whose events are in the log once they have come, from a broker that keeps nothing while this server is
+/// A warning if the events of an input are in the log once received, but its broker keeps none while this server is
 /// away.
 fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
     let broker = config.broker.as_ref().filter(|_| input.source.is_none())?;
@@ -247,7 +249,7 @@ pub(super) fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError>
     Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
 }
 
-/// How the results of an output are published. What it does not say is as in `default`.
+/// The options for publishing the results of an output. Those that it does not set are as in `default`.
 fn published(output: &Output, default: PublishOptions) -> Result<PublishOptions, ServiceError> {
     publish_options(&options_of(output), default).map_err(|error| placed(&error, output))
 }
@@ -256,13 +258,13 @@ fn options_of(output: &Output) -> Vec<(String, String)> {
     output.options.iter().map(|option| (option.name.clone(), literal_text(&option.value))).collect()
 }
 
-/// What a connector says of an output, at its place.
+/// A connector's error about an output, with the output's position.
 fn placed(error: &ConnectorError, output: &Output) -> ServiceError {
     let at = |name: &str| output.options.iter().find(|option| option.name == name).map(|option| option.position);
     placed_at(error, output.address.position, Some(output.format.position), at)
 }
 
-/// Where the rows of an output go that is no topic, checked by its connector.
+/// The address of an output that is not a topic, checked by its connector.
 fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddress, ServiceError> {
     let Output { address, format, schema, .. } = output;
     let by_row = CONNECTORS.by_row(&address.connector);
@@ -284,7 +286,7 @@ fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddr
     SinkAddress::new(address, names, by_row, spec)
 }
 
-/// Refuses a file that is finished at the end, which an application of a server has not.
+/// Refuses a file that is complete only at the end, because an application of a server has no end.
 fn refuse_replaced(Output { address, .. }: &Output, sink: &SinkAddress) -> Result<(), ServiceError> {
     if CONNECTORS.replaced_file(&sink.spec).is_none() {
         return Ok(());
@@ -295,17 +297,17 @@ fn refuse_replaced(Output { address, .. }: &Output, sink: &SinkAddress) -> Resul
         .at_place(address.position))
 }
 
-/// Looks at the outputs of an application that are no topics, without opening them.
+/// Checks the outputs of an application that are not topics, without opening them.
 ///
 /// # Errors
-/// One of them is none.
+/// One of them is invalid.
 pub(crate) fn check_outputs(application: &Application, host: &Host) -> Result<(), ServiceError> {
     let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
     let mut sinks = application.outputs.iter().filter(|output| output.address.connector != "mqtt");
     sinks.try_for_each(|output| sink_address(output, &names, host).map(drop))
 }
 
-/// How the rows of an input are made of its events. A decoder of them can be made.
+/// How the rows of an input are made from its events. A decoder for it can be made.
 fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, ServiceError> {
     let (format, times) = format(&input.format)?;
     let rows = InputFormat {
@@ -319,19 +321,19 @@ fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, Serv
     Ok(rows)
 }
 
-/// How the rows of each input of an application are made of its events.
+/// How the rows of each input of an application are made from its events.
 ///
 /// # Errors
-/// An address or a format is not understood.
+/// An address or a format is invalid.
 pub(crate) fn input_formats(application: &Application) -> Result<Vec<InputFormat>, ServiceError> {
     let topics = topics_of_trial(application)?;
     application.inputs.iter().zip(&topics.inputs).map(|(input, topics)| input_format(input, topics)).collect()
 }
 
-/// How messages of the source of each input get what stands for their topic, where an input has a source.
+/// For each input that has a source: how its messages get a substitute for a topic.
 ///
 /// # Errors
-/// An address is not understood.
+/// An address is invalid.
 pub(crate) fn input_sources(application: &Application) -> Result<Vec<Option<FeedLayout>>, ServiceError> {
     Ok(topics_of_trial(application)?.inputs.into_iter().map(|input| input.source).collect())
 }

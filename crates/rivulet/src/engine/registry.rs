@@ -1,6 +1,6 @@
-//! Which queries there are, in memory: by number, and by name in the space of a tenant, some 60 bytes each.
+//! The queries in memory: by number, and by name for each tenant, some 60 bytes each.
 //!
-//! What a query's parameters are stands in the slot table of its group, and durably in the catalog; not here.
+//! The parameters of a query are not here. They are in the slot table of its group, and durably in the catalog.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,17 +18,17 @@ use crate::service::{Tenant, generated_name, is_generated_name};
 #[derive(Debug)]
 pub(super) struct Entry {
     id: QueryId,
-    /// The name it was given; empty if it goes by its generated one.
+    /// The name it was given; empty if it has a generated one.
     name: Box<str>,
-    /// Its application; [`GONE`] once the query is.
+    /// Its application; [`GONE`] once the query is gone.
     pub(super) application: ApplicationNumber,
-    /// The tenant of that.
+    /// The tenant of its application.
     tenant: TenantNumber,
-    /// Whether it runs, and in which row of the application's group.
+    /// Whether it runs, and in which slot of the application's group.
     pub(super) life: Lifecycle<Slotted>,
 }
 
-/// What a tenant goes by in here, until the server ends: shorter than its name.
+/// The number of a tenant in this registry, until the server ends: shorter than its name.
 type TenantNumber = u32;
 
 /// The application of a query that is gone.
@@ -43,24 +43,24 @@ impl Entry {
 /// All queries.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// Ordered by number. Numbers only grow, so new ones are appended; those that are gone stay as marks until they are
-    /// a quarter of all.
+    /// Ordered by number. Numbers only grow, so new ones are appended. Entries of gone queries stay as marks until they
+    /// are a quarter of all.
     entries: Vec<Entry>,
     gone: usize,
-    /// Queries that were given a name, by the hash of tenant and name.
+    /// Queries with a given name, by the hash of tenant and name.
     named: HashTable<QueryId>,
-    /// The tenants that ever had a query.
+    /// The tenants that have ever had a query.
     tenants: BTreeMap<Tenant, TenantNumber>,
     hasher: RandomState,
 }
 
 impl Registry {
-    /// How many there are.
+    /// The number of queries.
     pub(super) fn count(&self) -> usize {
         self.entries.len() - self.gone
     }
 
-    /// How many a tenant has. Linear in the number of queries.
+    /// The number of queries of a tenant. Linear in the number of queries.
     pub(super) fn count_of(&self, tenant: &Tenant) -> usize {
         let Some(&tenant) = self.tenants.get(tenant) else { return 0 };
         self.entries.iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()).count()
@@ -71,7 +71,7 @@ impl Registry {
         self.id_of(tenant, name).is_some()
     }
 
-    /// The number of the query that goes by this name with a tenant.
+    /// The number of a tenant's query with this name.
     pub(super) fn id_of(&self, tenant: &Tenant, name: &str) -> Option<QueryId> {
         let tenant = *self.tenants.get(tenant)?;
         if let Some(id) = is_generated_name(name) {
@@ -104,7 +104,7 @@ impl Registry {
     /// Adds a query.
     ///
     /// # Panics
-    /// If its number is not higher than all before it: the catalog hands out numbers in order.
+    /// If its number is not higher than all numbers before it: the catalog gives out numbers in order.
     pub(super) fn insert(
         &mut self,
         id: QueryId,
@@ -114,7 +114,7 @@ impl Registry {
     ) {
         assert!(self.entries.last().is_none_or(|last| last.id < id), "query number {id} is new and the highest");
         if self.entries.len() == self.entries.capacity() {
-            // Half at a time: what is not yet written to takes no memory, and each growth copies everything.
+            // Grows by half: memory that is not written to yet is not used, and each growth copies everything.
             self.entries.reserve_exact(self.entries.len() / 2 + 1024);
         }
         let tenant = match self.tenants.get(tenant) {
@@ -150,7 +150,7 @@ impl Registry {
         Some(removed)
     }
 
-    /// Memory held, in bytes. Linear in the number of queries.
+    /// The memory of the registry, in bytes. Linear in the number of queries.
     pub(super) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.entries.iter().map(|entry| entry.name.len()).sum::<usize>()
@@ -162,8 +162,8 @@ impl Registry {
         self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)
     }
 
-    /// The first `limit` queries of a tenant by name that pass `keep`, after the name `after`. One pass over all
-    /// queries, and memory for `limit`.
+    /// The first `limit` queries of a tenant, by name, that pass `keep` and come after the name `after`. It takes one
+    /// pass over all queries, and memory for `limit`.
     pub(super) fn page(
         &self,
         tenant: &Tenant,
@@ -208,7 +208,8 @@ impl Registry {
     }
 }
 
-/// Where a query stands in the entries, if it does. At once where no number is missing before it, which is usual.
+/// The index of a query in the entries, if it exists. It is found at once if no number is missing before it, which is
+/// usual.
 fn place_of(entries: &[Entry], id: QueryId) -> Option<usize> {
     let guess = usize::try_from(id.checked_sub(entries.first()?.id)?).ok()?;
     match entries.get(guess) {
@@ -217,7 +218,7 @@ fn place_of(entries: &[Entry], id: QueryId) -> Option<usize> {
     }
 }
 
-/// The tenant of a query and the name that it was given; empty if it was given none.
+/// The tenant of a query and its given name; empty if it was given none.
 fn name_of(entries: &[Entry], id: QueryId) -> (TenantNumber, &str) {
     place_of(entries, id).map_or((TenantNumber::MAX, ""), |place| (entries[place].tenant, &entries[place].name))
 }
@@ -226,7 +227,7 @@ fn name_of(entries: &[Entry], id: QueryId) -> (TenantNumber, &str) {
 /// literally.
 pub(super) fn like(text: &str, pattern: &str) -> bool {
     fn matches(text: &[char], pattern: &[char]) -> bool {
-        // Greedy with one point to come back to: linear in practice, quadratic at worst, never exponential.
+        // Greedy with one point to go back to: linear in practice, quadratic at worst, never exponential.
         let (mut t, mut p, mut star) = (0, 0, None);
         while t < text.len() {
             let escaped = pattern.get(p) == Some(&'\\') && p + 1 < pattern.len();

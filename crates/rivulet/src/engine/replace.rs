@@ -1,14 +1,14 @@
 //! `CREATE OR REPLACE APPLICATION`: a new version of an application takes over its queries, with their names, values,
 //! topics and, as far as it can use it, their state ([`rivulet_operators::application::migration`]).
 //!
-//! The steps are those of every [`Upgrade`]. The version before is [held back](rivulet_runtime::Group::suspend) while
-//! its results leave and what it has done is saved, for which the state of the engine is let go of, as it is while
-//! events that wait are processed; then it [stands still](rivulet_runtime::Group::quiesce), and the new one gets a copy
-//! of the state. Waiting events go over first, then inboxes and routes.
+//! The steps are those of every [`Upgrade`]. The version before is [suspended](rivulet_runtime::Group::suspend) while
+//! its results leave and its changes are saved. The lock of the engine's state is released meanwhile, as it is while
+//! waiting events are processed. Then the version before is [quiesced](rivulet_runtime::Group::quiesce), and the new
+//! one gets a copy of the state. Waiting events go over first, then inboxes and routes.
 //!
-//! What must hold: the events of a query keep their order. Where queries read something else from then on, what comes
-//! while results leave is for the version before if that goes on, and for nobody otherwise. Nobody is refused input
-//! while results leave: their acknowledgements may come behind it.
+//! What must hold: the events of a query keep their order. If queries read something else from then on, events that
+//! come while results leave are for the version before if the replacement fails, and for no version otherwise. No input
+//! is refused while results leave: their acknowledgements may come after it.
 
 mod bound;
 
@@ -39,7 +39,7 @@ const IS_NEW: &str = "the new version is made once";
 const IS_STARTED: &str = "the new version was made before";
 const IS_LOCKED: &str = "the state of the engine is locked but while it waits";
 
-/// A version of an application that is to take over from the one that runs.
+/// A version of an application that is to take over from the running one.
 struct Version<'a> {
     queries: &'a Queries,
     before: Arc<Running>,
@@ -48,24 +48,24 @@ struct Version<'a> {
     /// What becomes of the state.
     migration: application::StateMigration,
     bound: Bound,
-    /// Whether queries go on reading the same topics, by the same inboxes.
+    /// Whether queries keep reading the same topics, by the same inboxes.
     inputs_stay: bool,
-    /// What was made of it.
+    /// The new version, once it is made.
     after: Option<Running>,
-    // In the order in which they are let go of.
+    // In the order in which they are released.
     resting: Resting,
-    /// The state of the engine; let go of while events are processed, and while results leave.
+    /// The lock of the engine's state; released while events are processed, and while results leave.
     state: Option<MutexGuard<'a, State>>,
     paused: Option<Paused<'a>>,
 }
 
 impl Queries {
-    /// Registers an application, or lets it take over the queries of the one of its name; where it was made of one that
-    /// runs, only of that.
+    /// Registers an application, or makes it take over the queries of the application of its name. If it was made from
+    /// a running application, it takes over from that one only.
     ///
     /// # Errors
-    /// What registering refuses; queries that do not fit it; state that would be lost, unless that is wished; a disk
-    /// that does not take what is to be saved. The version before goes on then.
+    /// Registering it fails; queries do not fit it; state would be lost and the statement does not allow that; or the
+    /// disk does not take what is to be saved. Then the version before continues.
     pub(super) fn replace(
         &self,
         tenant: &Tenant,
@@ -78,7 +78,7 @@ impl Queries {
         let known = {
             let known = self.applications.named(&name);
             let known = known.filter(|before| before.application.id != prepared.application.id);
-            // What is known at once is said at once.
+            // Errors that are known already are returned first.
             known.as_ref().map(|_| self.check_replaceable(tenant, &prepared.application)).transpose()?;
             known
         };
@@ -129,7 +129,7 @@ impl Queries {
         Ok((after, told))
     }
 
-    /// Whether an application may be replaced now by this one.
+    /// Fails if an application may not be replaced now by this one.
     fn check_replaceable(&self, tenant: &Tenant, application: &Application) -> Result<(), ServiceError> {
         self.tables.check_current(tenant, &application.tables)?;
         if self.companion.is_some() {
@@ -154,7 +154,8 @@ impl Queries {
         }
     }
 
-    /// Whether an application is still the one that runs, and may be replaced, after others could change things.
+    /// Fails if an application no longer is the running one, or may not be replaced, after other code could change
+    /// things.
     fn check_unchanged(&self, before: &Arc<Running>, application: &Application) -> Result<(), ServiceError> {
         match self.applications.numbered(before.number) {
             Some(now) if Arc::ptr_eq(&now, before) => self.check_replaceable(&before.tenant, application),
@@ -162,16 +163,16 @@ impl Queries {
         }
     }
 
-    /// Lets events go to the new version, those that wait first.
+    /// Routes events to the new version, waiting ones first.
     fn switch(&self, state: &State, before: &Arc<Running>, after: &Arc<Running>, inputs_stay: bool) {
         if inputs_stay {
             before.group.hand_over(&after.group);
             self.routing.succeed(before, after);
-            // What could not be refused meanwhile.
+            // Events that came meanwhile and could not be refused.
             before.group.hand_over(&after.group);
             self.applications.succeed(before, after);
         } else {
-            // What came meanwhile for inputs that are no more is forgotten with them.
+            // Events that came meanwhile for inputs that no longer exist are dropped with them.
             let slots = state.running_slots(before);
             self.routing.remove_routes(before, &slots);
             self.routing.close(before);
@@ -181,7 +182,8 @@ impl Queries {
             for (slots, topics) in slots.chunks(LOAD_BATCH).zip(topics.chunks(LOAD_BATCH)) {
                 self.routing.add_routes(after, slots, topics);
             }
-            // Behind the routes: a result that the log has and no query was given would come after a crash.
+            // After the routes: otherwise the log could have a result that no query got, and it would come after a
+            // crash.
             self.routing.keep_results(after, true);
             self.routing.sources().begin_of(after);
         }
@@ -193,7 +195,7 @@ impl Queries {
 }
 
 impl Version<'_> {
-    /// What came until now is not for queries that read something else from now on.
+    /// Events up to now are not for queries that read something else from now on.
     fn pass(&self, group: &Group) {
         if !self.inputs_stay {
             group.pass(self.queries.event_log.next().saturating_sub(1));
@@ -210,8 +212,8 @@ impl Version<'_> {
         self.bound.unequal(state, &self.before, &prepared.application)
     }
 
-    /// Locks the state of the engine again, in which others could change things, and looks once more what can be
-    /// refused.
+    /// Locks the state of the engine again, and repeats the checks that can refuse the version: other code could change
+    /// things meanwhile.
     fn lock_again(&mut self) -> Result<(), ServiceError> {
         let (queries, prepared) = (self.queries, self.prepared.as_ref().expect(IS_NEW));
         let state = self.state.insert(queries.state.lock());
@@ -227,7 +229,7 @@ impl Upgrade for Version<'_> {
     fn quiesce(&mut self) -> Result<(), ServiceError> {
         let (queries, before) = (self.queries, self.before.clone());
         if !self.inputs_stay || !self.unequal().is_empty() {
-            // Before others can lock the state, so that nobody else has it rest.
+            // Before other code can lock the state, so that no other change brings the group to rest.
             before.group.close_intake();
             self.state = None;
             queries.routing.let_rest(&before, &mut self.resting, REST_WAIT_MAX)?;
@@ -236,11 +238,11 @@ impl Upgrade for Version<'_> {
         let unequal = self.unequal();
         queries.part(self.state.as_mut().expect(IS_LOCKED), &before, &unequal, false)?;
         if self.paused.is_some() && before.group.is_checkpointed() {
-            // Nothing may come in between what has passed and what waits.
+            // No event may come between those that were passed over and those that wait.
             before.group.quiesce();
             self.pass(&before.group);
-            // What is on its way out may have to pass through this very application, and its acknowledgements come
-            // behind events for it.
+            // Results that are leaving may have to pass through this very application, and their acknowledgements come
+            // after events for it.
             before.group.suspend();
             self.resting.let_shared_go_on();
             self.state = None;
@@ -259,7 +261,7 @@ impl Upgrade for Version<'_> {
         let Prepared { tenant, application, topics, outputs, shape, parts, warnings } =
             self.prepared.take().expect(IS_NEW);
         let group = self.queries.applications.workers.create_group(parts);
-        // Its timers too have to wait until the version counts.
+        // Its timers, too, have to wait until the version counts.
         group.quiesce();
         let after = self.after.insert(Running {
             number: self.before.number,
@@ -339,14 +341,14 @@ impl State {
     }
 }
 
-/// Whether queries go on reading the same topics, by the same inboxes.
+/// Whether queries keep reading the same topics, by the same inboxes.
 fn inputs_stay(running: &Running, prepared: &Prepared) -> bool {
     fn signature(shape: &Option<Arc<InputShape>>) -> Option<&str> {
         shape.as_ref().map(|shape| &*shape.signature)
     }
     let (before, after) = (&running.application, &prepared.application);
     let is_same = |(one, other): (&Input, &Input)| {
-        // A value that was not given may be another one now.
+        // A parameter that was not given may have another value now.
         let parameters = one.address_parameters().zip(other.address_parameters());
         let mut parameters = parameters.map(|(one, other)| (&before.parameters[one], &after.parameters[other]));
         (&one.address.connector, &one.address.template) == (&other.address.connector, &other.address.template)

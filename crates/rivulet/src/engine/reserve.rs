@@ -1,9 +1,9 @@
-//! Room on the disk of the data folder that is kept for a start. A server that was killed when its disk was full could
-//! not open its catalog, or could and write nothing, until somebody made room.
+//! Disk space of the data folder that is reserved for a start. Without it, a server that was killed when its disk was
+//! full could not open its catalog, or could open it and write nothing, until a user made space.
 //!
-//! The reserve is a file without contents, of which a start gives back half when the disk is full: what that start does
-//! not need the log may take, and the next start is to find some room as well. It is made anew when there is room for
-//! several of it.
+//! The reserve is a file without content. If the disk is full, a start gives back half of it: the log may take what
+//! that start does not need, and the next start should find some space as well. The reserve is made anew when there is
+//! space for several times its size.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,25 +15,25 @@ use super::attempts::Attempts;
 use super::threads::Threads;
 use crate::catalog::Catalog;
 
-/// How large it is.
+/// The size of the reserve.
 const BYTES: u64 = 16 << 20;
 
-/// A start needs so much, and half of less is all of it.
+/// What a start needs. If half of the reserve is less than this, all of it is given back.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// It is made where so many times its size are free.
+/// The reserve is made if this many times its size are free.
 const ROOM: u64 = 4;
 
 const FILE: &str = "reserve";
 
-/// How often it is looked whether the catalog can be written, and whether there is room for the reserve.
+/// How often the thread checks whether the catalog can be written, and whether there is space for the reserve.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 const KEEP_PERIOD: Duration = Duration::from_secs(10);
 
-/// The pause before the catalog is written the second time.
+/// The pause before the second attempt to write the catalog.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// Before anything in the folder is opened: gives back half of the reserve if the disk is full.
+/// Gives back half of the reserve if the disk is full. To be called before anything in the folder is opened.
 pub(super) fn give_back(folder: &Path) {
     let path = folder.join(FILE);
     let (Ok(reserve), Some(free)) = (std::fs::metadata(&path), free_bytes(folder)) else { return };
@@ -52,7 +52,7 @@ pub(super) fn give_back(folder: &Path) {
     }
 }
 
-/// Makes the reserve, or what is missing of it, if there is room enough.
+/// Makes the reserve, or the missing part of it, if there is enough space.
 pub(super) fn keep(folder: &Path) {
     let path = folder.join(FILE);
     let before = std::fs::metadata(&path).map_or(0, |reserve| reserve.len());
@@ -61,7 +61,7 @@ pub(super) fn keep(folder: &Path) {
     }
     if let Err(error) = make(&path) {
         tracing::debug!("no room is kept in {}: {error}", folder.display());
-        // What takes up no room is no reserve.
+        // A file that takes up no space is no reserve.
         let _ = match before {
             0 => std::fs::remove_file(&path),
             _ => OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(before)),
@@ -69,8 +69,9 @@ pub(super) fn keep(folder: &Path) {
     }
 }
 
-/// Has a thread look after the disk: room for a start is kept, and a catalog that could not be written because the disk
-/// was full is written again, for whoever waits for this server to be ready makes no changes that would.
+/// Starts a thread that watches the disk. It keeps the reserve, and writes a catalog again that could not be written
+/// because the disk was full. Otherwise clients that wait for this server to be ready would make no changes, and so
+/// nothing would write the catalog.
 pub(super) fn watch(folder: &Path, catalog: &Arc<Catalog>, threads: &Arc<Threads>) -> io::Result<()> {
     let (folder, catalog) = (folder.to_owned(), catalog.clone());
     let (mut kept, mut attempts) = (Instant::now(), None);
@@ -101,7 +102,7 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// How much may be written to the disk of a folder; `None` if it does not say.
+/// The free space on the disk of a folder; `None` if it is unknown.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(folder).ok()?;
     #[allow(clippy::useless_conversion)] // Not everywhere are these of one type.

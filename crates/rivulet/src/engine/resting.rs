@@ -1,4 +1,4 @@
-//! Groups that stand still, so that something can change between two events of their queries.
+//! Groups that rest, so that something can change between two events of their queries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use super::routing::Routing;
 use super::running::Running;
 use crate::service::{ErrorKind, ServiceError};
 
-/// How long events that wait may take to be processed, where what comes next could not take them over.
+/// How long the processing of waiting events may take, if the next version could not take them over.
 pub(super) const REST_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether they are.
+/// How often it checks whether they are processed.
 const REST_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
-/// What stands still, to go on when this is dropped: the group of an application, and behind it those that it has part
-/// in.
+/// Groups that rest until this is dropped: the group of an application, and after it the groups that decode its shared
+/// topics.
 pub(super) struct Resting(Vec<Arc<Group>>);
 
 impl Resting {
-    /// Has a group go on when this is dropped, however it is brought to rest.
+    /// Makes a group continue when this is dropped, however the group is brought to rest.
     pub(super) fn new(group: Arc<Group>) -> Self {
         Self(vec![group])
     }
 
-    /// What others read too goes on.
+    /// Makes the groups continue whose events other applications read too.
     pub(super) fn let_shared_go_on(&mut self) {
         self.0.drain(1..).for_each(|group| group.go_on());
     }
@@ -38,8 +38,8 @@ impl Drop for Resting {
 }
 
 impl Routing {
-    /// Has everything that waits for the queries of an application processed, while nothing new comes; this may take so
-    /// long. Only one at a time has what is decoded for several applications rest.
+    /// Waits, at most for the given time, until all waiting events for the queries of an application are processed; no
+    /// new events come meanwhile. Only one caller at a time brings the decoding for several applications to rest.
     pub(super) fn let_rest(
         &self,
         running: &Running,
@@ -71,22 +71,22 @@ impl Routing {
         Ok(())
     }
 
-    /// Whether nothing waits for the queries of an application, nor where events are decoded for many queries together.
-    /// Unless its group is suspended, an activation may still be under way.
+    /// Whether no events wait for the queries of an application, nor in the group that decodes events for many queries
+    /// together. Unless its group is suspended, an activation may still be under way.
     pub(super) fn is_idle(&self, running: &Running) -> bool {
-        // What is handed on waits at its queries then.
+        // In this order: events that are handed on after the first check wait at the queries.
         self.shared_group_of(running).is_none_or(|shared| shared.is_idle()) && running.group.is_idle()
     }
 
-    /// Whether nothing waits for the queries in these slots, nor where events are decoded for many queries together.
-    /// The group of the application is suspended, and what is received meanwhile waits.
+    /// Whether no events wait for the queries in these slots, nor in the group that decodes events for many queries
+    /// together. The group of the application is suspended, and events that are received meanwhile wait.
     pub(super) fn is_at_rest(&self, running: &Running, slots: &[rivulet_dataflow::Slot]) -> bool {
         self.shared_group_of(running).is_none_or(|shared| shared.is_idle()) && !running.group.has_waiting(slots)
     }
 }
 
-/// Quiesces a group whose intake is closed if it has nothing to do: an activation under way may have taken events out
-/// that are yet to be handed on, so it is looked once more when that has ended.
+/// Quiesces a group with closed intake if it has nothing to do. An activation under way may have taken out events that
+/// are yet to be handed on, so this checks once more when that has ended.
 fn is_idle_and_quiesced(group: &Group) -> bool {
     if !group.is_idle() {
         return false;

@@ -1,9 +1,9 @@
-//! Routing: how events reach the queries of applications. Subscriptions, inboxes, routes, and topics that many queries
-//! read ([`super::shared_input`]).
+//! Routing: how events reach the queries of applications. It has subscriptions, inboxes, routes, and topics that many
+//! queries read ([`super::shared_input`]).
 //!
-//! What must hold: the routes of an application change one after the other, so its lock is held from looking which
-//! topics are shared until the router has the routes. It is taken behind the locks of queries and applications, and
-//! before those of groups and of the router. Nothing outside of the process is waited for under it.
+//! What must hold: the routes of an application change one after the other. So its lock is held from the lookup of
+//! which topics are shared until the router has the routes. It is taken after the locks of queries and applications,
+//! and before those of groups and of the router. While it is held, nothing waits for anything outside of the process.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::shared_input::{NO_QUERY, SharedInputs};
 use super::sources::Sources;
 use super::topics::{InputTopics, Topics};
 
-/// How often it is looked whether shared events are decoded.
+/// How often [`Routing::let_pass`] checks whether shared events are decoded.
 const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
-/// The way of events to the queries of applications.
+/// Brings events to the queries of applications.
 pub(super) struct Routing {
     messaging: Arc<Messaging>,
     event_log: Arc<EventLog>,
@@ -50,7 +50,8 @@ impl Routing {
         &self.sources
     }
 
-    /// Makes the inboxes of an application known, one for each input, and subscribes to what serves all its queries.
+    /// Registers the inboxes of an application, one for each input, and subscribes to the topics that serve all its
+    /// queries.
     pub(super) fn register_inboxes(&self, group: &Arc<Group>, topics: &Topics) -> Vec<InboxId> {
         self.messaging.subscribe(topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         let router = self.messaging.router();
@@ -61,14 +62,14 @@ impl Routing {
         topics.inputs.iter().enumerate().map(register).collect()
     }
 
-    /// An application runs whose inboxes were registered. What it may read is kept from
+    /// Opens an application whose inboxes were registered. The results that it may read are kept in the log from
     /// [`Routing::keep_results`] on.
     pub(super) fn open(&self, running: &Arc<Running>) {
         self.shared.lock().attach(running);
         self.sources.open(running);
     }
 
-    /// Ends what [`Routing::register_inboxes`] and [`Routing::open`] began. No query has a route any more.
+    /// Ends what [`Routing::register_inboxes`] and [`Routing::open`] began. By then no query has a route any more.
     pub(super) fn close(&self, running: &Running) {
         self.messaging.unsubscribe(running.topics.inputs.iter().filter_map(|input| input.filter.as_deref()));
         self.keep_results(running, false);
@@ -77,7 +78,7 @@ impl Routing {
         self.shared.lock().detach(running);
     }
 
-    /// Lets the next version of an application, which reads the same topics in the same way, have its inboxes.
+    /// Gives the inboxes of an application to its next version, which reads the same topics in the same way.
     pub(super) fn succeed(&self, before: &Running, after: &Arc<Running>) {
         let router = self.messaging.router();
         for (input, &inbox) in after.inboxes.iter().enumerate() {
@@ -91,13 +92,14 @@ impl Routing {
         self.sources.begin_of(after);
     }
 
-    /// Results of other queries that an application may read are in the log from when it is there, not from when it has
-    /// a query that reads them: what is given once more after a crash is then known to be older than that query.
+    /// Keeps in the log the results of other queries that an application may read. This begins when the application is
+    /// registered, not when the first query reads them: results that are given once more after a crash are then known
+    /// to be older than that query.
     pub(super) fn keep_results(&self, running: &Running, are_kept: bool) {
         let router = self.messaging.router();
         let may_be_results = |(_, input): &(usize, &InputTopics)| input.is_logged && input.source.is_none();
         for (place, input) in running.topics.inputs.iter().enumerate().filter(may_be_results) {
-            // Where each query names its own topic it may be any.
+            // Where each query names its own topic, the topic may be any.
             let filter = input.filter.as_deref().unwrap_or("#");
             let number = u64::from(running.number) << InputIndex::BITS | place as u64;
             match are_kept {
@@ -122,7 +124,7 @@ impl Routing {
         }
     }
 
-    /// Lets events reach the slots that have come with queries; for each of these the topics it reads.
+    /// Routes events to the slots that new queries have got. `topics` has for each query one topic per input.
     pub(super) fn add_routes_of_new(&self, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
         if joined.iter().all(|one| one.is_new) {
             let slots: Vec<Slot> = joined.iter().map(|one| one.slot).collect();
@@ -134,13 +136,14 @@ impl Routing {
         self.add_routes(running, &slots, &topics);
     }
 
-    /// Lets events of the topics reach the slots; for each slot the topic of each input.
+    /// Routes events of the topics to the slots: for each slot one topic per input.
     pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.add_routes_and(true, running, slots, topics);
     }
 
-    /// The same for slots whose routes [change](Routing::change_routes) at once: no further topic is shared before, for
-    /// where it is decoded events would be taken in that find no reader then.
+    /// Like [`Routing::add_routes`], for slots whose routes [change](Routing::change_routes) at once. It makes no
+    /// further topic shared: the group that decodes shared topics would then take in events that find no reader after
+    /// the change.
     pub(super) fn add_routes_to_change(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.add_routes_and(false, running, slots, topics);
     }
@@ -156,15 +159,15 @@ impl Routing {
         }
     }
 
-    /// Opens routes to slots that are about to read other topics by [`Routing::change_routes`]: an event of these finds
-    /// their group, which is quiesced, and is refused until it goes on.
+    /// Opens routes to slots that are about to read other topics by [`Routing::change_routes`]. An event of these
+    /// topics finds their group, which is quiesced and refuses the event until the group continues.
     pub(super) fn open_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.messaging.subscribe(own_topics(running, topics));
         let shared = self.shared.lock();
         self.add_own(running, &shared.split(running, slots, topics).0);
     }
 
-    /// Takes back [`Routing::open_routes`]: the slots go on reading what they have read.
+    /// Takes back [`Routing::open_routes`]: the slots keep reading their topics of before.
     pub(super) fn close_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         let before = topics_of(running, slots);
         let shared = self.shared.lock();
@@ -181,10 +184,10 @@ impl Routing {
         }
     }
 
-    /// Has slots read other topics, or be found by other keys among those that read one with them, from the moment on
-    /// in which `change` gives them their values. Their group is quiesced, and nothing waits where events are decoded
-    /// for many queries. Their routes are [open](Routing::open_routes): an event that comes meanwhile finds one, and is
-    /// refused until it goes on.
+    /// Makes slots read other topics, or changes the keys by which they are found among the slots that share a topic.
+    /// This holds from the moment at which `change` gives them their values. Their group is quiesced, and nothing waits
+    /// in the group that decodes events for many queries. Their routes are [open](Routing::open_routes): an event that
+    /// comes meanwhile finds one, and is refused until the group continues.
     pub(super) fn change_routes(
         &self,
         running: &Running,
@@ -193,7 +196,8 @@ impl Routing {
         change: impl FnOnce(),
     ) {
         let before = topics_of(running, slots);
-        // A topic that they read afterwards is not given up, or its events would find no route until they do.
+        // A topic that they read afterwards too is not given up. Its events would find no route until the change is
+        // made.
         let stay: HashSet<&str> = topics.iter().flatten().map(String::as_str).collect();
         let left = before.iter().map(|of_slot| of_slot.iter().filter(|topic| !stay.contains(topic.as_str())));
         let left: Vec<Vec<String>> = left.map(|of_slot| of_slot.cloned().collect()).collect();
@@ -203,7 +207,7 @@ impl Routing {
         self.messaging.router().remove(&without(own_before, &own_after));
         shared.leave(running, &shared_before, &left);
         change();
-        // What nobody else read is not shared any more.
+        // A topic that no other query read is no longer shared.
         let (own, of_shared) = shared.split(running, slots, topics);
         self.add_own(running, &own);
         shared.join(running, &of_shared);
@@ -224,7 +228,7 @@ impl Routing {
         self.messaging.unsubscribe(own_topics(running, &topics));
     }
 
-    /// Queries that are paused are routed to until the log is replayed, but only by what is in it.
+    /// Paused queries are routed to until the log is replayed, but only from inputs that are in the log.
     pub(super) fn route_log_only(&self, running: &Running, slots: &[Slot]) {
         let inputs = &running.topics.inputs;
         if slots.is_empty() || inputs.iter().all(|input| input.is_logged) {
@@ -238,41 +242,42 @@ impl Routing {
         self.messaging.router().remove(&routes.collect::<Vec<_>>());
     }
 
-    /// The events of a topic that many queries read, since somebody asked about one of these; nothing of another topic.
-    /// It is counted until `for_us` have passed since the last question.
+    /// The number of events of a topic that many queries read, counted since a user asked about one of these queries;
+    /// `None` for any other topic. Counting ends `for_us` after the last question.
     pub(super) fn events_of_shared(&self, running: &Running, topic: &str, for_us: i64) -> Option<u64> {
         let (group, slot) = self.shared.lock().topic_of(running, topic)?;
         let found = group.examine(slot, NO_QUERY, for_us)?;
         Some(found.tally.inputs.first().map_or(0, |came| came.rows))
     }
 
-    /// The groups that decode what many queries read.
+    /// The groups that decode topics which many queries read.
     pub(super) fn shared_groups(&self) -> Vec<Arc<Group>> {
         self.shared.lock().groups()
     }
 
-    /// The group that decodes shared topics for an application, if some of its queries may read any.
+    /// The group that decodes shared topics for an application, if any of its queries may read one.
     pub(super) fn shared_group_of(&self, running: &Running) -> Option<Arc<Group>> {
         self.shared.lock().group_of(running)
     }
 
-    /// Waits until no message is being routed: from now on everybody knows which routes there are.
+    /// Waits until no message is being routed. From then on every message sees the current routes.
     pub(super) fn await_routing(&self) {
         self.messaging.router().await_routing();
     }
 
-    /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
+    /// Waits until no rows are being handed on to an application. From then on every sender knows whether it takes any.
     pub(super) fn await_shared_rows(&self, running: &Running) {
         self.shared.lock().await_rows(running);
     }
 
-    /// How many topics are shared, and how many queries read them.
+    /// The number of shared topics, and of the queries that read them.
     pub(super) fn shared_counts(&self) -> (usize, usize) {
         self.shared.lock().counts()
     }
 
-    /// Waits until the queries of an application have what came, also where that is yet to be decoded for many of them:
-    /// who leaves those does not get what is yet to be handed on.
+    /// Waits until the queries of an application have all events that have come, including those that are yet to be
+    /// decoded for many queries. A query that stops reading a shared topic does not get the rows that are yet to be
+    /// handed on.
     pub(super) fn let_pass(&self, running: &Running, until: Instant) {
         let Some(shared) = self.shared_group_of(running) else { return };
         let end = self.event_log.end();
@@ -281,7 +286,7 @@ impl Routing {
         }
     }
 
-    /// The position of the log up to which those who read with others have what came.
+    /// The position of the log up to which queries that share topics have the events that have come.
     pub(super) fn passed_to(&self, running: &Running) -> LogPosition {
         let end = self.event_log.end();
         let waiting = self.shared_group_of(running).and_then(|shared| shared.oldest_position());
@@ -289,7 +294,7 @@ impl Routing {
     }
 }
 
-/// What events of an input of a group's application are pushed to.
+/// The inbox for events of an input of a group's application.
 fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
     match input {
         0 => group.clone(),
@@ -297,7 +302,7 @@ fn inbox_of(group: &Arc<Group>, input: usize) -> Arc<dyn Inbox> {
     }
 }
 
-/// Routes but for those that stay.
+/// Routes without those in `stay`.
 fn without<'t>(mut routes: Vec<Route<'t>>, stay: &[Route<'_>]) -> Vec<Route<'t>> {
     let stay: HashSet<(&str, InboxId, Slot)> =
         stay.iter().map(|route| (route.filter, route.inbox, route.slot)).collect();
@@ -305,7 +310,7 @@ fn without<'t>(mut routes: Vec<Route<'t>>, stay: &[Route<'_>]) -> Vec<Route<'t>>
     routes
 }
 
-/// Of the topics that queries read those that no subscription for all queries covers.
+/// The topics that queries read and that no subscription for all queries covers.
 fn own_topics<'t>(running: &'t Running, topics: &'t [Vec<String>]) -> impl Iterator<Item = &'t str> + Clone {
     let own = |(input, topic): (&'t InputTopics, &'t String)| {
         (input.filter.is_none() && input.source.is_none()).then_some(topic.as_str())

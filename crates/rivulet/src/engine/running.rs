@@ -1,5 +1,4 @@
-//! An application that runs: its group, where its events come from and its rows go to, how many queries it has, and
-//! what is shown of it.
+//! An application that runs: its group, its inputs and outputs, the number of its queries, and its status.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,20 +26,20 @@ pub(super) struct Running {
     pub(super) inboxes: Vec<InboxId>,
     pub(super) topics: Topics,
     pub(super) outputs: Arc<Outputs>,
-    /// How its payloads are decoded; `None` if it shares that with nobody.
+    /// How its payloads are decoded; `None` if it shares decoding with no other application.
     pub(super) shape: Option<Arc<InputShape>>,
     pub(super) queries_running: AtomicU64,
     pub(super) queries_paused: AtomicU64,
-    /// Queries that do not fit this version of it.
+    /// The number of queries that do not fit this version of the application.
     pub(super) queries_not_running: AtomicU64,
     /// What its owner should know.
     pub(super) warnings: Vec<String>,
     pub(super) warned: Warned,
-    /// What its inputs read that is no topic; set when it is open.
+    /// The sources of inputs that read no topics; set when the application is open.
     pub(super) sources: OnceLock<Vec<Arc<Reader>>>,
 }
 
-/// An application that was found good and has not been started.
+/// An application that was checked and has not been started.
 pub(super) struct Prepared {
     pub(super) tenant: Tenant,
     pub(super) application: Application,
@@ -51,10 +50,10 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
 }
 
-/// How the payloads of an input are decoded. Inputs with the same signature decode the same.
+/// How the payloads of an input are decoded. Inputs with the same signature are decoded in the same way.
 pub(super) struct InputShape {
     pub(super) signature: String,
-    /// Whether what comes goes to the log.
+    /// Whether events of the input go to the log.
     pub(super) is_logged: bool,
     /// As in [`GroupParts`].
     pub(super) topic_inputs: u32,
@@ -66,34 +65,34 @@ impl Running {
         self.tenant.named(&self.application.name)
     }
 
-    /// The hash of its text, which another tenant's application may have too.
+    /// Its tenant and the hash of its text. Another tenant's application may have the same text.
     pub(super) fn id(&self) -> (Tenant, String) {
         (self.tenant.clone(), self.application.id.clone())
     }
 
-    /// Whether its queries read anything that is in the log.
+    /// Whether its queries read any input that is in the log.
     pub(super) fn reads_log(&self) -> bool {
         self.topics.inputs.iter().any(|input| input.is_logged)
     }
 
-    /// The inputs with times that are most likely seconds that were taken for milliseconds.
+    /// The inputs whose times are most likely seconds that were read as milliseconds.
     pub(super) fn seconds_by_input(&self) -> Vec<(String, Seconds)> {
         named(&self.outputs.inputs, &self.outputs.seconds.lock())
     }
 
-    /// How many events of each input have such times.
+    /// The number of events of each input that have such times.
     pub(super) fn times_in_seconds(&self) -> Vec<(String, u64)> {
         self.seconds_by_input().into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
     }
 
-    /// Of several outputs the name of each, and how many rows it was given.
+    /// If there are several outputs: the name of each, and the number of its rows.
     pub(super) fn output_rows(&self) -> Vec<(String, u64)> {
         let rows = self.outputs.rows.iter().map(|rows| rows.load(Ordering::Relaxed));
         let named = self.application.outputs.iter().zip(rows);
         named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
     }
 
-    /// What its inputs read that is no topic.
+    /// The sources of its inputs that read no topics.
     pub(super) fn sources(&self) -> &[Arc<Reader>] {
         self.sources.get().map_or(&[], Vec::as_slice)
     }
@@ -103,18 +102,18 @@ impl Running {
         self.sources().iter().map(|reader| reader.health()).chain(self.outputs.health()).collect()
     }
 
-    /// An answer about it, with its warnings.
+    /// An answer about the application, with its warnings.
     pub(super) fn answer(&self, text: String) -> String {
         self.warnings.iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))
     }
 
-    /// Has the log say its warnings too.
+    /// Writes its warnings to the log too.
     pub(super) fn log_warnings(&self) {
         let name = self.full_name().in_log();
         self.warnings.iter().for_each(|warning| tracing::warn!(application = name, "{warning}"));
     }
 
-    /// How it stands, of whose group these are the figures.
+    /// The status of the application; `metrics` are those of its group.
     pub(super) fn status(&self, metrics: &GroupMetrics) -> ApplicationStatus {
         let (inbox_rows, inbox_bytes) = self.group.waiting();
         let warnings = self.warnings(metrics);
@@ -134,7 +133,7 @@ impl Running {
         }
     }
 
-    /// How it is listed.
+    /// The entry of the application in a list.
     pub(super) fn info(&self) -> ApplicationInfo {
         let application = &self.application;
         ApplicationInfo {
@@ -162,7 +161,7 @@ impl Running {
     }
 }
 
-/// The templates of addresses, with commas between.
+/// The templates of addresses, separated by commas.
 fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     let text = |address: &Address| match address.connector.as_str() {
         DEFAULT_CONNECTOR => address.template.clone(),
@@ -171,13 +170,13 @@ fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     addresses.map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// The sources or inputs with times that are most likely seconds that were taken for milliseconds, with their names.
+/// The names of the sources or inputs whose times are most likely seconds that were read as milliseconds.
 pub(super) fn named(names: &[String], seconds: &[Seconds]) -> Vec<(String, Seconds)> {
     let found = names.iter().zip(seconds).filter(|(_, seconds)| seconds.rows > 0);
     found.map(|(name, seconds)| (name.clone(), *seconds)).collect()
 }
 
-/// The topics that queries read, of each query one for each input.
+/// The topics that queries read: for each query one per input.
 pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
     let topics = running.group.with_queries(slots, |table, slot| {
         let topic = |input: &InputTopics| {
@@ -190,7 +189,7 @@ pub(super) fn topics_of(running: &Running, slots: &[Slot]) -> Vec<Vec<String>> {
     topics.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// What the figures of a group say, or those of several.
+/// The status that follows from the metrics of one group, or of several.
 pub(super) fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
     ApplicationStatus {
         events: metrics.events,

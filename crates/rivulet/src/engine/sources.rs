@@ -1,12 +1,12 @@
-//! Sources of inputs: what applications read that is no topic, as Kafka and HTTP.
+//! Sources of inputs: what applications read that is not a topic, for example Kafka and HTTP.
 //!
 //! Each such input of an application has a [`Reader`]: a thread that opens the source of a connector and puts its
 //! messages into the router ([`rivulet_connectors::mqtt::feed`]). It reads as long as the application has queries, and
-//! opens the source again when that breaks.
+//! opens the source again when it fails.
 //!
-//! What must hold: a source goes on where it stood. Checkpoints have the positions ([`Sources::positions`]), and what
-//! the log has beyond them is looked up there at a start ([`Sources::pass`]); a reader that takes the place of another
-//! waits for its end. Nothing outside of the process is waited for under a lock of the engine.
+//! What must hold: a source continues at its last position. Checkpoints have the positions ([`Sources::positions`]),
+//! and a start looks up later ones in the log ([`Sources::pass`]). A reader that replaces another waits for its end. No
+//! code waits for anything outside of the process under a lock of the engine.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,18 +32,19 @@ use crate::counted::counted;
 use crate::run::CONNECTORS;
 use crate::service::{EndHealth, ErrorKind, ServiceError};
 
-/// How long a reader waits before a source that did not open, or broke, is opened again; it doubles up to the second.
+/// How long a reader waits before it opens a source again that did not open, or failed; it doubles up to the second
+/// constant.
 const REOPEN_MIN: Duration = Duration::from_millis(200);
 const REOPEN_MAX: Duration = Duration::from_secs(30);
 
-/// How long a reader without queries waits before it looks for some.
+/// How long a reader without queries waits before it checks again.
 const REST: Duration = Duration::from_millis(20);
 
-/// How long a reader waits for the end of the reader in whose place it is.
+/// How long a reader waits for the end of the reader that it replaces.
 const END_MAX: Duration = Duration::from_secs(20);
 
-/// How long a server that stops waits for all readers. One that is opening a source ends behind that by itself: the
-/// router takes nothing any more.
+/// How long a stopping server waits for all readers. A reader that is opening a source ends later by itself, and the
+/// router takes no messages any more.
 const STOP_MAX: Duration = Duration::from_secs(2);
 
 /// Positions of sources, by their identity.
@@ -54,11 +55,11 @@ pub(super) struct Sources {
     router: Arc<Router>,
     host: Host,
     readers: Mutex<BTreeMap<(ApplicationNumber, String), Arc<Reader>>>,
-    /// Where sources go on whose application has not been opened since the start.
+    /// The positions of sources whose application has not been opened since the start.
     saved: Mutex<Positions>,
-    /// What the log has of them beyond that, by identity and partition: the offset behind the last message.
+    /// Later positions in the log, by identity and partition: the offset after the last message.
     logged: Mutex<BTreeMap<String, BTreeMap<i64, i64>>>,
-    /// Whether anything is read: not before the log was looked through.
+    /// Whether sources are read: not before the log was looked through.
     has_begun: AtomicBool,
 }
 
@@ -70,16 +71,16 @@ pub(super) struct Reader {
     spec: SourceSpec,
     layout: FeedLayout,
     messages: Messages,
-    /// What tells it from all others in the log and in checkpoints: another address is another source.
+    /// Distinguishes the source from all others in the log and in checkpoints: another address is another source.
     id: String,
-    /// Of a reader of the same: how it is opened.
+    /// How the source is opened; readers of the same source may differ in it.
     signature: SourceInput,
     is_logged: bool,
     noted: Arc<Mutex<Noted>>,
     health: Arc<Health>,
-    /// The application as it runs now.
+    /// The running version of the application.
     running: Mutex<Weak<Running>>,
-    /// The reader in whose place it is.
+    /// The reader that this one replaces.
     before: Mutex<Option<Arc<Self>>>,
     course: Mutex<Course>,
     bell: Condvar,
@@ -92,10 +93,10 @@ struct Course {
     has_ended: bool,
 }
 
-/// Looks whether the source of an input can be read, as far as that is known without opening it.
+/// Checks whether the source of an input can be read, as far as that is known without opening it.
 ///
 /// # Errors
-/// It cannot, and why, with the place in the text.
+/// It cannot. The error says why, with the position in the text.
 pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
     let Some(source) = &input.source else { return Ok(()) };
     let place_of = |option: &str| source.options.iter().find(|(name, ..)| name == option).map(|(.., place)| *place);
@@ -151,7 +152,7 @@ pub(super) fn shown_sql(text: &str) -> String {
 }
 
 impl Sources {
-    /// None yet.
+    /// Without any sources yet.
     pub(super) fn new(router: Arc<Router>, host: Host) -> Self {
         Self {
             router,
@@ -171,12 +172,13 @@ impl Sources {
         connectors.any(|one| text.contains(&format!("{}:", one.name)))
     }
 
-    /// A checkpoint has these positions. Before any application is opened.
+    /// Sets the positions of a checkpoint. To be called before any application is opened.
     pub(super) fn restore(&self, positions: Positions) {
         *self.saved.lock() = positions;
     }
 
-    /// The log has a message behind what checkpoints have. Before any application is opened.
+    /// Takes note of a message in the log that is newer than the checkpoints. To be called before any application is
+    /// opened.
     pub(super) fn pass(&self, message: &Received<'_>) {
         match LoggedPlace::read(message.client) {
             Some(LoggedPlace::At(id, partition, offset)) => {
@@ -197,14 +199,14 @@ impl Sources {
         }
     }
 
-    /// Reads from now on.
+    /// Sources are read from now on.
     pub(super) fn begin(&self) {
         self.has_begun.store(true, Ordering::Release);
         let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
         readers.iter().for_each(|reader| reader.begin(&self.router));
     }
 
-    /// An application runs: what its inputs read goes on, or begins with [`Sources::begin_of`].
+    /// An application runs: its sources continue, or begin with [`Sources::begin_of`].
     pub(super) fn open(&self, running: &Arc<Running>) {
         let mut readers = self.readers.lock();
         readers.retain(|_, reader| !reader.course.lock().has_ended);
@@ -219,7 +221,7 @@ impl Sources {
                 before => {
                     if let Some(before) = &before {
                         before.end();
-                        // What it reads until it has ended is added by the new one.
+                        // The new reader adds the positions that the old one still reaches before its end.
                         new.go_on_from(before);
                     }
                     *new.before.lock() = before;
@@ -231,23 +233,23 @@ impl Sources {
             *reader.running.lock() = Arc::downgrade(running);
             Some(reader)
         });
-        // An application is opened once.
+        // An application is opened only once.
         let _ = running.sources.set(of_inputs.collect());
     }
 
-    /// The queries of an application that was opened have their routes: its sources are read.
+    /// The queries of an opened application have their routes: its sources are read.
     pub(super) fn begin_of(&self, running: &Running) {
         if self.has_begun.load(Ordering::Acquire) {
             running.sources().iter().for_each(|reader| reader.begin(&self.router));
         }
     }
 
-    /// An application does not run any more in this form.
+    /// An application no longer runs in this form.
     pub(super) fn close(&self, running: &Running) {
         running.sources().iter().for_each(|reader| reader.end());
     }
 
-    /// Ends all readers: the router takes nothing any more.
+    /// Ends all readers: the router takes no messages any more.
     pub(super) fn stop(&self) {
         let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
         readers.iter().for_each(|reader| reader.end());
@@ -260,7 +262,8 @@ impl Sources {
         !self.readers.lock().is_empty() || !self.saved.lock().is_empty()
     }
 
-    /// Where all of them go on. What went to the log before this was asked is behind none of these.
+    /// The positions at which all sources continue. Messages that went to the log before this call are before these
+    /// positions.
     pub(super) fn positions(&self) -> Positions {
         let mut positions = self.saved.lock().clone();
         let readers: Vec<Arc<Reader>> = self.readers.lock().values().cloned().collect();
@@ -273,7 +276,7 @@ impl Sources {
         positions
     }
 
-    /// Forgets where sources stood of applications that are no more.
+    /// Forgets the positions of sources of applications that no longer exist.
     pub(super) fn keep(&self, is_there: impl Fn(ApplicationNumber) -> bool) {
         let number = |id: &str| id.split('/').next().and_then(|number| number.parse().ok());
         self.saved.lock().retain(|id, _| number(id).is_some_and(&is_there));
@@ -324,7 +327,7 @@ impl Sources {
 }
 
 impl Reader {
-    /// Whether another reader would read the same in the same way.
+    /// Whether another reader would read the same source in the same way.
     fn is_same(&self, other: &Self) -> bool {
         !self.course.lock().is_to_end
             && self.id == other.id
@@ -334,7 +337,7 @@ impl Reader {
                 == (&other.layout.key, other.layout.has_columns, other.layout.needs)
     }
 
-    /// Goes on where a reader before it stands, if that reads the same source.
+    /// Continues at the position of an earlier reader, if that reads the same source.
     fn go_on_from(&self, before: &Self) {
         if before.id == self.id {
             self.noted.lock().succeed(&before.noted.lock());
@@ -384,7 +387,7 @@ impl Reader {
         while course.has_begun && !course.has_ended && !self.bell.wait_until(&mut course, until).timed_out() {}
     }
 
-    /// Waits for so long, or until it is to end; whether it is.
+    /// Waits for this long, or until the reader is to end. Returns whether it is.
     fn is_to_end_within(&self, pause: Duration) -> bool {
         let mut course = self.course.lock();
         if pause.is_zero() {
@@ -429,7 +432,8 @@ impl Reader {
         }
     }
 
-    /// Reads until the source breaks, and says why; `None` if it is to end, or has come to its end.
+    /// Reads until the source fails, and returns why; `None` if the reader is to end, or the source has come to its
+    /// end.
     fn read(&self, feed: &mut Feed, router: &Router) -> Option<String> {
         let mut pause = Duration::ZERO;
         loop {
@@ -449,7 +453,7 @@ impl Reader {
         }
     }
 
-    /// Whether anybody may want what is read.
+    /// Whether there are queries that may want the messages.
     fn has_queries(&self) -> bool {
         let running = self.running.lock().upgrade();
         running.is_some_and(|running| {
@@ -457,35 +461,35 @@ impl Reader {
         })
     }
 
-    /// What was counted.
+    /// The counters of the source.
     pub(super) fn counts(&self) -> FeedCounts {
         self.noted.lock().counts()
     }
 
-    /// The name of the input, how its source gets on, and what was counted of it.
+    /// The name of the input, the condition of its source, and the counters of the source.
     pub(super) fn figures(&self) -> (String, Condition, FeedCounts) {
         (self.input.clone(), self.health.report().condition, self.counts())
     }
 
-    /// How it gets on.
+    /// The health of the source.
     pub(super) fn health(&self) -> EndHealth {
         let counts = self.counts();
         let health = EndHealth::new(&self.input, Direction::Source, self.health.report());
         EndHealth { rows: counts.events, rejected_rows: counts.refused, ..health }
     }
 
-    /// What is wrong with it, if anything is, in a sentence.
+    /// The problem of the source, in a sentence; `None` if it works.
     pub(super) fn trouble(&self) -> Option<String> {
         let health = self.health();
         (health.condition != Condition::Ok).then(|| health.text())
     }
 
-    /// What is wrong with it or with what it brings, if anything is.
+    /// The problem of the source or of its messages; `None` if there is none.
     pub(super) fn concern(&self) -> Option<String> {
         self.trouble().or_else(|| self.warning())
     }
 
-    /// What its owner should know: messages come and no query gets them.
+    /// A warning for its owner if messages come and no query gets them.
     pub(super) fn warning(&self) -> Option<String> {
         let FeedCounts { events, unwanted, without_key, refused, last_refusal, .. } = self.counts();
         let (input, address) = (&self.input, &self.address);

@@ -21,10 +21,10 @@ use crate::service::{
     TableInfo, Tenant,
 };
 
-/// How many applications are registered together.
+/// The most applications that are registered together.
 const APPLICATIONS_AT_ONCE: usize = 1_000;
 
-/// How much the results of a script may take before it ends.
+/// The most memory that the results of a script may take before it ends.
 const RESULTS_BYTES_MAX: usize = 16 << 20;
 
 fn registered(running: &Running, is_new: bool) -> StatementResult {
@@ -36,16 +36,16 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 }
 
 impl Engine {
-    /// Runs a script of a tenant; one result for each statement, stopping at the first error. `shows_results` says of a
-    /// query, or of all, whether results and payloads are shown.
+    /// Runs a script of a tenant. Returns one result for each statement, up to the first error. `shows_results` tells
+    /// for a query, or for all, whether results and payloads are shown.
     pub(super) fn execute_script(
         &self,
         tenant: &Tenant,
         script: &str,
         shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Vec<Result<StatementResult, ServiceError>> {
-        // Nothing of a script is run that is wrong somewhere. It is read twice, because all its statements at once may
-        // take a thousand times the memory of their text.
+        // If any part of a script is wrong, nothing of it is run. The script is read twice, because all its statements
+        // at once may take a thousand times the memory of their text.
         let read = |count: usize, one: Result<(Statement, Position), SqlError>| {
             let (statement, position) = one.map_err(ServiceError::from)?;
             match never_runs(&statement) {
@@ -92,8 +92,9 @@ impl Engine {
         results
     }
 
-    /// Takes the statements at the front that create applications of different names, as far as they can be planned,
-    /// and registers those together: a script of thousands waits for the disk a few times, not thousands of times.
+    /// Takes the first statements as long as they create applications of different names and can be planned, and
+    /// registers these applications together: a script of thousands waits for the disk a few times, not thousands of
+    /// times.
     fn create_applications(
         &self,
         tenant: &Tenant,
@@ -106,7 +107,7 @@ impl Engine {
             && !create.if_not_exists
             && create.replaces.is_none()
             && names.insert(create.name.text.clone())
-            // What cannot be planned is refused when it is its turn.
+            // A statement that cannot be planned is refused when it is its turn.
             && let Ok(application) = rivulet_sql::plan_application_with(create, &tables)
         {
             planned.push(application);
@@ -125,7 +126,7 @@ impl Engine {
         answers.map(answer).collect()
     }
 
-    /// Creates the one big query in a text; and what was done, in words.
+    /// Creates the only big query in a text. Returns what was done, in words.
     pub(super) fn create_big_query_of(
         &self,
         tenant: &Tenant,
@@ -225,7 +226,7 @@ impl Engine {
                 };
                 let answer = self.queries.submit(tenant, &[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
-                    // The position of the value that the error speaks of, or of the application's name.
+                    // The position of the value that the error names, or of the application's name.
                     match (error.kind, about(&error, &values)) {
                         (ErrorKind::Invalid, Some(parameter)) => at(error, parameter),
                         (ErrorKind::AlreadyExists, _) => at(error, &name),
@@ -286,7 +287,7 @@ impl Engine {
                     ))
                     .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
                 }
-                // One more, to know whether there are more.
+                // One row more, to find out whether there are more.
                 let filter =
                     QueryFilter { application: application.map(|name| name.text), like, after: None, limit: limit + 1 };
                 let rows = self.query_infos(tenant, &filter).into_iter().map(|one| {
@@ -298,7 +299,7 @@ impl Engine {
                 });
                 let mut shown = first(limit, &["name", "application", "state", "parameters"], rows);
                 if shown.message.is_some() {
-                    // How many more is known where all of them are meant.
+                    // The number of further rows is known only if all queries are meant.
                     let are_all = filter.application.is_none() && filter.like.is_none();
                     shown.message =
                         match are_all.then(|| self.queries.state.lock().queries(tenant).saturating_sub(limit)) {
@@ -426,7 +427,7 @@ impl Engine {
         }
     }
 
-    /// Gives inputs of an application other options, which is a new version of it.
+    /// Gives inputs of an application other options, which makes a new version of it.
     fn alter_application(
         &self,
         tenant: &Tenant,
@@ -442,7 +443,7 @@ impl Engine {
             return Err(at(ServiceError::new(ErrorKind::Conflict, message), name));
         }
         let text = rivulet_sql::with_input_options(&before.text(), input, options)?;
-        // What is wrong with an option is told where it stands in this statement.
+        // An error in an option is reported with its position in this statement.
         let planned = rivulet_sql::parse_application(&text)
             .and_then(|create| rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant)));
         let application = planned.map_err(|error| {
@@ -450,7 +451,7 @@ impl Engine {
             let option = options.iter().map(|(option, ..)| option).find(|option| message.contains(&option.text));
             at(ServiceError { hint, ..ServiceError::invalid(message) }, option.unwrap_or(name))
         })?;
-        // The text that it was made of may be another one by now, which is not to be undone.
+        // The text that this was made from may have been replaced by now, which must not be undone.
         let (running, replacement) = self.replace(tenant, application, wish, Some(&running)).map_err(|error| {
             let allowing = |hint: String| match hint.find("CREATE OR REPLACE APPLICATION") {
                 Some(place) => {
@@ -528,7 +529,7 @@ impl Engine {
     }
 }
 
-/// Why a server does not run a statement, whatever it has; nothing if it does. Nothing of a script with one is run.
+/// Why a server never runs a statement; `None` if it does. Nothing of a script with such a statement is run.
 fn never_runs(statement: &Statement) -> Option<ServiceError> {
     let (message, hint) = match statement {
         Statement::RunQuery(query) if query.sink.is_some() => (
@@ -549,7 +550,7 @@ fn never_runs(statement: &Statement) -> Option<ServiceError> {
     Some(ServiceError::invalid(message).with_hint(hint))
 }
 
-/// The one of several given values that an error is about, or speaks of.
+/// The one of several given values that an error is about, or names.
 fn about<'v>(error: &ServiceError, values: &'v [(Name, Literal, Position)]) -> Option<&'v Name> {
     let mut names = values.iter().map(|(name, ..)| name);
     match &error.parameter {

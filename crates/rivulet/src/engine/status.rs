@@ -1,4 +1,4 @@
-//! What the engine is doing, for people ([`Status`]) and for monitoring systems ([`Snapshot`]).
+//! What the engine is doing, for users ([`Status`]) and for monitoring systems ([`Snapshot`]).
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use super::running::of_metrics;
 use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, Tenant, WorkerInfo};
 
 impl Engine {
-    /// What the server is doing, as a tenant sees it: figures of the whole server are for the default one.
+    /// The status of the server, as a tenant sees it: figures of the whole server are for the default tenant.
     pub(super) fn current_status(&self, tenant: &Tenant) -> Status {
         let mut total = GroupMetrics::default();
         let mut total_status = ApplicationStatus { name: "total".into(), ..ApplicationStatus::default() };
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Whether events are being processed. That the catalog is loaded goes without saying: there is no engine before.
+    /// Fails if events are not being processed. The catalog is loaded in any case: there is no engine before that.
     pub(super) fn are_events_processed(&self) -> Result<(), ServiceError> {
         let unavailable = |message: &str| Err(ServiceError::new(ErrorKind::Unavailable, message));
         if self.stops_soon.load(Ordering::Acquire) || self.is_stopped.load(Ordering::Acquire) {
@@ -81,7 +81,7 @@ impl Engine {
         self.messaging.ready()
     }
 
-    /// Everything that is counted, of all tenants for the default one, and for others of that one alone.
+    /// All counters: of all tenants for the default tenant, and for another tenant its own only.
     pub(super) fn snapshot(&self, tenant: &Tenant) -> Snapshot {
         let is_shown = |of: &Tenant| tenant.is_default() || of == tenant;
         let applications = self

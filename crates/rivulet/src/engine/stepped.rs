@@ -1,5 +1,5 @@
-//! An engine without threads: whoever has it says what happens when, and on which disk, network and clock. Simulations
-//! do, and so does the [trial](crate::trial) of an application.
+//! An engine without threads: its caller decides what happens when, and on which disk, network and clock. Simulations
+//! use it, and so does the [trial](crate::trial) of an application.
 //!
 //! Everything else is what a server runs: catalog, statements, routes, groups, log, checkpoints, recovery. Nothing
 //! happens between two calls, so the same calls have the same results.
@@ -28,15 +28,15 @@ use crate::service::{ServiceError, StatementResult, Tenant};
 
 pub use super::messaging::Network;
 
-/// What an engine that is run by hand stands on.
+/// The surroundings of a stepped engine.
 pub struct Surroundings {
     /// Its time.
     pub clock: Arc<dyn Clock>,
-    /// Where the log is, in the folder `log` of the configured one.
+    /// The disk of the log, which is in the folder `log` of the configured one.
     pub disk: Arc<dyn Disk>,
-    /// How large it becomes.
+    /// The size of the log.
     pub log: LogSettings,
-    /// Where checkpoints are.
+    /// The store of checkpoints.
     pub store: Arc<Store>,
     /// Applications and queries.
     pub catalog: Catalog,
@@ -45,11 +45,11 @@ pub struct Surroundings {
 }
 
 impl Engine {
-    /// Opens an engine by hand: it has recovered what was saved, and what the log has beyond that waits for
+    /// Opens a stepped engine. It has recovered what was saved, and the events that the log has beyond that wait for
     /// [`Engine::replay_some`].
     ///
     /// # Errors
-    /// What is on the disk cannot be used.
+    /// The data on the disk cannot be used.
     pub fn stepped(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
         let Surroundings { clock, disk, log, store, catalog, network } = surroundings;
         let parts = Parts {
@@ -69,7 +69,7 @@ impl Engine {
         Self::assemble(config, parts)
     }
 
-    /// Where messages enter.
+    /// The router, by which messages enter.
     pub fn router(&self) -> &Arc<Router> {
         self.messaging.router()
     }
@@ -84,7 +84,7 @@ impl Engine {
         self.workers.run_one(choose, slice)
     }
 
-    /// Has timers look at the clock.
+    /// Makes timers read the clock.
     pub fn keep_time_once(&self) {
         self.workers.keep_time_once();
     }
@@ -115,22 +115,22 @@ impl Engine {
         self.applications.register(Tenant::of_operator(), application).map(drop)
     }
 
-    /// Tries to write what has gathered for the log; whether nothing is left.
+    /// Tries to write the waiting records of the log. Returns whether none is left.
     pub fn commit_log(&self) -> bool {
         self.event_log.commit()
     }
 
-    /// Up to where the log is on disk.
+    /// The position up to which the log is on disk.
     pub fn logged_to(&self) -> LogPosition {
         self.event_log.stats().durable
     }
 
-    /// Up to where the log was on disk when it was opened.
+    /// The position up to which the log was on disk when it was opened.
     pub fn found_to(&self) -> LogPosition {
         self.event_log.found_to()
     }
 
-    /// Replays at most so many events, and if it `ends` all that are left; whether the replay is over.
+    /// Replays at most this many events, and all that are left if it `ends`. Returns whether the replay is over.
     pub fn replay_some(&self, events_max: u64, ends: bool) -> bool {
         self.event_log.replay_some(events_max, ends)
     }
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A durable application that needs a table, with a query, and another one that reads the same.
+    /// A durable application that needs a table, with a query, and another one that reads the same topics.
     fn script(rooms: &Path) -> String {
         let input = "INPUT t (room TEXT, n BIGINT) FROM 'mqtt:in' FORMAT JSON WITH (durability => 'log')";
         format!(
@@ -271,7 +271,7 @@ mod tests {
         run_tasks(engine);
     }
 
-    /// What the query has given.
+    /// The results of the query.
     fn totals(results: &Results) -> Vec<String> {
         let of_query = results.take().into_iter().filter(|(topic, _)| topic == "out");
         of_query.map(|(_, payload)| String::from_utf8(payload).expect("text")).collect()

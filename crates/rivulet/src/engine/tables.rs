@@ -1,8 +1,8 @@
-//! Reference tables: loaded from files, remembered in the catalog, looked up by applications.
+//! Reference tables: loaded from files, recorded in the catalog, looked up by applications.
 //!
-//! What must hold: a table that applications use has rows, or they do not run. A file that cannot be read changes
-//! nothing; at the start of the server lines that cannot be read are left out, which is said, and a file without any
-//! other keeps the table and its applications from running, until `REFRESH TABLE` finds it in order.
+//! What must hold: a table that applications use has rows, or the applications do not run. A file that cannot be read
+//! changes nothing. At the start of the server, lines that cannot be read are omitted, which is reported. A file
+//! without any readable line prevents the table and its applications from running, until `REFRESH TABLE` can read it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::service::{ErrorKind, FullName, ServiceError, TableInfo, Tenant};
 
 /// The reference tables of a server.
 ///
-/// Its lock is taken behind that of the applications: whoever holds that knows that no table goes that is in use.
+/// Its lock is taken after that of the applications: no table in use is dropped while the latter is held.
 pub(super) struct ReferenceTables {
     catalog: Arc<Catalog>,
     reader: Reader,
     known: Mutex<BTreeMap<Tenant, Known>>,
 }
 
-/// What reads the files of tables.
+/// Reads the files of tables.
 pub(super) struct Reader {
     pub(super) files: Files,
     /// Most bytes of a table, in its file and in memory.
@@ -44,11 +44,11 @@ pub(super) struct Reader {
 /// The tables of a tenant.
 #[derive(Default)]
 struct Known {
-    /// What was declared, by name.
+    /// The declared tables, by name.
     declared: BTreeMap<String, CreateTable>,
-    /// What of it applications can use.
+    /// The tables that applications can use.
     loaded: Tables,
-    /// Tables of which the server's start could read only a part, and what is wrong with the rest.
+    /// Tables of which the start of the server could read only a part, and the problem of the rest.
     left_out: BTreeMap<String, String>,
 }
 
@@ -59,7 +59,7 @@ fn of<'k>(known: &'k BTreeMap<Tenant, Known>, tenant: &Tenant) -> &'k Known {
 }
 
 impl ReferenceTables {
-    /// None until [`ReferenceTables::load`].
+    /// Without tables until [`ReferenceTables::load`].
     pub(super) fn new(catalog: Arc<Catalog>, reader: Reader) -> Self {
         Self { catalog, reader, known: Mutex::default() }
     }
@@ -79,7 +79,7 @@ impl ReferenceTables {
         self.known.lock().iter().map(|(tenant, known)| (tenant.clone(), known.loaded.clone())).collect()
     }
 
-    /// Loads the tables that the catalog remembers. One whose file cannot be read is known and does not run.
+    /// Loads the tables in the catalog. A table whose file cannot be read is known and does not run.
     pub(super) fn load(&self) -> Result<(), ServiceError> {
         for (full_name, sql) in self.catalog.tables()? {
             let name = full_name.in_log();
@@ -92,7 +92,7 @@ impl ReferenceTables {
             let FullName { tenant, name: own_name } = full_name;
             let known = known.entry(tenant).or_default();
             let loaded = loaded.and_then(|(rows, fault)| match fault {
-                // What the server had before is gone with it, and most of the rows are better than none.
+                // The rows of the previous process are gone, and most of the rows are better than none.
                 Some(LeftOut(lines)) if rows.num_rows() > 0 => {
                     tracing::error!(table = name, rows = rows.num_rows(), "a table runs without some lines: {lines}");
                     known.left_out.insert(own_name.clone(), lines);
@@ -113,13 +113,13 @@ impl ReferenceTables {
         Ok(())
     }
 
-    /// Loads and remembers a table; gives the number of its rows, or `None` if it is there already with the same text.
+    /// Loads and records a table. Returns the number of its rows, or `None` if it exists already with the same text.
     pub(super) fn create(&self, tenant: &Tenant, create: CreateTable) -> Result<Option<usize>, ServiceError> {
         let full_name = tenant.named(&create.name.text);
         if create.replaces {
             return self.replace(&full_name, create).map(Some);
         }
-        // Looked at before the file is read, and again after it, when nobody can come between.
+        // Checked before the file is read, and again after it, when no other code can intervene.
         if of(&self.known.lock(), tenant).has(&create)? {
             return Ok(None);
         }
@@ -137,8 +137,8 @@ impl ReferenceTables {
         Ok(Some(count))
     }
 
-    /// Loads a table and remembers it in the place of the one with its name, if there is one, which has the same
-    /// columns. Batches under way see the old rows, later ones the new ones.
+    /// Loads a table and records it in place of the table of its name, if there is one, which has the same columns.
+    /// Batches under way see the old rows, later ones the new rows.
     fn replace(&self, full_name: &FullName, create: CreateTable) -> Result<usize, ServiceError> {
         let FullName { tenant, name } = full_name;
         of(&self.known.lock(), tenant).check_columns(&create)?;
@@ -158,8 +158,8 @@ impl ReferenceTables {
         Ok(count)
     }
 
-    /// Loads the file of a table again; gives the number of rows, and whether the table had none before. Batches under
-    /// way see the old rows, later ones the new ones.
+    /// Loads the file of a table again. Returns the number of rows, and whether the table had none before. Batches
+    /// under way see the old rows, later ones the new rows.
     pub(super) fn refresh(&self, full_name: &FullName) -> Result<(usize, bool), ServiceError> {
         let FullName { tenant, name } = full_name;
         let create = of(&self.known.lock(), tenant).declared(name)?.clone();
@@ -169,13 +169,13 @@ impl ReferenceTables {
                 "put others in their place with CREATE OR REPLACE TABLE {name}, or rivulet app register --replace"
             )));
         }
-        // Without the lock: applications are planned while a large file is read. The places in the error would be those
-        // of another statement.
+        // Without the lock: applications can be planned while a large file is read. The positions in the error would be
+        // those of another statement.
         let rows = self.read(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
         let count = rows.num_rows();
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
-        // Dropped meanwhile, and perhaps created as another.
+        // The table was dropped meanwhile, and perhaps created anew.
         if known.declared(name)?.id != create.id {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
         }
@@ -194,12 +194,12 @@ impl ReferenceTables {
         Ok((count, was_absent))
     }
 
-    /// Forgets a table; a conflict if there are users of it.
+    /// Drops a table; a conflict if it has users.
     pub(super) fn remove(&self, full_name: &FullName, users: &[String]) -> Result<(), ServiceError> {
         let FullName { tenant, name } = full_name;
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
-        // One whose statement is not understood any more can be dropped as well.
+        // A table whose statement cannot be parsed any more can be dropped as well.
         if !known.loaded.contains_key(name) {
             known.declared(name)?;
         }
@@ -221,7 +221,7 @@ impl ReferenceTables {
         Ok(())
     }
 
-    /// Fails unless an application was planned with the tables that there are now.
+    /// Fails unless an application was planned with the current tables.
     pub(super) fn check_current(&self, tenant: &Tenant, planned: &[TableUse]) -> Result<(), ServiceError> {
         let known = self.known.lock();
         let known = of(&known, tenant);
@@ -238,8 +238,8 @@ impl ReferenceTables {
         }
     }
 
-    /// Adds the tables of a tenant, but for one, to the names that its big queries may use. A source or view of the
-    /// same name was there first.
+    /// Adds the tables of a tenant, except `but_for`, to the names that its big queries may use. If a source or view
+    /// has the same name, that one stays.
     pub(super) fn add_to(&self, tenant: &Tenant, scope: &mut Scope, but_for: Option<&str>) {
         let known = self.known.lock();
         let known = of(&known, tenant);
@@ -250,14 +250,14 @@ impl ReferenceTables {
         }
     }
 
-    /// A table. Which applications use it is not known here.
+    /// The description of a table, without the applications that use it.
     pub(super) fn info(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
         let known = self.known.lock();
         let known = of(&known, &name.tenant);
         Ok(known.info(known.declared(&name.name)?))
     }
 
-    /// All that a tenant has, by name.
+    /// All tables of a tenant, by name.
     pub(super) fn infos(&self, tenant: &Tenant) -> Vec<TableInfo> {
         let known = self.known.lock();
         let known = of(&known, tenant);
@@ -271,7 +271,7 @@ impl ReferenceTables {
 }
 
 impl Reader {
-    /// Has `read` read the file of a table, which waits for a file system.
+    /// Reads the file of a table with `read`, which waits for a file system.
     fn read<T: Send + 'static>(
         &self,
         table: &str,
@@ -284,7 +284,7 @@ impl Reader {
     }
 }
 
-/// The rows in the file of a table, which may have so many bytes.
+/// The rows in the file of a table, which may have at most `bytes_max` bytes.
 pub(crate) fn read_table(create: &CreateTable, bytes_max: usize, files: &Files) -> Result<RecordBatch, ServiceError> {
     match read_table_in_part(create, bytes_max, files)? {
         (rows, None) => Ok(rows),
@@ -292,7 +292,7 @@ pub(crate) fn read_table(create: &CreateTable, bytes_max: usize, files: &Files) 
     }
 }
 
-/// Lines of a file that cannot be read, and what is wrong with them.
+/// The lines of a file that cannot be read, and their problems.
 struct LeftOut(String);
 
 impl From<LeftOut> for ServiceError {
@@ -301,7 +301,7 @@ impl From<LeftOut> for ServiceError {
     }
 }
 
-/// The same of what can be read, and the other lines, if there are any.
+/// The rows of the readable lines, and the other lines, if there are any.
 fn read_table_in_part(
     create: &CreateTable,
     bytes_max: usize,
@@ -351,7 +351,7 @@ fn read_table_in_part(
     Ok((rows, fault.map(|fault| LeftOut(format!("{path}: {fault}")))))
 }
 
-/// How the rows of a table are written, and whether a header stands before them.
+/// The format of a table's rows, and whether a header comes before them.
 fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError> {
     let spec = &create.format;
     let at = |error: ServiceError| error.at_place(spec.position);
@@ -373,7 +373,7 @@ fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError
 }
 
 impl Known {
-    /// Whether a table is there with the same text; one with another text is an error.
+    /// Whether a table with the same text exists; one with another text is an error.
     fn has(&self, create: &CreateTable) -> Result<bool, ServiceError> {
         let name = &create.name.text;
         match (self.declared.get(name), self.loaded.contains_key(name)) {
@@ -399,7 +399,7 @@ impl Known {
         }
     }
 
-    /// What a table was declared as.
+    /// The declaration of a table.
     fn declared(&self, name: &str) -> Result<&CreateTable, ServiceError> {
         self.declared.get(name).ok_or_else(|| {
             let error = ServiceError::not_found(format!("there is no table '{name}'"));

@@ -1,8 +1,9 @@
-//! Live results: copies of what a query emits, for whoever watches it. Costs one atomic load a batch while nobody does.
+//! Live results: copies of the results of a query, for readers that watch it. Without readers this costs one atomic
+//! load per batch.
 //!
-//! What must hold: what waits for readers keeps to a bound, however many they are and however slowly they read. Each
-//! watched query has the same share of it, so that readers who do not read cost others nothing until the whole is used
-//! up; and those that do not read at all are cut off by the server they are connected to.
+//! What must hold: the memory for readers has a bound, however many readers there are and however slowly they read.
+//! Each watched query has the same share of it, so that readers that do not read cost others nothing until all of it is
+//! used. Readers that do not read at all are disconnected by the server they are connected to.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,16 +18,16 @@ use tokio::sync::broadcast;
 
 use crate::service::{FullName, LiveResult};
 
-/// How many results wait for a slow reader; beyond that it loses the oldest and is told how many.
+/// The most results that wait for a slow reader. Beyond that the reader loses the oldest and is told how many.
 const WAITING_MAX: usize = 1_024;
 
-/// What a result takes beside its text.
+/// The memory of a result besides its text.
 const RESULT_BYTES: usize = 64;
 
 /// The least time between two lines in the log about results that were skipped.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whose results are watched.
+/// A source of results that can be watched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Watched {
     /// A query of an application.
@@ -63,9 +64,9 @@ pub(super) struct Taps {
 struct Tap {
     sender: broadcast::Sender<Arc<LiveResult>>,
     bytes: Arc<AtomicUsize>,
-    /// Results that were skipped since the last one that was not.
+    /// The number of results that were skipped since the last one that was not.
     skipped: AtomicU64,
-    /// The length of the last one of these that there was no room for; 0 if none was too long.
+    /// The length of the last skipped result that did not fit; 0 if none was too long.
     too_long: AtomicUsize,
 }
 
@@ -76,7 +77,7 @@ impl Tap {
     }
 }
 
-/// The bytes of a result that waits for readers; they count as long as this is there.
+/// The bytes of a result that waits for readers; they count as long as this exists.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     bytes: usize,
@@ -102,7 +103,7 @@ impl Drop for Waiting {
 }
 
 impl Taps {
-    /// Of what waits for readers, at most so many bytes are kept.
+    /// At most `bytes_max` bytes of results wait for readers.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             watched: AtomicUsize::new(0),
@@ -122,18 +123,18 @@ impl Taps {
         receiver
     }
 
-    /// Whether anybody watches anything. Ask before looking at rows.
+    /// Whether there is any reader. Ask before looking at rows.
     pub(super) fn is_watching(&self) -> bool {
         self.watched.load(Ordering::Acquire) > 0
     }
 
-    /// Whether anybody watches a query.
+    /// Whether a query has readers.
     pub(super) fn is_watched(&self, query: &Watched) -> bool {
         self.taps.read().contains_key(query)
     }
 
-    /// Hands rows of a big query to its readers. Those of a result that `changes` say in `op` whether they came (`+`)
-    /// or were taken back (`-`).
+    /// Hands rows of a big query to its readers. If the result `changes`, `op` tells for each row whether it was added
+    /// (`+`) or retracted (`-`).
     pub(super) fn send_rows(&self, query: &Watched, batch: &Batch, changes: bool) {
         if !self.is_watching() || !self.is_watched(query) {
             return;
@@ -164,26 +165,27 @@ impl Taps {
             }
         };
         if is_gone {
-            // Somebody new may have begun to watch in between.
+            // A new reader may have come in between.
             let mut taps = self.taps.write();
             taps.retain(|id, tap| id != query || tap.sender.receiver_count() > 0);
             self.watched.store(taps.len(), Ordering::Release);
         }
     }
 
-    /// Tells the readers of a query what was refused. Call it seldom: it has no bound of its own.
+    /// Tells the readers of a query what was refused. Call it rarely: it has no bound of its own.
     pub(super) fn note(&self, query: &Watched, text: String) {
         if let Some(tap) = self.taps.read().get(query) {
             let _ = tap.sender.send(Arc::new(LiveResult { text, is_note: true, ..LiveResult::default() }));
         }
     }
 
-    /// Hands a result on if there is room for it; whether anybody still watches. It is made only if its readers read: a
-    /// reader alone that has as many waiting as may wait does not, and with others there may be one that does.
+    /// Hands a result on if there is room for it. Returns whether there still are readers. The result is made only if
+    /// its readers read: a single reader with the most waiting results does not, and among several there may be one
+    /// that does.
     fn offer(&self, query: &Watched, tap: &Tap, watched: usize, result: impl FnOnce() -> String) -> bool {
         let has_room = |bytes: usize| {
             let fits = |bytes_max: usize, waiting: &AtomicUsize| match waiting.load(Ordering::Relaxed) {
-                // One that is larger than its share passes when nothing waits.
+                // A result that is larger than its share passes when no other waits.
                 0 => true,
                 waiting => waiting + bytes + RESULT_BYTES <= bytes_max,
             };
@@ -216,7 +218,7 @@ impl Taps {
         tap.sender.receiver_count() > 0
     }
 
-    /// Ends the readers of a query that is gone. They are told what was skipped at the end.
+    /// Ends the readers of a query that is gone. At the end they are told how many results were skipped.
     pub(super) fn forget(&self, query: &Watched) {
         let mut taps = self.taps.write();
         let tap = taps.remove(query);
@@ -225,7 +227,7 @@ impl Taps {
         if let Some((tap, skipped)) =
             tap.map(|tap| (tap.sender, tap.skipped.into_inner())).filter(|(_, more)| *more > 0)
         {
-            // They may have gone.
+            // The readers may have gone.
             let _ = tap.send(Arc::new(LiveResult { skipped, ..LiveResult::default() }));
         }
     }
@@ -264,7 +266,7 @@ mod tests {
             assert_eq!((got.text.len(), got.skipped), (1_000, 0));
             assert!(taps.bytes.load(Ordering::Relaxed) <= bytes_max);
         }
-        // A sleeper that wakes up gets what was kept, and is told of the rest.
+        // A sleeping reader that wakes up gets the kept results, and the number of the others.
         let mut sleeper = sleepers.into_iter().next().unwrap();
         let mut kept = 0;
         while sleeper.try_recv().is_ok() {

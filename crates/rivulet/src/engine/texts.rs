@@ -1,4 +1,4 @@
-//! Between text and what it means: statements that come alone, constants and parameter values.
+//! Conversion between text and its meaning: single statements, constants and parameter values.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,8 @@ use rivulet_sql::{CreateTable, Outdated, StateWish, Statement, Stored};
 
 use crate::service::{ErrorKind, Parameter, ParameterValue, ServiceError};
 
-/// Plans the one `CREATE APPLICATION` in a text; and whether it says that it replaces the application of its name.
+/// Plans the only `CREATE APPLICATION` in a text. Returns also whether the text says that it replaces the application
+/// of its name.
 pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Option<StateWish>), ServiceError> {
     match only_statement(sql)? {
         Some(Statement::CreateApplication(create)) => {
@@ -20,7 +21,7 @@ pub(super) fn plan_new(sql: &str, tables: &Tables) -> Result<(Application, Optio
     }
 }
 
-/// The statement of a text that has one.
+/// The only statement of a text.
 pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceError> {
     let mut statements = rivulet_sql::statements(sql);
     let first = statements.next().transpose()?;
@@ -28,7 +29,7 @@ pub(super) fn only_statement(sql: &str) -> Result<Option<Statement>, ServiceErro
     Ok(first.map(|(statement, _)| statement).filter(|_| second.is_none()))
 }
 
-/// Reads a table that the catalog remembers; also returns what in its text is to be written otherwise.
+/// Reads a table's statement from the catalog. Returns also which parts of its text have a newer spelling.
 pub(super) fn stored_table(sql: &str) -> Result<(CreateTable, Vec<Outdated>), ServiceError> {
     let Stored { statement, outdated, .. } = rivulet_sql::parse_stored(sql)?;
     match statement {
@@ -37,7 +38,7 @@ pub(super) fn stored_table(sql: &str) -> Result<(CreateTable, Vec<Outdated>), Se
     }
 }
 
-/// Reads the one `CREATE TABLE` in a text.
+/// Reads the only `CREATE TABLE` in a text.
 pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
     match only_statement(sql)? {
         Some(Statement::CreateTable(create)) => Ok(*create),

@@ -1,7 +1,7 @@
-//! Threads of an engine that do something again and again, until it stops.
+//! Threads of an engine that do something periodically, until it stops.
 //!
-//! What must hold: when [`Threads::end`] returns they hold nothing more, so that whoever drops the engine has its data
-//! folder for himself.
+//! What must hold: when [`Threads::end`] returns they hold nothing any more, so that code that drops the engine has its
+//! data folder for itself.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Has a thread of this name do something, each time after a pause.
+    /// Starts a thread of this name that calls `act` again and again, each time after `pause`.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -39,7 +39,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits for so long, or until all is over; whether it is.
+    /// Waits for this long, or until all threads are to end. Returns whether they are.
     pub(super) fn are_over_within(&self, pause: Duration) -> bool {
         let deadline = Instant::now() + pause;
         let mut is_over = self.is_over.lock();
@@ -47,7 +47,7 @@ impl Threads {
         *is_over
     }
 
-    /// Ends them. What one is at is waited for.
+    /// Ends the threads. It waits until each has finished its current call.
     pub(super) fn end(&self) {
         *self.is_over.lock() = true;
         self.bell.notify_all();

@@ -1,4 +1,4 @@
-//! Where the events of an application's queries come from and their rows go to: templates, bound for each query.
+//! Templates of the addresses of an application's inputs and outputs, bound for each query.
 
 use std::borrow::Cow;
 
@@ -27,17 +27,17 @@ pub(super) struct Topics {
     pub(super) outputs: Vec<OutputAddress>,
 }
 
-/// Where the rows of an output go.
+/// The address of an output's rows.
 #[derive(Clone, Debug)]
 pub(super) enum OutputAddress {
     /// To topics.
     Topic(Template),
-    /// To what another connector has.
+    /// To the address of another connector.
     Sink(Box<SinkAddress>),
 }
 
 impl OutputAddress {
-    /// The address of a slot, for people.
+    /// The address of a slot, for users.
     pub(super) fn text(&self, slots: &SlotTable, slot: Slot) -> String {
         let mut text = String::new();
         match self {
@@ -55,19 +55,20 @@ impl OutputAddress {
 #[derive(Clone, Debug)]
 pub(super) struct InputTopics {
     pub(super) events: Template,
-    /// Whether what it receives goes to the log.
+    /// Whether its events go to the log.
     pub(super) is_logged: bool,
-    /// The one subscription that serves all queries; `None` where each query names its own topic, and of what is no
-    /// topic.
+    /// The one subscription that serves all queries; `None` if each query names its own topic, and for inputs that read
+    /// no topic.
     pub(super) filter: Option<String>,
-    /// How a source's messages get what stands for a topic, where events come from one.
+    /// How a source's messages get a substitute for a topic, if the input has a source.
     pub(super) source: Option<FeedLayout>,
     pub(super) late: Option<Template>,
     pub(super) dead_letter: Option<Template>,
 }
 
 impl InputTopics {
-    /// The columns of `input`, whose topics these are, that come from the topic of an event; by ascending index.
+    /// The columns of `input` that come from the topic of an event; by ascending index. These topics are those of
+    /// `input`.
     pub(super) fn columns(&self, input: &Input) -> Result<Vec<(usize, TopicPart)>, ServiceError> {
         if let Some(source) = &input.source {
             let part = |part: SourcePart| match part {
@@ -101,7 +102,7 @@ impl InputTopics {
         Ok(columns)
     }
 
-    /// The topic of a query as people know it, of the input whose topics these are.
+    /// The topic of a query as users know it. These topics are those of `input`.
     pub(super) fn shown(&self, input: &Input, topic: String) -> String {
         let Some(source) = &self.source else { return topic };
         let key = topic.strip_prefix(&source.prefix).and_then(|key| key.strip_prefix('/'));
@@ -114,8 +115,8 @@ impl InputTopics {
 }
 
 impl Topics {
-    /// Reads the addresses of an application with this name, of whose inputs some are logged. `sink` gives that of an
-    /// output that is no topic.
+    /// Reads the addresses of an application with this name, whose inputs are logged or not. `sink` makes the address
+    /// of an output that is not a topic.
     pub(super) fn new(
         application: &Application,
         name: &FullName,
@@ -163,7 +164,7 @@ impl Topics {
         topics.chain(of_inputs)
     }
 
-    /// Of outputs that are no topics.
+    /// The addresses of outputs that are not topics.
     pub(super) fn sinks(&self) -> impl Iterator<Item = &SinkAddress> {
         self.outputs.iter().filter_map(|output| match output {
             OutputAddress::Topic(_) => None,
@@ -172,7 +173,7 @@ impl Topics {
     }
 
     /// Binds the topics of many queries: for each row of parameters the topic of each input, or why one of its topics
-    /// is none.
+    /// is invalid.
     pub(super) fn bind<'r>(
         &'r self,
         rows: &'r RecordBatch,
@@ -214,7 +215,7 @@ fn template(address: &Address, names: &[&str], direction: Direction) -> Result<T
         .map_err(|error| at(ServiceError::from_text(ErrorKind::Invalid, &error.to_string())))
 }
 
-/// What stands for the topics of messages of an input's source.
+/// The substitute for topics of messages of an input's source.
 fn layout(application: &FullName, input: &Input, source: &SourceInput) -> Result<FeedLayout, ServiceError> {
     let messages = CONNECTORS.messages(&input.address.connector).map_err(|error| {
         ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(input.address.position)
@@ -259,7 +260,7 @@ fn layout(application: &FullName, input: &Input, source: &SourceInput) -> Result
         columns.any(|column| !input.schema.field(column).is_nullable() || input.event_time == Some(column))
     };
     Ok(FeedLayout {
-        // Names have no NUL, so no other tenant's application has this.
+        // Names have no NUL, so no other tenant's application has this prefix.
         prefix: FeedLayout::prefix(&format!("{}\0{}", application.tenant, application.name), &input.name),
         key,
         splits: messages.place.is_none(),
@@ -268,7 +269,7 @@ fn layout(application: &FullName, input: &Input, source: &SourceInput) -> Result
     })
 }
 
-/// The option of a source that names the column of this part of a message, if messages have it.
+/// The option of a source that names the column of this part of a message, if its messages have that part.
 fn option_of(messages: &Messages, part: SourcePart) -> Option<&'static str> {
     match part {
         SourcePart::Key => messages.key,
@@ -278,7 +279,7 @@ fn option_of(messages: &Messages, part: SourcePart) -> Option<&'static str> {
     }
 }
 
-/// What queries read of a source: the topics, or a filter of the topics, of the messages with their key.
+/// What queries read of a source: the topic, or a filter of the topics, of the messages with their key.
 fn key_template(layout: &FeedLayout, source: &SourceInput, names: &[&str]) -> Result<Template, ServiceError> {
     let mut key = Vec::new();
     for part in source.key.iter().flat_map(|key| &key.parts) {
@@ -293,8 +294,8 @@ fn key_template(layout: &FeedLayout, source: &SourceInput, names: &[&str]) -> Re
         .map_err(|error| ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(position))
 }
 
-/// A parameter's values as [`SlotTable::write_text`](rivulet_dataflow::SlotTable::write_text) writes them: nothing for
-/// null.
+/// A parameter's values as [`SlotTable::write_text`](rivulet_dataflow::SlotTable::write_text) writes them: an empty
+/// text for null.
 fn as_text(column: &ArrayRef) -> Cow<'_, StringArray> {
     fn texts<T: ToString>(values: impl Iterator<Item = Option<T>>) -> Cow<'static, StringArray> {
         Cow::Owned(values.map(|value| value.map(|value| value.to_string())).collect())
@@ -323,7 +324,7 @@ mod tests {
             Arc::new(BooleanArray::from(vec![Some(true), Some(false), None])),
         ];
         for column in columns {
-            // Of the types that parameters have, those that the planner lets stand in an address.
+            // The types of parameters that the planner allows in an address.
             let sql = format!(
                 "CREATE APPLICATION a (p {}) INPUT t (v DOUBLE) FROM 'mqtt:a/{{p}}' FORMAT JSON \
                  OUTPUT 'mqtt:b' FORMAT JSON AS SELECT v FROM t",

@@ -1,57 +1,58 @@
 //! `CREATE OR REPLACE`: a new version of an application, or of a big query, takes over from the version that runs. Both
 //! go through the same steps:
 //!
-//! 1. **Check.** Everything that can be refused is, while the version before goes on: a text that cannot be planned,
-//!    state that would be lost. What was checked is an [`Upgrade`].
-//! 2. **Quiesce.** The version before processes nothing more, and what it has done is saved.
+//! 1. **Check.** Everything that can be refused is checked while the version before continues: a text that cannot be
+//!    planned, state that would be lost. A checked version is an [`Upgrade`].
+//! 2. **Quiesce.** The version before stops processing, and its state is saved.
 //! 3. **Start.** The new version is made, with the state that it can use.
-//! 4. **Store.** The catalog is told. From here on the new version counts, also after a crash.
-//! 5. **Switch.** Input goes to the new version, and the one before is gone. Nothing can fail any more.
+//! 4. **Store.** The catalog records the new version. From here on it counts, also after a crash.
+//! 5. **Switch.** Input goes to the new version, and the version before is gone. Nothing can fail any more.
 //!
-//! An error in steps 2 to 4 rolls back: the version before goes on. Others make no checkpoint between the first and the
-//! last step; one is made behind them.
+//! An error in steps 2 to 4 rolls back: the version before continues. No other checkpoint is made between the first and
+//! the last step; one is made after them.
 //!
-//! What must hold: each event or row is processed by one of the two versions, first by the one and then by the other.
+//! What must hold: each event or row is processed by one of the two versions, first by the old one and then by the new
+//! one.
 
 use crate::service::{ErrorKind, ServiceError};
 
-/// How many losses an error names.
+/// The most losses that an error names.
 const NAMED_MAX: usize = 3;
 
-/// A new version that was found good, of something that runs.
+/// A checked new version of something that runs.
 pub(super) trait Upgrade {
-    /// What is told of it.
+    /// The answer to the statement.
     type Told;
 
-    /// The version before processes nothing more, and what it has done is saved.
+    /// The version before stops processing, and its state is saved.
     ///
     /// # Errors
     /// It cannot be brought to rest or saved.
     fn quiesce(&mut self) -> Result<(), ServiceError>;
 
-    /// Makes the new version with the state of the one before.
+    /// Makes the new version with the state of the version before.
     ///
     /// # Errors
     /// The state does not fit, or something cannot be opened.
     fn start(&mut self) -> Result<(), ServiceError>;
 
-    /// Has the catalog have the new version.
+    /// Records the new version in the catalog.
     ///
     /// # Errors
-    /// It does not have it.
+    /// The catalog cannot record it.
     fn store(&mut self) -> Result<(), ServiceError>;
 
-    /// Input goes to the new version. Lets go of all that was held.
+    /// Input goes to the new version. Releases everything that was held.
     fn switch(self) -> Self::Told;
 
-    /// The version before goes on, however far this has come. Returns what is told of the error.
+    /// Makes the version before continue, whatever step was reached. Returns the error for the answer.
     fn roll_back(self, error: ServiceError) -> ServiceError;
 }
 
-/// Lets a new version take over.
+/// Makes a new version take over.
 ///
 /// # Errors
-/// It could not, and the version before goes on.
+/// It could not, and the version before continues.
 pub(super) fn upgrade<U: Upgrade>(mut upgrade: U) -> Result<U::Told, ServiceError> {
     match upgrade.quiesce().and_then(|()| upgrade.start()).and_then(|()| upgrade.store()) {
         Ok(()) => Ok(upgrade.switch()),
@@ -59,7 +60,7 @@ pub(super) fn upgrade<U: Upgrade>(mut upgrade: U) -> Result<U::Told, ServiceErro
     }
 }
 
-/// Refuses a version with which state would be lost, which `statement` would allow: `whose` state of what is named.
+/// The error for a version with which `whose` state of `name` would be lost, which `statement` would allow.
 pub(super) fn state_would_be_lost(name: &str, whose: &str, lost: &[String], statement: &str) -> ServiceError {
     let shown = lost.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
     let message = format!("'{name}' is not replaced, for {whose} would lose state: {shown}");
@@ -67,7 +68,7 @@ pub(super) fn state_would_be_lost(name: &str, whose: &str, lost: &[String], stat
         .with_hint(format!("leave these parts as they are, or let them begin anew: {statement}"))
 }
 
-/// What is told of an error that left the version before as it was.
+/// The error after which the version before is unchanged.
 pub(super) fn stays(name: &str, error: ServiceError) -> ServiceError {
     ServiceError { message: format!("'{name}' stays as it was: {}", error.message), ..error }
 }

@@ -1,7 +1,7 @@
-//! Warnings of an application that runs: where its owner would otherwise wait in vain.
+//! Warnings of a running application, for cases in which its owner would otherwise wait in vain.
 //!
-//! What must hold: there is one of each kind at most, or one of each input, however many queries there are; and the log
-//! says each once.
+//! What must hold: there is at most one warning of each kind, or one of each input, however many queries there are; and
+//! each is written to the log once.
 
 use std::io;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::threads::Threads;
 use crate::counted::counted;
 use crate::times::span;
 
-/// Nothing is said of silence before that: devices may be slow.
+/// There is no warning of silence before this time: devices may be slow.
 const SILENCE_MIN: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the log has anything to say.
+/// How often the thread checks for new warnings.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
-/// Has a thread tell the log of warnings that are new.
+/// Starts a thread that writes new warnings to the log.
 pub(super) fn watch(applications: &Arc<Applications>, threads: &Arc<Threads>) -> io::Result<()> {
     let applications = applications.clone();
     threads.start("rivulet-warnings", LOOK_PERIOD, move || {
@@ -33,7 +33,7 @@ pub(super) fn watch(applications: &Arc<Applications>, threads: &Arc<Threads>) ->
     })
 }
 
-/// What the log has said of an application, and since when that runs.
+/// The warnings of an application that are in the log already, and since when the application runs.
 pub(super) struct Warned {
     begun: Instant,
     /// A bit for each kind.
@@ -46,10 +46,10 @@ impl Default for Warned {
     }
 }
 
-/// What a warning is about: a bit, of inputs one each.
+/// The subject of a warning: a bit; inputs have one each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Times that are seconds; the sink that sees the first tells the log.
+    /// Times that are seconds; the sink that sees the first writes this to the log.
     Seconds,
     Refused,
     Clocks,
@@ -71,15 +71,15 @@ impl Kind {
     }
 }
 
-/// Behind this a warning quotes a refusal.
+/// After this text a warning quotes a refusal.
 const LAST_BECAUSE: &str = "; the last one because of ";
 
-/// Whether any of these warnings quotes what came.
+/// Whether any of these warnings quotes the content of an event.
 pub(super) fn have_contents(warnings: &[String]) -> bool {
     warnings.iter().any(|warning| warning.contains(LAST_BECAUSE))
 }
 
-/// Has warnings quote nothing of what came.
+/// Removes the quoted content of events from warnings.
 pub(super) fn hide_contents(warnings: &mut [String]) {
     for warning in warnings {
         let quoted = warning.find(LAST_BECAUSE).map(|at| at + LAST_BECAUSE.len());
@@ -89,7 +89,7 @@ pub(super) fn hide_contents(warnings: &mut [String]) {
     }
 }
 
-/// What there is to see of an application.
+/// The figures of an application.
 struct Seen<'a> {
     application: &'a Application,
     metrics: &'a GroupMetrics,
@@ -100,14 +100,14 @@ struct Seen<'a> {
 }
 
 impl Running {
-    /// What its owner should know, with what has shown since it runs, of which these are the figures.
+    /// The warnings for its owner, including those that have come up since it runs. `metrics` are those of its group.
     pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
         let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
         self.warnings.iter().cloned().chain(shown).chain(of_sources).collect()
     }
 
-    /// Has the log say what has shown since it runs, once.
+    /// Writes to the log what has come up since the application runs, once.
     pub(super) fn log_new_warnings(&self) {
         for (kind, text) in self.shown(&self.group.metrics()) {
             let was_said = self.warned.said.fetch_or(kind.bit(), Ordering::Relaxed) & kind.bit() != 0;

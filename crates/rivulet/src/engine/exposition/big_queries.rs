@@ -1,4 +1,4 @@
-//! What is counted of big queries.
+//! The counters of big queries.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const STATES: [QueryState; 5] =
     [QueryState::Running, QueryState::Paused, QueryState::Ended, QueryState::Failed, QueryState::NotRunning];
 
 impl Snapshot {
-    /// How sources and sinks get on.
+    /// The health of sources and sinks.
     fn encode_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let ends = |direction: Direction| {
             let of_query = move |one: &BigQuerySnapshot| {

@@ -1,4 +1,4 @@
-//! The queries of an application, as they were given, bound to the parameters of another version.
+//! The queries of an application, with their given values, bound to the parameters of another version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,15 +22,15 @@ pub(super) struct Bound {
     batches: Vec<RecordBatch>,
     /// In ascending order: each query with its batch and row.
     pub(super) places: Vec<(QueryId, usize, usize)>,
-    /// Parameters that queries have given and that are no more.
+    /// Parameters that queries have given and that no longer exist.
     pub(super) dropped: BTreeSet<String>,
 }
 
 impl Queries {
-    /// Binds the queries of an application, as they were given, to the parameters of its new version.
+    /// Binds the queries of an application, with their given values, to the parameters of its new version.
     ///
     /// # Errors
-    /// They do not fit it, or would lose state without a wish for that.
+    /// They do not fit it, or would lose state and the statement does not allow that.
     pub(super) fn bind_again(
         &self,
         state: &State,
@@ -81,7 +81,7 @@ impl Queries {
 }
 
 impl Bound {
-    /// Checks what was bound, a row for each of the queries that wait.
+    /// Checks bound values: one row for each of the queries that wait.
     fn add(
         &mut self,
         prepared: &Prepared,
@@ -101,7 +101,7 @@ impl Bound {
         self.batches.push(rows);
     }
 
-    /// The parameters of queries, a row for each.
+    /// The parameters of queries, one row for each.
     pub(super) fn rows(&self, queries: &[QueryId]) -> RecordBatch {
         let place = |query: &QueryId| {
             let found = self.places.binary_search_by_key(query, |(query, ..)| *query);
@@ -119,7 +119,7 @@ impl Bound {
         interleave_record_batch(&batches, &places).expect("all batches have the parameters of the application")
     }
 
-    /// Queries that share a slot with one before them, to which they are not equal in the new version.
+    /// Queries that share a slot with an earlier query, to which they are not equal in the new version.
     pub(super) fn unequal(&self, state: &State, before: &Running, after: &Application) -> Vec<(Slot, QueryId)> {
         if before.group.further_queries() == 0 {
             return Vec::new();

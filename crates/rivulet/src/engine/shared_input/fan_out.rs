@@ -1,7 +1,7 @@
-//! The sink of a shared input: hands rows on to the queries they can concern.
+//! The sink of a shared input: hands rows on to the queries that they can concern.
 //!
-//! What must hold: events of the log are handed on in the order of their positions, those that could not be decoded
-//! among the others. So nothing is handed on before an activation has told of both.
+//! What must hold: events of the log are handed on in the order of their positions, and undecoded ones have their place
+//! in this order. So nothing is handed on before an activation has delivered both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ pub(super) struct FanOut {
     readers: Arc<Readers>,
 }
 
-/// What is to be handed on.
+/// Rows and payloads that are to be handed on.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Batches, and from which row on.
+    /// Batches, each with the first row that is still to be handed on.
     batches: VecDeque<(Batch, usize)>,
     /// Rows for an application whose inbox had no room.
     rows: Vec<(Arc<Group>, Picked)>,
     /// Payloads that could not be decoded.
     undecoded: VecDeque<Undecoded>,
-    /// Who has yet to get the first of them.
+    /// The queries that have yet to get the first of these payloads.
     targets: Vec<(Arc<Group>, Slot)>,
 }
 
@@ -33,10 +33,10 @@ struct Undecoded {
     topic: Slot,
     arrival_us: i64,
     position: LogPosition,
-    /// With what came of its topic, for a query may refuse it for that alone.
+    /// The parts of its topic, for a query may refuse the event for these alone.
     event_topic: Box<[u8]>,
     payload: Box<[u8]>,
-    /// Whether `targets` are those of this one.
+    /// Whether `targets` belong to this payload.
     has_targets: bool,
 }
 
@@ -69,12 +69,12 @@ impl GroupSink for FanOut {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
-        // What finds no room is handed on by `has_room`.
+        // Rows that find no room are handed on by `has_room`.
         self.has_room();
         Ok(())
     }
 
-    /// Whether everything was handed on; tries again what was not.
+    /// Tries again to hand on what is left. Returns whether everything is handed on.
     fn has_room(&self) -> bool {
         let known = self.readers.known();
         self.readers.waiting.lock().hand_on(&known)
@@ -82,7 +82,7 @@ impl GroupSink for FanOut {
 }
 
 impl Waiting {
-    /// Hands on as much as there is room for. Whether that was everything.
+    /// Hands on as much as there is room for. Returns whether that was everything.
     fn hand_on(&mut self, known: &Known) -> bool {
         loop {
             self.rows = std::mem::take(&mut self.rows)
@@ -96,7 +96,7 @@ impl Waiting {
             let row_at = self.batches.front().map(|(batch, from)| batch.position(*from));
             let undecoded_at = self.undecoded.front().map(|first| first.position);
             match undecoded_at {
-                // 0 is in no log, and comes when it likes.
+                // Events at position 0 are in no log, and have no order.
                 Some(at) if at == 0 || row_at.is_none_or(|row_at| at < row_at) => {
                     if !self.hand_on_undecoded(known) {
                         return false;
@@ -118,7 +118,7 @@ impl Waiting {
         }
     }
 
-    /// Hands on the first payload that could not be decoded, as far as there is room.
+    /// Hands on the first undecoded payload, as far as there is room.
     fn hand_on_undecoded(&mut self, known: &Known) -> bool {
         let Some(first) = self.undecoded.front_mut() else { return true };
         if !first.has_targets {
@@ -127,7 +127,7 @@ impl Waiting {
         }
         while let Some((group, slot)) = self.targets.last() {
             let Undecoded { arrival_us, position, event_topic: topic, payload, .. } = &*first;
-            // That a batch has too much text of topics cannot be: 256 events of at most 4 MiB are below 2 GiB.
+            // A batch cannot have too much text of topics: 256 events of at most 4 MiB are below 2 GiB.
             let (slot, arrival_us, position) = (*slot, *arrival_us, *position);
             let event = Event { input: 0, slot, arrival_us, position, topic, payload };
             if group.push_event(event, false) == Push::Full {
@@ -139,7 +139,7 @@ impl Waiting {
         true
     }
 
-    /// Forgets what waits for queries that go. `gone` is in ascending order.
+    /// Drops what waits for queries that go. `gone` is in ascending order.
     pub(super) fn forget(&mut self, group: &Arc<Group>, gone: &[Slot]) {
         let is_gone = |of: &Arc<Group>, slot: Slot| Arc::ptr_eq(of, group) && gone.binary_search(&slot).is_ok();
         self.targets.retain(|(of, slot)| !is_gone(of, *slot));
@@ -148,7 +148,7 @@ impl Waiting {
         }
     }
 
-    /// What waits for queries of one group is for those in the same slots of another one.
+    /// Rows and payloads that wait for queries of one group go to the queries in the same slots of another one.
     pub(super) fn succeed(&mut self, before: &Arc<Group>, after: &Arc<Group>) {
         let of_rows = self.rows.iter_mut().map(|(of, _)| of);
         for of in of_rows.chain(self.targets.iter_mut().map(|(of, _)| of)).filter(|of| Arc::ptr_eq(of, before)) {
@@ -156,7 +156,7 @@ impl Waiting {
         }
     }
 
-    /// Forgets what waits for topics that go.
+    /// Drops what waits for topics that go.
     pub(super) fn forget_topics(&mut self, gone: &[Slot]) {
         self.undecoded.retain(|one| one.has_targets || !gone.contains(&one.topic));
         for (batch, from) in &mut self.batches {

@@ -1,13 +1,14 @@
-//! Topics that many queries read: each event is decoded once, and found to concern some of them by an index.
+//! Topics that many queries read: each event is decoded once, and an index finds the queries that it can concern.
 //!
-//! Usually a route leads from a topic to a query's slot, and its group decodes what comes. Where [`QUERIES_MIN`]
+//! Usually a route leads from a topic to a query's slot, and the query's group decodes the events. If [`QUERIES_MIN`]
 //! queries read one topic, of one application or of several with the same declared columns and format, one route leads
 //! to a *shared input* instead: a group whose slots are topics. Its sink ([`fan_out`]) hands each decoded row on to the
-//! queries that it can concern, which the index over their parameters tells ([`readers`]). What cannot be decoded goes
-//! to each of them as it came, so that each refuses it in its own way.
+//! queries that it can concern, which the index over their parameters finds ([`readers`]). Payloads that cannot be
+//! decoded go to each of the queries unchanged, so that each refuses them in its own way.
 //!
 //! What must hold: a query gets exactly the events it would get by a route of its own, in the same order and before the
-//! same timers, but for rows that its WHERE does not let through anyhow (or would fail on behind a part that is false).
+//! same timers. The only exceptions are rows that its WHERE does not let through anyway (or would fail on after a part
+//! that is false).
 
 mod fan_out;
 mod readers;
@@ -25,13 +26,13 @@ use super::running::{InputShape, Running};
 use fan_out::FanOut;
 use readers::Readers;
 
-/// How many queries of one topic make it worth a step of its own.
+/// The number of queries of one topic from which on sharing is worth its additional step.
 const QUERIES_MIN: usize = 16;
 
-/// The most events in a batch of a shared input: few enough that the content of each that is refused is kept.
+/// The most events in a batch of a shared input: few enough that the content of each refused event is kept.
 const BATCH_ROWS_MAX: usize = 256;
 
-/// What stands for a query in the slot of a topic: the number is no query's, it only has to be one.
+/// The query number in the slot of a topic. No query has this number; the slot only needs one.
 pub(super) const NO_QUERY: QueryId = 0;
 
 /// The topics that many queries with one kind of input read.
@@ -44,7 +45,7 @@ pub(super) struct SharedInput {
 }
 
 impl SharedInput {
-    /// A shared input without topics; `register` makes its inbox known where messages are routed.
+    /// A shared input without topics; `register` registers its inbox with the router.
     fn new(
         shape: &Arc<InputShape>,
         limits: InboxLimits,
@@ -80,7 +81,7 @@ impl SharedInput {
         self.topics.get(topic).copied()
     }
 
-    /// Makes a topic a shared one and returns its slot. Nobody reads it yet.
+    /// Makes a topic shared and returns its slot. No query reads it yet.
     fn add_topic(&mut self, topic: &str) -> Slot {
         let options = RecordBatchOptions::new().with_row_count(Some(1));
         let nothing = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
@@ -90,13 +91,13 @@ impl SharedInput {
         slot
     }
 
-    /// Lets queries read shared topics: for each of `slots` the topic beside it, by its slot here.
+    /// Makes queries read shared topics: each of `slots` reads the topic with the same index, given by its slot here.
     fn add(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
         running.group.follow(&self.group);
         self.readers.add(running, slots, topics);
     }
 
-    /// Gives up those of the topics that nobody reads, and returns them with their slots.
+    /// Removes those topics that no query reads, and returns them with their slots.
     fn take_unread<'t>(&mut self, topics: impl Iterator<Item = &'t str>) -> Vec<(&'t str, Slot)> {
         let known = topics.filter_map(|topic| Some((topic, self.topic(topic)?)));
         let mut unread: Vec<(&str, Slot)> = known.filter(|(_, slot)| self.readers.is_unread(*slot)).collect();
@@ -122,12 +123,12 @@ pub(super) struct SharedInputs {
     workers: Arc<Workers>,
     limits: InboxLimits,
     inputs: HashMap<String, SharedInput>,
-    /// The applications that may share, by their inbox.
+    /// The applications that may share topics, by their inbox.
     by_inbox: HashMap<InboxId, Arc<Running>>,
 }
 
 impl SharedInputs {
-    /// None yet; their inboxes will have these limits.
+    /// Without any inputs yet; their inboxes will have these limits.
     pub(super) fn new(router: Arc<Router>, workers: Arc<Workers>, limits: InboxLimits) -> Self {
         Self { router, workers, limits, inputs: HashMap::new(), by_inbox: HashMap::new() }
     }
@@ -137,7 +138,7 @@ impl SharedInputs {
         self.by_inbox.extend(running.inboxes.iter().map(|&inbox| (inbox, running.clone())));
     }
 
-    /// An application does not run any more.
+    /// An application no longer runs.
     pub(super) fn detach(&mut self, running: &Running) {
         running.inboxes.iter().for_each(|inbox| drop(self.by_inbox.remove(inbox)));
     }
@@ -148,19 +149,19 @@ impl SharedInputs {
         Some((input.group.clone(), input.topic(topic)?))
     }
 
-    /// How many topics are shared, and how many queries read them.
+    /// The number of shared topics, and of the queries that read them.
     pub(super) fn counts(&self) -> (usize, usize) {
         let inputs = || self.inputs.values();
         (inputs().map(|input| input.topics.len()).sum(), inputs().map(|input| input.readers.queries()).sum())
     }
 
-    /// The groups that decode what many queries read.
+    /// The groups that decode topics which many queries read.
     pub(super) fn groups(&self) -> Vec<Arc<Group>> {
         self.inputs.values().map(|input| input.group.clone()).collect()
     }
 
-    /// Tells apart which of the queries read a shared topic: routes for the others, and those. `topics` are for each
-    /// slot those of its inputs.
+    /// Divides queries into those without a shared topic, for which it returns routes, and those with one. `topics` has
+    /// for each slot the topics of its inputs.
     pub(super) fn split<'t>(
         &self,
         running: &Running,
@@ -170,7 +171,7 @@ impl SharedInputs {
         let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         let (mut own, mut shared) = (Vec::new(), Shared::default());
         for (&slot, topics) in slots.iter().zip(topics) {
-            // Only an application with one input has a shape, and so shares any.
+            // Only an application with one input has a shape, and so can share topics.
             match input.and_then(|input| input.topic(&topics[0])) {
                 Some(of_topic) => {
                     shared.slots.push(slot);
@@ -185,12 +186,12 @@ impl SharedInputs {
         (own, shared)
     }
 
-    /// The group that decodes shared topics for an application, if some of its queries may read any.
+    /// The group that decodes shared topics for an application, if any of its queries may read one.
     pub(super) fn group_of(&self, running: &Running) -> Option<Arc<Group>> {
         self.inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
     }
 
-    /// Waits until no rows are being handed on to an application: from now on everybody knows whether it takes any.
+    /// Waits until no rows are being handed on to an application. From then on every sender knows whether it takes any.
     pub(super) fn await_rows(&self, running: &Running) {
         let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input {
@@ -198,7 +199,7 @@ impl SharedInputs {
         }
     }
 
-    /// Lets the next version of an application, with an input of the same shape, read what the one before reads.
+    /// Makes the next version of an application, with an input of the same shape, read what the version before reads.
     pub(super) fn succeed(&self, before: &Running, after: &Running) {
         let Some(input) = after.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature)) else {
             return;
@@ -207,7 +208,7 @@ impl SharedInputs {
         input.readers.succeed(before, after);
     }
 
-    /// Lets queries read the shared topics that `split` has found.
+    /// Makes queries read the shared topics that `split` has found.
     pub(super) fn join(&self, running: &Running, shared: &Shared) {
         let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input.filter(|_| !shared.slots.is_empty()) {
@@ -215,7 +216,7 @@ impl SharedInputs {
         }
     }
 
-    /// Makes those of the topics shared that many queries with inputs of this shape read.
+    /// Makes those topics shared that many queries with inputs of this shape read.
     pub(super) fn share_crowded<'t>(&mut self, shape: &Arc<InputShape>, topics: impl Iterator<Item = &'t str>) {
         let router = &self.router;
         let mut crowded = router.crowded(topics, QUERIES_MIN);
@@ -254,7 +255,7 @@ impl SharedInputs {
         }
     }
 
-    /// Ends what `share_crowded` or `join` began, for some queries of one application.
+    /// Ends for some queries of one application what `share_crowded` or `join` began.
     pub(super) fn leave(&mut self, running: &Running, shared: &Shared, topics: &[Vec<String>]) {
         let Some(shape) = running.shape.as_ref().filter(|_| !shared.slots.is_empty()) else { return };
         let Some(input) = self.inputs.get_mut(&shape.signature) else { return };
@@ -265,7 +266,8 @@ impl SharedInputs {
         let (routes, slots): (Vec<Route<'_>>, Vec<Slot>) =
             unread.into_iter().map(|(filter, slot)| (Route { filter, inbox: input.inbox, slot }, slot)).unzip();
         router.remove(&routes);
-        // Waits for the activation under way; what that has left is forgotten before another topic can get the slot.
+        // Waits for the activation under way. The rows that it has left are dropped before another topic can get the
+        // slot.
         input.group.remove(&slots);
         input.readers.forget_topics(&slots);
         if input.topics.is_empty() {

@@ -1,4 +1,4 @@
-//! Who reads which shared topic.
+//! The queries that read each shared topic.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::fan_out::Waiting;
 use crate::catalog::ApplicationNumber;
 use crate::engine::running::Running;
 
-/// How many events are handed on together; the readers of one row may be more.
+/// About how many rows are handed on together; the readers of one row may be more.
 const PICKED_MAX: usize = 65_536;
 
-/// Who reads the topics of a shared input, and what its sink has yet to hand on. Locked in this order.
+/// The queries that read the topics of a shared input, and what its sink has yet to hand on. Locked in this order.
 #[derive(Default)]
 pub(super) struct Readers {
     known: RwLock<Known>,
@@ -28,7 +28,7 @@ pub(super) struct Known {
     topics: Vec<Vec<TopicQueries>>,
 }
 
-/// An application some of whose queries read shared topics.
+/// An application whose queries, or some of them, read shared topics.
 struct Reader {
     number: ApplicationNumber,
     group: Arc<Group>,
@@ -38,7 +38,7 @@ struct Reader {
 
 /// The queries of one application that read one topic.
 struct TopicQueries {
-    /// The place of the application among the readers.
+    /// The index of the application among the readers.
     reader: usize,
     index: MatchIndex,
 }
@@ -63,7 +63,7 @@ impl Readers {
         }
     }
 
-    /// Lets queries read topics: for each of `slots` the topic beside it.
+    /// Makes queries read topics: each of `slots` reads the topic with the same index.
     pub(super) fn add(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
         let matching = running.application.matching;
         let keys = keys_of(running, slots);
@@ -106,8 +106,8 @@ impl Readers {
         self.waiting.lock().forget(&running.group, &gone);
     }
 
-    /// Lets the next version of an application read what the one before reads, by queries in the same slots; the one
-    /// before stands still. What waits for it is for the next one.
+    /// Makes the next version of an application read what the version before reads, by queries in the same slots. The
+    /// version before is quiesced. Rows that wait for it go to the next one.
     pub(super) fn succeed(&self, before: &Running, after: &Running) {
         let mut guard = self.known.write();
         let known = &mut *guard;
@@ -126,12 +126,12 @@ impl Readers {
         self.waiting.lock().succeed(&before.group, &after.group);
     }
 
-    /// Waits until nothing is being handed on.
+    /// Waits until no rows are being handed on.
     pub(super) fn await_rows(&self) {
         drop(self.known.write());
     }
 
-    /// Forgets what waits for topics that nobody reads.
+    /// Drops what waits for topics that no query reads.
     pub(super) fn forget_topics(&self, topics: &[Slot]) {
         let _still = self.known.write();
         self.waiting.lock().forget_topics(topics);
@@ -139,7 +139,7 @@ impl Readers {
 }
 
 impl Known {
-    /// The place of an application among the readers.
+    /// The index of an application among the readers.
     fn reader(&mut self, running: &Running) -> usize {
         let of_it = |reader: &Option<Reader>| reader.as_ref().is_some_and(|reader| reader.number == running.number);
         if let Some(place) = self.applications.iter().position(of_it) {
@@ -171,8 +171,8 @@ impl Known {
         })
     }
 
-    /// Picks rows from `from` on for the queries they can concern, until these are many; returns the first row that was
-    /// not looked at.
+    /// Picks rows from `from` on for the queries that they can concern, until there are many. Returns the first row
+    /// that was not looked at.
     pub(super) fn pick(&self, batch: &Batch, from: usize, picked: &mut Vec<(Arc<Group>, Picked)>) -> usize {
         let columns: Vec<Option<_>> = batch
             .columns
@@ -210,7 +210,7 @@ impl Known {
     }
 }
 
-/// For each query the key of the parameter by which it is found; nothing where the application has no such parameter.
+/// For each query the key of the parameter by which it is found; `None` if the application has no such parameter.
 fn keys_of(running: &Running, slots: &[Slot]) -> Vec<Option<MatchKey>> {
     let Some(matching) = running.application.matching else { return vec![None; slots.len()] };
     let keys = running.group.with_queries(slots, |table, row| match_keys(&table.gather(matching.parameter, &[row]))(0));
