@@ -1,9 +1,9 @@
-//! Queries whose values were changed: what they were before, as long as state may be found that was saved before that.
+//! Queries whose values were changed: their values before the change, as long as state may be found that was saved
+//! before it.
 //!
-//! A change of a query is in its record at once. Whoever starts the server from saved state also has to know which
-//! values that state was made with, and from which position of the log on the others count. So each change has a
-//! number, which the state of the query says too, and a row here until no checkpoint needs it
-//! ([`Catalog::forget_alterations`]).
+//! A change of a query is in its record at once. But a server that starts from saved state also has to know with which
+//! values that state was made, and from which position of the log on the new values count. So each change has a number,
+//! which the state of the query has too, and a row here until no checkpoint needs it ([`Catalog::forget_alterations`]).
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) const ALTERATIONS: TableDefinition<u64, (LogPosition, QueryId, &[u8])
 /// The number of the next change.
 pub(super) const META_ALTERATION_NEXT: &str = "alteration_next";
 
-/// How many rows are forgotten in one transaction, which others wait for.
+/// The most rows that are deleted in one transaction, for which others wait.
 const FORGOTTEN_AT_ONCE: usize = 100_000;
 
 /// Other values for a stored query.
@@ -31,18 +31,18 @@ pub struct AlteredQuery<'a> {
     pub id: QueryId,
     /// All its parameter values as written.
     pub parameters: &'a [Parameter<'a>],
-    /// What it belongs to; not empty.
+    /// Its label; not empty.
     pub label: Option<&'a str>,
-    /// From which position of the log on these count, if somebody has to know the values before after a restart.
+    /// The position of the log from which on these values count, if the values before must be known after a restart.
     pub noted_at: Option<LogPosition>,
 }
 
-/// That the values of a query were changed.
+/// A change of the values of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alteration {
     /// The number of the change.
     pub number: u64,
-    /// The position of the first event for which the other values count.
+    /// The position of the first event for which the new values count.
     pub position: LogPosition,
     /// The query.
     pub query: QueryId,
@@ -50,18 +50,18 @@ pub struct Alteration {
     pub before: Vec<Parameter<'static>>,
 }
 
-/// What the record of a query says of its values.
+/// The values in the record of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredValues {
     /// As written.
     pub parameters: Vec<Parameter<'static>>,
-    /// What it belongs to.
+    /// Its label.
     pub label: Option<String>,
 }
 
 impl Catalog {
-    /// The values of queries, in the order of the ids; `None` for one that is not stored. Whoever changes them reads them
-    /// first, so a file that could not be written is opened again, as by a write.
+    /// The values of queries, in the order of the ids; `None` for a query that is not stored. Code that changes values
+    /// reads them first, so after a failed write this opens the file again, as a write does.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -84,8 +84,8 @@ impl Catalog {
         })
     }
 
-    /// Gives queries other values, all in one transaction. Returns the number of the first change that is noted; the
-    /// others that are have the numbers behind it, in their order.
+    /// Gives queries other values, all in one transaction. Returns the number of the first change that is recorded
+    /// here; the others have the numbers after it, in their order.
     ///
     /// # Errors
     /// Disk errors, and damage; a query that is not stored. Nothing is changed then.
@@ -118,7 +118,7 @@ impl Catalog {
         })
     }
 
-    /// Every change that is remembered, oldest first.
+    /// Every recorded change, oldest first.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -138,13 +138,13 @@ impl Catalog {
         })
     }
 
-    /// The log ends before this position, which is the next that it gives out: changes that are said to be behind that
-    /// have happened there, as with [`Catalog::clip_lifecycle`].
+    /// The log ends before this position, which is the next that it gives out. Changes at later positions are moved to
+    /// this position, as with [`Catalog::clip_lifecycle`].
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
     pub fn clip_alterations(&self, end: LogPosition) -> Result<(), CatalogError> {
-        // In the order of their numbers positions never go back.
+        // In the order of their numbers, positions never decrease.
         let first = self.read(|transaction| {
             guard(|| {
                 let mut first = None;
@@ -183,11 +183,11 @@ impl Catalog {
         })
     }
 
-    /// No state is found any more that was saved before the change with this number, except of some applications, which
-    /// are `kept`: forgets some of those before it, if there are any.
+    /// There is no state any more that was saved before the change with this number, except of the applications that
+    /// are `kept`. Deletes some of the changes before it, if there are any.
     ///
     /// # Errors
-    /// Disk errors, and damage; nothing is forgotten then.
+    /// Disk errors, and damage; nothing is deleted then.
     pub fn forget_alterations(&self, before: u64, kept: &BTreeSet<ApplicationNumber>) -> Result<(), CatalogError> {
         let forgotten: Vec<u64> = self.read(|transaction| {
             guard(|| {
@@ -225,7 +225,7 @@ fn owned(parameters: Vec<Parameter<'_>>) -> Vec<Parameter<'static>> {
 }
 
 impl ParameterValue<'_> {
-    /// The same, borrowed from nothing.
+    /// The same value without borrowing.
     fn into_owned(self) -> ParameterValue<'static> {
         match self {
             Self::Null => ParameterValue::Null,

@@ -1,8 +1,7 @@
-//! Copies of the catalog as it is at one moment, while it goes on being changed: as a file, and in parts for an object
-//! store.
+//! Copies of the catalog as it is at one moment, while changes continue: as a file, and in parts for an object store.
 //!
-//! A part has some rows of one table, those whose keys are near each other or hash alike, so that a change of the
-//! catalog changes few parts: of each row the length of its key (4), key, length of its value (4), value; numbers are
+//! A part has some rows of one table, with neighboring keys or keys of the same hash, so that a change of the catalog
+//! changes few parts. For each row it has the length of its key (4), key, length of its value (4), value; numbers are
 //! little-endian.
 
 use std::collections::BTreeMap;
@@ -21,14 +20,14 @@ use super::{
     PAUSED_STATEMENTS, PLACES, QUERIES, STATEMENTS, TABLES, VERSIONS, keep_to_owner,
 };
 
-/// So many numbers that follow each other have their rows in one part.
+/// The number of consecutive numbers whose rows are in one part.
 const NUMBERS_OF_A_PART: u64 = 4_096;
 
-/// So many parts the rows of a table have that are found by text.
+/// The number of parts of a table whose keys are texts.
 const PARTS_BY_TEXT: u64 = 16;
 
-/// Something that is done with every table. A table that is not named here is not made, so nobody can use it before it
-/// is.
+/// An action on every table. A table that is missing here is not made in a new file, so code cannot use it before it is
+/// added.
 pub(super) trait EachTable {
     fn table<K: Key + 'static, V: Value + 'static>(
         &mut self,
@@ -52,13 +51,13 @@ pub(super) trait EachTable {
 }
 
 impl Catalog {
-    /// The format of what is written.
+    /// The format that this version writes.
     pub const FORMAT: u64 = FORMAT_VERSION;
 
-    /// Writes what the catalog says now to a new file, which is on disk when this returns.
+    /// Writes the current content of the catalog to a new file, which is on disk when this returns.
     ///
     /// # Errors
-    /// Disk errors, and damage; what is in the file then is of no use.
+    /// Disk errors, and damage; the file is of no use then.
     pub fn copy_to(&self, path: &Path) -> Result<(), CatalogError> {
         self.read(|from| {
             guard(|| {
@@ -73,7 +72,7 @@ impl Catalog {
         })
     }
 
-    /// Gives every part of the catalog, by its name. What has not changed gives the same bytes again.
+    /// Gives every part of the catalog, by its name. A part that has not changed has the same bytes again.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -81,7 +80,7 @@ impl Catalog {
         self.read(|from| guard(|| GiveParts { from, take }.all()))
     }
 
-    /// Whether nothing was ever stored in it, as far as that can be seen.
+    /// Whether nothing was ever stored in it, as far as that is visible.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -89,7 +88,7 @@ impl Catalog {
         use redb::ReadableTableMetadata;
         self.read(|from| {
             guard(|| {
-                // Beside the format and the identity, numbers that were given out stay there.
+                // Besides the format and the identity, the counters of numbers stay in this table.
                 let numbers = from.open_table(META)?.len()? > 2;
                 let others = from.open_table(TABLES)?.len()? + from.open_table(STATEMENTS)?.len()?;
                 Ok(!numbers && others == 0)
@@ -97,22 +96,21 @@ impl Catalog {
         })
     }
 
-    /// Stores what [`Catalog::parts`] of another catalog gave, and gives out none of the numbers that are `used`; all
-    /// or nothing.
+    /// Stores the parts of another catalog ([`Catalog::parts`]), and prevents numbers that are `used` from being given
+    /// out; all or nothing.
     ///
     /// # Errors
-    /// Disk errors; parts that no catalog has given.
+    /// Disk errors; parts that are not of a catalog.
     pub fn fill(&self, parts: &BTreeMap<String, Vec<u8>>, used: Used) -> Result<(), CatalogError> {
         self.write(|to| {
             FillTable { parts, to }.all()?;
-            // The parts may be of an earlier format, and what is written to them now is of this one.
+            // The parts may be of an earlier format, and later changes are written in this one.
             to.open_table(META)?.insert(META_FORMAT_VERSION, FORMAT_VERSION)?;
             used.note(to)
         })
     }
 
-    /// Gives out none of the numbers from now on that are `used` by what was saved elsewhere, and may not be in this
-    /// catalog.
+    /// Prevents numbers from being given out that are `used` by saved data elsewhere, and may not be in this catalog.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -124,7 +122,7 @@ impl Catalog {
     }
 }
 
-/// The highest numbers that something elsewhere goes by.
+/// The highest numbers that identify anything elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// Of a query.
@@ -138,7 +136,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// Beside the key of each counter the lowest number that it may give out.
+    /// The key of each counter with the lowest number that it may give out.
     fn counters(self) -> impl Iterator<Item = (&'static str, u64)> {
         let application = self.application.map(u64::from);
         let highest = [
@@ -221,7 +219,7 @@ impl EachTable for GiveParts<'_> {
                 Some(number) => u64::from_le_bytes(number) / NUMBERS_OF_A_PART,
                 None => xxh3_64(key) % PARTS_BY_TEXT,
             };
-            // Numbers come in their order: what is behind one part does not come again.
+            // Numbers come in ascending order: rows of an earlier part do not come any more.
             if number.is_some()
                 && let Some(done) = parts.first_entry().filter(|first| *first.key() < part)
             {
@@ -331,7 +329,7 @@ mod tests {
         let filled = Catalog::in_memory().unwrap();
         filled.fill(&after, Used::default()).unwrap();
         assert_eq!(parts(&filled), after);
-        // What a version before has saved becomes a catalog of this one.
+        // Parts that an earlier version has saved become a catalog of this one.
         let mut earlier = after.clone();
         let version = |parts: &BTreeMap<String, Vec<u8>>| -> Vec<String> {
             let of_meta = parts.iter().filter(|(name, _)| name.starts_with("meta/"));

@@ -1,4 +1,4 @@
-//! What can go wrong with the catalog, each kind with what to do about it.
+//! The errors of the catalog, each kind with what to do about it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use crate::service::{ErrorKind, ServiceError};
 /// Why the catalog could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The data folder could not be made or looked into.
+    /// The data folder could not be made or read.
     #[error("cannot use the data folder {}: {source}", folder.display())]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file or its folder may not be written.
@@ -65,7 +65,7 @@ pub enum CatalogError {
     Storage {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         detail: String,
     },
 }
@@ -99,13 +99,13 @@ impl CatalogError {
         }
     }
 
-    /// From an error of the file system on `path`.
+    /// The error for an error of the file system on `path`.
     pub(super) fn from_io(path: &Path, error: io::Error) -> Self {
         let path = path.to_path_buf();
         match error.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
-            // The storage library reads at places its own header names: a short file is a damaged one.
+            // The storage library reads at positions that its own header names, so a file that is too short is damaged.
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
                 Self::Corrupt { path, detail: error.to_string() }
             }
@@ -113,7 +113,7 @@ impl CatalogError {
         }
     }
 
-    /// From any error of the storage library on `path`.
+    /// The error for any error of the storage library on `path`.
     pub(super) fn from_redb(path: &Path, error: redb::Error) -> Self {
         let owned = path.to_path_buf();
         match error {

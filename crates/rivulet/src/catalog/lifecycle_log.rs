@@ -1,9 +1,9 @@
-//! From where on in the log of events queries are there: when they were created, paused and resumed, as far as events
-//! from before that may be replayed.
+//! From which positions of the log of events on queries get events: when they were created, paused and resumed, as far
+//! as earlier events may be replayed.
 //!
-//! What happened to queries that came together is one row, so a bulk of thousands costs one. Rows stand in the order in
-//! which things happened, in which positions never go back; those that no replay can need are forgotten when a
-//! checkpoint says so ([`Catalog::forget_lifecycle`]).
+//! Queries that were created together have one row, so a bulk of thousands costs one row. Rows are in the order of the
+//! events, and their positions never decrease. Rows that no replay can need are deleted when a checkpoint allows it
+//! ([`Catalog::forget_lifecycle`]).
 
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
@@ -15,24 +15,24 @@ use super::{Catalog, CatalogError};
 pub(super) const LIFECYCLE_LOG: TableDefinition<u64, (LogPosition, QueryId, QueryId, u8)> =
     TableDefinition::new("attendance");
 
-/// How many rows are forgotten in one transaction, which others wait for.
+/// The most rows that are deleted in one transaction, for which others wait.
 const FORGOTTEN_AT_ONCE: usize = 100_000;
 
 /// What happened to queries at a position of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// They came, and get what is from there on.
+    /// They were created, and get events from there on.
     Created,
-    /// They get nothing from there on.
+    /// They get no events from there on.
     Paused,
-    /// They get again what is from there on.
+    /// They get events again from there on.
     Resumed,
 }
 
 impl Change {
     const ALL: [Self; 3] = [Self::Created, Self::Paused, Self::Resumed];
 
-    /// What stands for it in the catalog.
+    /// Its number in the catalog.
     fn number(self) -> u8 {
         match self {
             Self::Created => 0,
@@ -42,21 +42,21 @@ impl Change {
     }
 }
 
-/// That something happened to queries.
+/// A change of the lifecycle of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LifecycleEntry {
-    /// The position of the first event behind it.
+    /// The position of the first event after it.
     pub position: LogPosition,
     /// The first of the queries.
     pub first: QueryId,
-    /// The last of them; those between belong to it too.
+    /// The last of them; the queries between belong to it too.
     pub last: QueryId,
     /// What happened.
     pub change: Change,
 }
 
 impl Catalog {
-    /// What happened behind a position of the log, oldest first.
+    /// What happened after a position of the log, oldest first.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -78,8 +78,8 @@ impl Catalog {
         })
     }
 
-    /// The log ends before this position, which is the next that it gives out: what is said to have happened behind
-    /// that has happened there. It was told of events that were lost before they were on disk.
+    /// The log ends before this position, which is the next that it gives out. Entries at later positions are moved to
+    /// this position: the events between were lost before they were on disk.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -102,10 +102,10 @@ impl Catalog {
         })
     }
 
-    /// No replay begins before this position any more: forgets some of what happened up to there, if there is any.
+    /// No replay begins before this position any more: deletes some of the entries up to there, if there are any.
     ///
     /// # Errors
-    /// Disk errors, and damage; nothing is forgotten then.
+    /// Disk errors, and damage; nothing is deleted then.
     pub fn forget_lifecycle(&self, position: LogPosition) -> Result<(), CatalogError> {
         let has_any = self.read(|transaction| {
             guard(|| {
@@ -134,7 +134,7 @@ impl Catalog {
     }
 }
 
-/// Puts down what has happened.
+/// Records an entry.
 pub(super) fn note_lifecycle(transaction: &WriteTransaction, entry: &LifecycleEntry) -> Result<(), Failure> {
     let LifecycleEntry { position, first, last, change } = *entry;
     let mut table = transaction.open_table(LIFECYCLE_LOG)?;

@@ -1,4 +1,4 @@
-//! The catalog: which applications and queries exist, durable in one file of the data folder.
+//! The catalog: the applications and queries that exist, durable in one file of the data folder.
 //!
 //! What must hold: **an acknowledged change survives `kill -9` and power loss.** Every change is one transaction, and
 //! the call returns after its commit reached the disk. So callers change many queries in one call.
@@ -18,12 +18,12 @@
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
 //! | `failed_statements` | number | the error that ended the big query |
-//! | `places` | text | how often it has changed, where it is: at present where checkpoints lie |
+//! | `places` | text | how often the place has changed, the place; for now only that of the checkpoints |
 //!
-//! Names of applications and tables, and statements, are saved with their tenant as [`Tenant::encode`] has it; before
-//! format 8 all of them are of the default tenant. A query is of the tenant of its application.
+//! Names of applications and tables, and statements, are saved with their tenant in the form of [`Tenant::encode`];
+//! before format 8 all of them belong to the default tenant. A query belongs to the tenant of its application.
 //!
-//! Query ids are handed out here and only grow, so inserts append to the tree: dense pages and little write
+//! Query ids are given out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.
 
 mod alterations;
@@ -73,11 +73,11 @@ const FORMAT_VERSION: u64 = 8;
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// How many versions of an application are remembered that were replaced. State that was saved by one of them can be
-/// read; a checkpoint is made whenever one is replaced, so more than the last is needed only where that one is damaged.
+/// The most replaced versions of an application that are kept. State that one of them has saved can be read. A
+/// checkpoint is made at each replacement, so more than the last version is needed only if that checkpoint is damaged.
 const VERSIONS_MAX: usize = 4;
 
-/// How much of an error is remembered.
+/// The most characters of an error that are kept.
 const FAILURE_CHARACTERS_MAX: usize = 2_000;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -89,12 +89,12 @@ const PAUSED: TableDefinition<QueryId, ()> = TableDefinition::new("paused");
 const TABLES: TableDefinition<&str, &str> = TableDefinition::new("tables");
 /// Statements about big queries, as they were written, in their order.
 const STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("statements");
-/// Those of big queries that are paused.
+/// The statements of big queries that are paused.
 const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::new("paused_statements");
-/// Those of big queries that an error has ended, and the error.
+/// The statements of big queries that an error has ended, and the error.
 const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("failed_statements");
 
-/// Where something lies that belongs to the catalog, and how often that has changed.
+/// Where something is that belongs to the catalog, and how often that has changed.
 const PLACES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("places");
 const PLACE_OF_CHECKPOINTS: &str = "checkpoints";
 
@@ -109,11 +109,11 @@ const META_APPLICATION_NUMBER_NEXT: &str = "application_number_next";
 pub struct NewQuery<'a> {
     /// Its application.
     pub application: ApplicationNumber,
-    /// Its name; empty where the name is the one generated from the id.
+    /// Its name; empty if that is the one generated from the id.
     pub name: &'a str,
     /// Its parameter values as written.
     pub parameters: &'a [Parameter<'a>],
-    /// What it belongs to; not empty.
+    /// Its label; not empty.
     pub label: Option<&'a str>,
 }
 
@@ -124,11 +124,11 @@ pub struct StoredQuery<'a> {
     pub id: QueryId,
     /// Its application.
     pub application: ApplicationNumber,
-    /// Its name; empty where the name is the one generated from the id.
+    /// Its name; empty if that is the one generated from the id.
     pub name: &'a str,
     /// Its parameter values as written.
     pub parameters: &'a [Parameter<'a>],
-    /// What it belongs to.
+    /// Its label.
     pub label: Option<&'a str>,
     /// Whether it is paused.
     pub paused: bool,
@@ -141,16 +141,16 @@ pub struct StoredApplication {
     pub number: ApplicationNumber,
     /// Its name.
     pub name: FullName,
-    /// The hash of what its code says.
+    /// The hash of the content of its code.
     pub id: String,
     /// The kind of its code, for example `sql`.
     pub kind: String,
-    /// The code it was registered with; of `sql` the text.
+    /// The code it was registered with; for `sql` the text.
     pub bytes: Vec<u8>,
 }
 
 impl StoredApplication {
-    /// The code for people to read.
+    /// The code in a form that users can read.
     pub fn text(&self) -> Cow<'_, str> {
         text_of(&self.kind, &self.bytes)
     }
@@ -168,7 +168,7 @@ pub struct NewApplication<'a> {
     pub tenant: &'a Tenant,
     /// Its name.
     pub name: &'a str,
-    /// The hash of what its code says.
+    /// The hash of the content of its code.
     pub id: &'a str,
     /// The kind of its code.
     pub kind: &'a str,
@@ -177,13 +177,13 @@ pub struct NewApplication<'a> {
 }
 
 impl<'a> NewApplication<'a> {
-    /// One that the engine has.
+    /// An application of the engine.
     pub fn of(tenant: &'a Tenant, application: &'a Application) -> Self {
         let Application { name, id, kind, bytes, .. } = application;
         Self { tenant, name, id, kind, bytes }
     }
 
-    /// One in SQL, of the default tenant.
+    /// An application in SQL, of the default tenant.
     pub fn sql(name: &'a str, id: &'a str, sql: &'a str) -> Self {
         Self { tenant: Tenant::of_operator(), name, id, kind: rivulet_sql::SQL, bytes: sql.as_bytes() }
     }
@@ -213,16 +213,16 @@ pub struct StoredStatement {
     pub failure: Option<String>,
 }
 
-/// Where the checkpoints of a catalog lie.
+/// The place of the checkpoints of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPlace {
-    /// How often they have got a place: the mark there says the same, or more.
+    /// How often the place has changed: the mark there has the same number, or a higher one.
     pub generation: u64,
-    /// Its name for people.
+    /// Its name in messages.
     pub place: String,
 }
 
-/// The open catalog. Reads run beside each other and beside a write; writes wait for each other.
+/// The open catalog. Reads run in parallel with each other and with a write; writes wait for each other.
 #[derive(Debug)]
 pub struct Catalog {
     storage: Storage,
@@ -231,33 +231,34 @@ pub struct Catalog {
     changes: AtomicU64,
 }
 
-/// Has nobody but the owner of a file read it: statements in it may hold passwords and tokens.
+/// Makes a file readable for its owner only: statements in it may have passwords and tokens.
 pub(crate) fn keep_to_owner(path: &Path) {
     if let Err(error) = std::fs::set_permissions(path, Permissions::from_mode(OWNER_ONLY)) {
         tracing::warn!("others may be able to read {}: {error}", path.display());
     }
 }
 
-/// The mode of files that only their owner reads and writes.
+/// The mode of files that only their owner can read and write.
 pub(crate) const OWNER_ONLY: u32 = 0o600;
 
 impl Catalog {
-    /// Opens the catalog of a data folder; makes folder and catalog where they do not exist.
+    /// Opens the catalog of a data folder; makes folder and catalog if they do not exist.
     ///
     /// # Errors
-    /// Every way in which the file can be unusable is its own [`CatalogError`]; nothing was changed then.
+    /// Each way in which the file can be unusable is a [`CatalogError`] of its own. Nothing was changed then.
     pub fn open(folder: &Path) -> Result<Self, CatalogError> {
         let folder_error = |source| CatalogError::Folder { folder: folder.to_path_buf(), source };
         std::fs::create_dir_all(folder).map_err(folder_error)?;
         let path = folder.join(FILE_NAME);
-        // Asked, not tried: the administrator's account could write nevertheless, and an administrator who marks a
-        // catalog read-only means it.
+        // The mode is read instead of trying to write: the administrator's account could write nevertheless, and an
+        // administrator who marks a catalog read-only means it.
         let existed = match std::fs::metadata(&path) {
             Ok(metadata) if metadata.permissions().readonly() => return Err(CatalogError::ReadOnly { path }),
             Ok(metadata) if !metadata.is_file() => {
                 return Err(CatalogError::Corrupt { path, detail: "it is not a file".into() });
             }
-            // What a crash of the file system may leave of it; taken for a new one it would forget everything.
+            // A crash of the file system may leave an empty file. If it were taken for a new catalog, everything would
+            // be forgotten.
             Ok(metadata) if metadata.len() == 0 => {
                 return Err(CatalogError::Corrupt { path, detail: "it is empty".into() });
             }
@@ -272,8 +273,7 @@ impl Catalog {
         let open = move || {
             let mut database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(&file)?;
             keep_to_owner(&file);
-            // Some damage would not be noticed otherwise: a page that seems to have no rows loses queries without a
-            // word.
+            // Some damage would remain unnoticed otherwise: a page that seems to have no rows loses queries silently.
             if existed && !database.check_integrity()? {
                 tracing::warn!("what the storage library notes about {} had to be put right", file.display());
             }
@@ -287,12 +287,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Whether a folder has one, in whatever shape.
+    /// Whether a folder has a catalog, in whatever condition.
     pub fn is_there(folder: &Path) -> bool {
         folder.join(FILE_NAME).exists()
     }
 
-    /// A catalog in memory, for runs that leave nothing behind.
+    /// A catalog in memory, for runs that leave no data.
     ///
     /// # Errors
     /// None that memory could cause, but the same type as [`Catalog::open`].
@@ -304,8 +304,8 @@ impl Catalog {
         Self::with_storage(PathBuf::from("(memory)"), memory)
     }
 
-    /// A catalog in a file that is no file of this machine, for simulations: `open` opens it, and is called again after
-    /// a write that failed.
+    /// A catalog in a file that is not on this machine, for simulations. `open` opens it, and is called again after a
+    /// failed write.
     ///
     /// # Errors
     /// As [`Catalog::open`] has.
@@ -318,7 +318,7 @@ impl Catalog {
         })
     }
 
-    /// A catalog on what `open` opens, which is called again after a write that failed.
+    /// A catalog in the storage that `open` opens. `open` is called again after a failed write.
     fn with_storage(
         path: PathBuf,
         open: impl Fn() -> Result<redb::Database, redb::Error> + Send + Sync + 'static,
@@ -334,12 +334,12 @@ impl Catalog {
         &self.path
     }
 
-    /// How often it was changed since it was opened: as long as this stays, so does what it says.
+    /// How often it was changed since it was opened: as long as this number stays, so does the content.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What tells this server from others, for as long as the catalog exists. A copy of the catalog has it too.
+    /// Distinguishes this server from others, for as long as the catalog exists. A copy of the catalog has the same id.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -352,8 +352,8 @@ impl Catalog {
         })
     }
 
-    /// Where its checkpoints were when a server last ran on it; `None` if there were none, or for a version that did
-    /// not note it.
+    /// The place of its checkpoints when a server last ran on it; `None` if there were none, or if a version ran that
+    /// did not record it.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -369,7 +369,7 @@ impl Catalog {
         })
     }
 
-    /// Notes where its checkpoints are.
+    /// Records the place of its checkpoints.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -381,7 +381,7 @@ impl Catalog {
         })
     }
 
-    /// Fails if the last change was not written because of the disk.
+    /// Fails if the disk prevented the last change from being written.
     ///
     /// # Errors
     /// Nothing is written now; the next change tries again.
@@ -392,10 +392,10 @@ impl Catalog {
         }
     }
 
-    /// Tries whether something can be written after the last change was not.
+    /// Tries whether a write succeeds after the last one failed.
     ///
     /// # Errors
-    /// As before, nothing can be.
+    /// It still fails.
     pub fn try_to_write(&self) -> Result<(), CatalogError> {
         self.prepare()
     }
@@ -426,7 +426,7 @@ impl Catalog {
         self.insert_applications(&[application])
     }
 
-    /// Stores applications, all or none, in one transaction, and returns the number of the first; the others follow.
+    /// Stores applications, all or none, in one transaction. Returns the number of the first; the others follow.
     ///
     /// # Errors
     /// Disk errors, and damage; none is stored then.
@@ -451,8 +451,8 @@ impl Catalog {
         })
     }
 
-    /// Stores another version of an application under its name and number, and remembers the one before. The parameters
-    /// in `dropped` are forgotten of those of its queries that give them. All of it in one transaction.
+    /// Stores another version of an application under its name and number, and keeps the version before. Deletes the
+    /// parameters in `dropped` from those of its queries that give them. All of it is one transaction.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -499,7 +499,7 @@ impl Catalog {
         })
     }
 
-    /// The versions of an application that were replaced, oldest first.
+    /// The replaced versions of an application, oldest first.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -596,7 +596,7 @@ impl Catalog {
         })
     }
 
-    /// Stores a tenant's statement about big queries behind those that are there, and returns its number.
+    /// Stores a tenant's statement about big queries after the existing ones, and returns its number.
     ///
     /// # Errors
     /// Disk errors, and damage; the statement is not stored then.
@@ -611,11 +611,10 @@ impl Catalog {
         })
     }
 
-    /// Stores another text in the place of a statement about big queries that is there. An error that had ended its
-    /// query is forgotten.
+    /// Replaces the text of a stored statement about big queries. An error that had ended its query is deleted.
     ///
     /// # Errors
-    /// Disk errors, and damage; the statement stays as it was then.
+    /// Disk errors, and damage; the statement is unchanged then.
     pub fn replace_statement(&self, number: u64, sql: &str) -> Result<(), CatalogError> {
         self.write(|transaction| {
             let mut table = transaction.open_table(STATEMENTS)?;
@@ -629,7 +628,7 @@ impl Catalog {
         })
     }
 
-    /// The number of the statement that is stored next. Those before it are not given out again.
+    /// The number of the next statement that is stored. Lower numbers are not given out again.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -639,7 +638,7 @@ impl Catalog {
         })
     }
 
-    /// Forgets a statement about big queries.
+    /// Removes a statement about big queries.
     ///
     /// # Errors
     /// Disk errors, and damage; it is not removed then.
@@ -652,7 +651,7 @@ impl Catalog {
         })
     }
 
-    /// Remembers the error that has ended the big query of a statement, as much of it as is worth that; or that it runs
+    /// Records the error that has ended the big query of a statement, cut to a maximum length; or that the query runs
     /// again.
     ///
     /// # Errors
@@ -686,9 +685,9 @@ impl Catalog {
         })
     }
 
-    /// Stores queries in one transaction and returns the id of the first; the others follow it without a gap.
-    /// Fastest with some thousands of queries a call. If they are to get no event of the log before a position, that is
-    /// remembered.
+    /// Stores queries in one transaction. Returns the id of the first; the others follow it without a gap. It is
+    /// fastest with some thousands of queries per call. If the queries are to get no event of the log before a
+    /// position, that is recorded.
     ///
     /// # Errors
     /// Disk errors, and damage; none of the queries is stored then.
@@ -717,7 +716,7 @@ impl Catalog {
         })
     }
 
-    /// Removes queries in one transaction; ids that are not stored are passed over.
+    /// Removes queries in one transaction; ids that are not stored are ignored.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is removed then.
@@ -725,8 +724,8 @@ impl Catalog {
         self.write(|transaction| remove_queries(transaction, queries))
     }
 
-    /// Marks queries as paused or not, in one transaction, and remembers the position in the log at which that was, if
-    /// one is given.
+    /// Marks queries as paused or not, in one transaction, and records the position in the log at which that happened,
+    /// if one is given.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
@@ -748,8 +747,7 @@ impl Catalog {
         })
     }
 
-    /// Calls `visit` with every query in order of id, and returns how many there are. Memory does not grow with their
-    /// number.
+    /// Calls `visit` with every query in order of id, and returns their number. Memory does not grow with that number.
     ///
     /// # Errors
     /// Disk errors, and damage; `visit` has seen the queries before it then.
@@ -796,7 +794,7 @@ impl Catalog {
         })
     }
 
-    /// How many queries are stored.
+    /// The number of stored queries.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -807,8 +805,8 @@ impl Catalog {
     /// Checks the format version, and makes the tables of a new file.
     fn prepare(&self) -> Result<(), CatalogError> {
         let found = self.write(|transaction| {
-            // One table after the other. At some damaged pages the storage library panics while it opens one, and
-            // another that is open meanwhile panics once more when it is closed for that: the process would end.
+            // One table after the other. At some damaged pages the storage library panics while it opens a table. If
+            // another table is open then, closing it panics once more, and the process would end.
             let others = transaction.list_tables()?.filter(|table| table.name() != META.name()).count();
             let meta = transaction.open_table(META)?;
             let found = meta.get(META_FORMAT_VERSION)?.map(|version| version.value());
@@ -818,7 +816,7 @@ impl Catalog {
                     return Err(Failure::Damage("it holds tables that Rivulet did not write".into()));
                 }
                 Some(version) if version > FORMAT_VERSION => return Ok(version),
-                // What older versions wrote is read as it is: tables were added.
+                // Data of older versions is read unchanged: tables were only added.
                 _ => {}
             }
             MakeTable(transaction).all()?;
@@ -837,12 +835,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Runs `change` in a transaction and commits it, or leaves everything as it was.
+    /// Runs `change` in a transaction and commits it, or leaves everything unchanged.
     fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
         let had_failed = self.storage.has_failed();
         let done = self.storage.write(|database| {
             let mut transaction = database.begin_write()?;
-            // Without it, opening after a crash walks the whole file.
+            // Without this, opening after a crash reads the whole file.
             transaction.set_quick_repair(true);
             let done = change(&transaction)?;
             transaction.commit()?;
@@ -860,14 +858,14 @@ impl Catalog {
         done.map_err(|failure| failure.into_error(&self.path))
     }
 
-    /// Runs `look` on a snapshot; it [`guard`]s itself what it does with the storage library.
+    /// Runs `look` on a snapshot. `look` wraps its calls of the storage library in [`guard`].
     fn read<T>(&self, look: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
         let done = self.storage.read(|database| look(&guard(|| Ok(database.begin_read()?))?));
         done.map_err(|failure| failure.into_error(&self.path))
     }
 }
 
-/// The numbers of an application's versions that were replaced, ascending.
+/// The numbers of an application's replaced versions, ascending.
 fn versions_of(
     versions: &impl ReadableTable<(ApplicationNumber, u64), &'static [u8]>,
     number: ApplicationNumber,
@@ -876,7 +874,7 @@ fn versions_of(
     range.map(|entry| Ok(entry?.0.value().1)).collect()
 }
 
-/// What is saved of a tenant: the tenant, and the text.
+/// The tenant and the text of a saved text.
 fn decoded(saved: &str) -> Result<(Tenant, &str), Failure> {
     Tenant::decode(saved).ok_or_else(|| Failure::Damage("it does not say whose a name or statement is".into()))
 }
@@ -885,7 +883,7 @@ fn full_name(saved: &str) -> Result<FullName, Failure> {
     decoded(saved).map(|(tenant, name)| tenant.named(name))
 }
 
-/// The number of the next statement. Catalogs of earlier versions do not say, and gave numbers out again.
+/// The number of the next statement. Catalogs of earlier versions do not have it, and gave numbers out again.
 fn statement_next(
     meta: &impl ReadableTable<&'static str, u64>,
     statements: &impl ReadableTable<u64, &'static str>,

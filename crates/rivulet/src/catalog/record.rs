@@ -18,7 +18,7 @@ const TAG_INT: u8 = 3;
 const TAG_FLOAT: u8 = 4;
 const TAG_TEXT: u8 = 5;
 
-/// The name under which a label stands among the parameters, which have other names.
+/// The name of a label among the parameters. Parameters have other names.
 const LABEL: &str = "";
 
 /// Why bytes are not a record.
@@ -69,7 +69,7 @@ pub(super) fn write_query(buffer: &mut Vec<u8>, query: &NewQuery<'_>) {
     }
 }
 
-/// What the record of a query says beside its parameters.
+/// The record of a query without its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryHead<'a> {
     pub(super) application: ApplicationNumber,
@@ -86,7 +86,7 @@ pub(super) fn read_query<'a>(
     let mut reader = Reader { bytes };
     let application = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
     let (name, mut label) = (reader.text()?, None);
-    // The count is not believed for an allocation: a wrong one ends in `Short`.
+    // Nothing is allocated by this count, which may be wrong: then reading ends in `Short`.
     for _ in 0..reader.number()? {
         let parameter = reader.text()?;
         if parameter == LABEL && label.is_none() && parameters.is_empty() {
@@ -114,10 +114,10 @@ pub(super) fn read_query<'a>(
     Ok(QueryHead { application, name, label })
 }
 
-/// The kind of all code before the kind was noted.
+/// The kind of all code from before the kind was recorded.
 const KIND_BEFORE: &str = "sql";
 
-/// What the record of an application says.
+/// The content of an application's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ApplicationRecord<'a> {
     pub(super) number: ApplicationNumber,
@@ -245,7 +245,7 @@ mod tests {
             prop_assert_eq!(read_query(&buffer, &mut read), Ok(QueryHead { application, name: &name, label }));
             prop_assert_eq!(&read, &parameters);
 
-            // Whatever is cut off or added is noticed.
+            // Every truncation and every addition is noticed.
             for length in 0..buffer.len() {
                 prop_assert!(read_query(&buffer[..length], &mut Vec::new()).is_err());
             }
@@ -255,7 +255,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            // Must not panic; what it says is either way fine.
+            // This must not panic; any result is fine.
             let _ = read_query(&bytes, &mut Vec::new());
             let _ = read_application(&bytes);
         }

@@ -1,9 +1,9 @@
-//! The file of the storage library, and what has to be known of that library: it panics on some damaged pages instead
-//! of returning an error, and after a write that failed it writes nothing more until the file is opened again.
+//! The file of the storage library, and two peculiarities of that library: it panics on some damaged pages instead of
+//! returning an error, and after a failed write it writes nothing more until the file is opened again.
 //!
-//! What must hold: no panic leaves this file, and none of it is printed, but for one while another is on its way, which
-//! ends the process whatever is done: then it is said why; after a failed write the next one opens the file again, so
-//! that a disk that was full and has room again is written to without a restart.
+//! What must hold: no panic leaves this file, and none is printed. The exception is a panic during another one, which
+//! ends the process in any case: then the reason is printed. After a failed write the next one opens the file again, so
+//! that a disk that was full and has space again is written to without a restart.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,10 +17,10 @@ use redb::Database;
 
 use super::record;
 
-/// How long readers are waited for before the file is opened again.
+/// How long opening the file again waits for readers.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a transaction can fail with, before the file's name is added.
+/// The errors of a transaction, before the file's name is added.
 #[derive(Debug)]
 pub(super) enum Failure {
     Storage(redb::Error),
@@ -39,13 +39,13 @@ impl From<record::RecordError> for Failure {
     }
 }
 
-/// How the file is opened.
+/// Opens the file.
 type Open = Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>;
 
 /// The open file.
 pub(super) struct Storage {
     open: Open,
-    /// `None` where it could not be opened again after a failed write.
+    /// `None` if it could not be opened again after a failed write.
     database: RwLock<Option<Database>>,
     /// Whether a write failed, so that the file has to be opened again before the next one.
     has_failed: AtomicBool,
@@ -63,8 +63,8 @@ impl Drop for Storage {
     }
 }
 
-/// Closes the file: that writes too, and looks at what a panic may have left behind. What is damaged was said before,
-/// and what was acknowledged is on the disk.
+/// Closes the file. That also writes, and reads pages that a panic may have left behind. Damage was reported before,
+/// and acknowledged changes are on the disk.
 fn close(database: &mut Option<Database>) {
     let closed = guard(|| {
         drop(database.take());
@@ -76,7 +76,7 @@ fn close(database: &mut Option<Database>) {
 }
 
 impl Storage {
-    /// Opens the file; `open` is called again after a write that failed.
+    /// Opens the file; `open` is called again after a failed write.
     pub(super) fn open(
         open: impl Fn() -> Result<Database, redb::Error> + Send + Sync + 'static,
     ) -> Result<Self, Failure> {
@@ -89,7 +89,7 @@ impl Storage {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Reads; `work` [`guard`]s itself what it does with the storage library.
+    /// Reads; `work` itself wraps its calls of the storage library in [`guard`].
     pub(super) fn read<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
         match &*self.database.read_recursive() {
             Some(database) => work(database),
@@ -97,7 +97,7 @@ impl Storage {
         }
     }
 
-    /// Writes, after the file was opened again if the write before it failed.
+    /// Writes. If the write before failed, the file is opened again first.
     pub(super) fn write<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
         self.recover()?;
         let done = self.read(|database| guard(|| work(database)));
@@ -107,21 +107,21 @@ impl Storage {
         done
     }
 
-    /// Opens the file again if the write before failed, for who reads what is about to be written.
+    /// Opens the file again if the last write failed, for callers that read what they are about to write.
     pub(super) fn recover(&self) -> Result<(), Failure> {
         if self.has_failed() { self.open_again() } else { Ok(()) }
     }
 
     fn open_again(&self) -> Result<(), Failure> {
-        // Whoever reads may wait for a lock that the caller holds.
+        // A reader may wait for a lock that the caller holds.
         let Some(mut database) = self.database.try_write_for(READERS_WAIT_MAX) else {
             return Err(Failure::Storage(redb::Error::PreviousIo));
         };
-        // Somebody else was here meanwhile.
+        // Another caller has opened it meanwhile.
         if !self.has_failed() {
             return Ok(());
         }
-        // Closed first: the file is locked by whoever has it open.
+        // Closed first: an open file is locked.
         close(&mut database);
         *database = Some(guard(|| Ok((self.open)()?))?);
         self.has_failed.store(false, Ordering::Release);
@@ -132,15 +132,15 @@ impl Storage {
 thread_local! {
     /// Whether this thread is in a call of the storage library whose panics are caught.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
-    /// Whether one is on its way.
+    /// Whether a panic is under way.
     static HAS_PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The exit code of a process that its catalog ends.
+/// The exit code of a process that ends because of its catalog.
 const ENDED: i32 = 1;
 
 /// Calls the storage library. It panics on some damaged pages instead of returning an error; that is damage to report,
-/// not a reason to end the server. Nothing of the caller's runs in here, so no other panic is taken for damage.
+/// not a reason to end the server. No code of the caller runs in here, so no other panic is taken for damage.
 pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -158,7 +158,7 @@ pub(super) fn guard<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, F
     done.unwrap_or_else(|_| Err(Failure::Damage("the storage library stopped at a page that makes no sense".into())))
 }
 
-/// The storage library has panicked while it cleaned up behind a panic: nothing can catch that.
+/// The storage library has panicked while it cleaned up after a panic: nothing can catch that.
 fn end() {
     eprintln!(
         "error: the catalog ({} in the data folder) is damaged so that whoever opens it ends\n\

@@ -22,7 +22,7 @@ fn parameters(home: u64) -> Vec<Parameter<'static>> {
     ]
 }
 
-/// Inserts `count` queries of application 0, named by their place, and returns the id of the first.
+/// Inserts `count` queries of application 0, named by their index, and returns the id of the first.
 fn insert(catalog: &Catalog, count: u64) -> QueryId {
     let names: Vec<String> = (0..count).map(|place| format!("home_{place}")).collect();
     let parameters: Vec<_> = (0..count).map(parameters).collect();
@@ -278,7 +278,7 @@ fn a_truncated_file_is_noticed_wherever_it_was_cut() {
     let file = folder.path().join(FILE_NAME);
     let whole = fs::read(&file).expect("the file");
     assert_eq!(open_and_scan(folder.path()).expect("the whole file"), 20_000);
-    // From nothing at all, and a header cut in half, to a last page that is missing.
+    // From an empty file, and a header cut in half, to a missing last page.
     for length in [0, 1, 100, 4095, 4096, 8192, whole.len() / 3, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
         fs::write(&file, &whole[..length]).expect("a truncated file");
         let error = open_and_scan(folder.path()).expect_err("a truncated file");
@@ -302,7 +302,7 @@ fn overwritten_pages_are_noticed_or_harmless_but_never_a_panic() {
             fs::write(&file, &damaged).expect("a damaged file");
             match open_and_scan(folder.path()) {
                 Err(CatalogError::Corrupt { .. }) => noticed += 1,
-                // A page that is not in use may hold anything.
+                // A page that is not in use may have any content.
                 Ok(count) => assert_eq!(count, 3000),
                 Err(error) => panic!("page {page} filled with {garbage:#x}: {error:?}"),
             }

@@ -1,5 +1,5 @@
-//! The data folder of a server that does not run: what is in it and whether it is whole ([`examine`]), and the whole of
-//! it as one file ([`archive`]).
+//! The data folder of a server that does not run: its content and whether it is intact ([`examine`]), and all of it as
+//! one file ([`archive`]).
 //!
 //! ```text
 //! catalog.redb    applications and queries
@@ -12,12 +12,12 @@
 //! files/          what statements read and write, unless files.allow names other folders
 //! ```
 //!
-//! What must hold: nothing here changes a folder that has anything in it.
+//! What must hold: nothing here changes a folder that is not empty.
 
 pub mod archive;
 pub mod examine;
 
-/// The folder of a data folder in which a backup of a running server has what it needs, as long as it is written.
+/// The folder in a data folder for the data that a backup of a running server needs while it is written.
 const BACKUP: &str = "backup.partial";
 
 /// The folder of checkpoints in a data folder, unless it is configured otherwise.
@@ -29,5 +29,5 @@ pub const FILES: &str = "files";
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";
 
-/// The folder of what the embedded broker keeps in a data folder.
+/// The folder of the embedded broker's data in a data folder.
 pub const MQTT: &str = "mqtt";

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The manifest comes last: checksums are made while the files are written. Headers are ustar, so a name has at most
-//! 255 bytes. The size of a file of 8 GiB or more has no place in the digits of such a header: it is written in base
-//! 256, an extension of GNU tar that the other programs in use read as well.
+//! 255 bytes. The size of a file of 8 GiB or more does not fit into the digits of such a header: it is written in base
+//! 256, an extension of GNU tar that the other common programs read as well.
 //!
-//! What must hold: a reader takes exactly the bytes that a writer makes of the same files. So every byte that was
+//! What must hold: a reader accepts exactly the bytes that a writer makes from the same files. So every byte that was
 //! changed, is missing or was added is found, in headers and padding too, and no link, device or folder is made.
 //!
 //! Backups of the version before have another form: [`version_1`].
@@ -33,29 +33,29 @@ use crate::catalog::OWNER_ONLY;
 /// The version that is written.
 pub(super) const VERSION: u64 = 2;
 
-/// The first file of a backup, which says its version.
+/// The first file of a backup, which has its version.
 const HEAD_NAME: &str = "rivulet-backup.json";
 
-/// The longest first file, in bytes; that of a later version may say more.
+/// The most bytes of the first file; that of a later version may have more content.
 const HEAD_BYTES_MAX: u64 = 4096;
 
 /// The last file of a backup.
 const MANIFEST_NAME: &str = "manifest.json";
 
-/// What a tar consists of.
+/// The size of a block of a tar.
 const BLOCK_BYTES: usize = 512;
 
 const ZEROS: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
-/// So much of an object is read at once.
+/// The most bytes of an object that are read at once.
 const OBJECT_PART_BYTES: u64 = 8 << 20;
 
-/// What is to be a file of a backup.
+/// A file that is to be in a backup.
 #[derive(Debug)]
 pub(super) struct Source {
     /// Its name in the backup.
     pub(super) name: String,
-    /// How many bytes of it count: a file that is written to may have more by now.
+    /// The number of its bytes that count: a file that is being written may have more by now.
     pub(super) bytes: u64,
     pub(super) origin: Origin,
 }
@@ -105,7 +105,7 @@ fn to_json(part: &impl Serialize) -> Vec<u8> {
     json
 }
 
-/// The header of a file; an error for a name that cannot be written.
+/// The header of a file; an error for a name that does not fit.
 fn header(name: &str, bytes: u64, made_at_s: u64) -> io::Result<Header> {
     let mut header = Header::new_ustar();
     header.set_path(name)?;
@@ -119,7 +119,7 @@ fn header(name: &str, bytes: u64, made_at_s: u64) -> io::Result<Header> {
     Ok(header)
 }
 
-/// What fills the last block of a file of so many bytes.
+/// The padding of the last block of a file of this size.
 fn padding(bytes: u64) -> &'static [u8] {
     let last = (bytes % BLOCK_BYTES as u64) as usize;
     &ZEROS[..if last == 0 { 0 } else { BLOCK_BYTES - last }]
@@ -164,7 +164,7 @@ pub(super) fn write(sources: &[Source], out: &mut dyn Write) -> Result<Contents,
     Ok(contents)
 }
 
-/// Reads a backup to its end, and makes its files in a new folder, if there is one.
+/// Reads a backup to its end, and makes its files in a new folder, if one is given.
 pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveError> {
     let mut from = Unpacking::open(file, to)?;
     if from.starts_with(version_1::MARK)? {
@@ -199,7 +199,8 @@ pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveEr
     from.end()
 }
 
-/// The name and size in a header, and whether it is one of this version: the same in each byte.
+/// Returns the name and size in a header, and whether it is a header of this version: each byte is as this version
+/// writes it.
 fn read_header(from: &mut Unpacking<'_>) -> Result<(String, u64, bool), ArchiveError> {
     let block = from.take(BLOCK_BYTES)?;
     let found = Header::from_byte_slice(&block);
@@ -216,7 +217,7 @@ fn read_padding(from: &mut Unpacking<'_>, bytes: u64) -> Result<(), ArchiveError
     }
 }
 
-/// Reads what follows the files that `ours` has, as they were found.
+/// Reads the manifest and what follows it. `ours` has the files as they were found.
 fn read_manifest(from: &mut Unpacking<'_>, bytes: u64, ours: &Manifest) -> Result<(), ArchiveError> {
     let expected = to_json(ours);
     if bytes != expected.len() as u64 {
@@ -256,7 +257,7 @@ mod tests {
     fn a_large_file_is_listed_by_tar() {
         let place = tempfile::tempdir().unwrap();
         let (file, bytes) = (place.path().join("backup"), 8_u64 << 30);
-        // A hole in place of what is in it.
+        // A hole in place of the content.
         let mut tar = File::create(&file).unwrap();
         tar.write_all(header("log/1", bytes, 7).unwrap().as_bytes()).unwrap();
         tar.set_len(BLOCK_BYTES as u64 + bytes + ZEROS.len() as u64).unwrap();

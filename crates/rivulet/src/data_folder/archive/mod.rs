@@ -1,7 +1,7 @@
 //! A data folder as one file, for `rivulet backup` and `rivulet restore`: of a server that does not run ([`back_up`]),
-//! and of one that does ([`Backup`]). How the file looks: [`format`].
+//! and of one that does ([`Backup`]). The form of the file: [`format`].
 //!
-//! What must hold: a backup is there as a whole under its name or not at all, and so is what is restored of it.
+//! What must hold: a backup exists completely under its name or not at all, and so does a restored data folder.
 
 mod format;
 mod unpack;
@@ -29,41 +29,41 @@ fn without_hint(error: &StorageError) -> String {
     error.to_string().split("\nhint: ").next().unwrap_or_default().to_owned()
 }
 
-/// Why a folder could not be made a file, or a file a folder.
+/// Why a folder could not become a file, or a file a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The catalog cannot be used, for example because a server does.
+    /// The catalog cannot be used, for example because a server is using it.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The checkpoints of the catalog are not where they should be.
+    /// The checkpoints of the catalog are not at their place.
     #[error("{}", .0.message)]
     Checkpoints(ServiceError),
     /// There is no data in the folder.
     #[error("there is no catalog in {}", .0.display())]
     NoData(PathBuf),
-    /// The system refuses.
+    /// An error of the system.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// Checkpoints cannot be read.
     #[error("{}", without_hint(.0))]
     Store(#[from] StorageError),
-    /// The folder has something in it already.
+    /// The folder is not empty.
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
-    /// Where the checkpoints are to be is something already.
+    /// The place for the checkpoints is not empty.
     #[error("{0}, where the checkpoints are to be, is not empty")]
     PlaceNotEmpty(String),
-    /// The file is no backup, or not a whole one.
+    /// The file is not a backup, or not a complete one.
     #[error("{} is not a whole backup: {detail}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// How it shows.
+        /// How the damage shows.
         detail: String,
     },
     /// A later Rivulet wrote the file.
@@ -108,7 +108,7 @@ impl ArchiveError {
     }
 }
 
-/// What an archive has in it.
+/// The content of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Files.
@@ -124,16 +124,15 @@ fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Archiv
 /// Writes the data of a folder, with checkpoints that may be elsewhere, to a new file.
 ///
 /// # Errors
-/// A server that runs on the folder, checkpoints that are not in their place, and whatever the system says. There is no
-/// file then.
+/// A server is running on the folder, checkpoints are not at their place, or the system fails. There is no file then.
 pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Contents, ArchiveError> {
     if !folder.join(catalog::FILE_NAME).is_file() {
         return Err(ArchiveError::NoData(folder.to_path_buf()));
     }
-    // That it can be opened shows that it is whole. Closed again, it is a file like any other; held, no server begins
-    // to write to it.
+    // Opening it checks that it is intact. Closed again, it is a normal file; while this holds its lock, no server can
+    // begin to write to it.
     let opened = Catalog::open(folder)?;
-    // Without them it would be a backup that no server starts with.
+    // Without its checkpoints no server would start with the backup.
     if let Some(refused) = refusal_of_place(folder, checkpoints, &opened) {
         return Err(ArchiveError::Checkpoints(refused));
     }
@@ -151,10 +150,10 @@ pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Conten
     put(file, |out| format::write(&sources, out))
 }
 
-/// Writes a backup that comes from elsewhere to a new file, and reads it to its end to see that it is whole.
+/// Writes a backup from elsewhere to a new file, and reads it to its end to check that it is intact.
 ///
 /// # Errors
-/// What `receive` says, or the system; or what was received is no whole backup. There is no file then.
+/// Errors of `receive` or of the system; or the received data is not a complete backup. There is no file then.
 pub fn receive<E: From<ArchiveError>>(
     file: &Path,
     receive: impl FnOnce(&mut dyn Write) -> Result<(), E>,
@@ -166,13 +165,13 @@ pub fn receive<E: From<ArchiveError>>(
         Ok(contents)
     });
     if received.is_err() {
-        // What was there before under the name stays.
+        // An earlier file of that name stays.
         let _ = fs::remove_file(&partial);
     }
     received
 }
 
-/// Has `write` write to a file that gets its name when it is whole, and on disk.
+/// Makes `write` write to a file that gets its name only when it is complete, and on disk.
 fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
     let partial = with_ending(file, "partial");
     let written = write_to(&partial, write).and_then(|done| {
@@ -180,15 +179,15 @@ fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write)
         Ok(done)
     });
     if written.is_err() {
-        // What is half there is of no use.
+        // A partial file is of no use.
         let _ = fs::remove_file(&partial);
     }
     written
 }
 
 fn write_to<T, E: From<ArchiveError>>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
-    // The catalog is in it, with all that only its owner may read. One that is left of a backup before may be
-    // another's.
+    // The file has the catalog, with data that only its owner may read. A file that an earlier backup has left may
+    // belong to another user.
     let _ = fs::remove_file(path);
     let created = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path);
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, created.map_err(failed("cannot write", path))?);
@@ -203,17 +202,17 @@ fn file_source(name: String, path: PathBuf) -> Result<Source, ArchiveError> {
     Ok(Source { name, bytes, origin: Origin::File(path) })
 }
 
-/// What a store has now.
+/// The current objects of a store.
 fn objects(store: &Arc<Store>) -> Result<Vec<Source>, ArchiveError> {
     let source = |(name, bytes): (String, u64)| {
         let origin = Origin::Object(store.clone(), name.clone());
         Source { name: format!("{CHECKPOINTS}/{name}"), bytes, origin }
     };
-    // Nothing of a server is empty; the mark of a folder in a bucket is.
+    // A server writes no empty objects; the mark of a folder in a bucket is empty.
     Ok(store.names()?.into_iter().filter(|(_, bytes)| *bytes > 0).map(source).collect())
 }
 
-/// The files of a log in this folder of a data folder, which no server has open. A folder that is not there has none.
+/// The files of a log in this folder of a data folder, which no server has open; none if the folder does not exist.
 fn files_of_log(data: &Path, log: &str) -> Result<Vec<Source>, ArchiveError> {
     let folder = &data.join(log);
     let entries = match fs::read_dir(folder) {
@@ -233,16 +232,17 @@ fn files_of_log(data: &Path, log: &str) -> Result<Vec<Source>, ArchiveError> {
     Ok(sources)
 }
 
-/// What a backup of a running server has for itself, in a folder of the data folder that goes with this: a copy of the
-/// catalog, and further names of the files of logs. Under these the files stay, though the logs delete them meanwhile:
-/// whoever receives a backup slowly must not keep a log from being shortened.
+/// The data that a backup of a running server needs for itself, in a folder of the data folder: a copy of the catalog,
+/// and additional names of the logs' files. Under these names the files stay although the logs delete them meanwhile: a
+/// client that receives a backup slowly must not prevent a log from being shortened. The folder is deleted when this is
+/// dropped.
 pub(crate) struct Copies(PathBuf);
 
 impl Copies {
-    /// Without anything in it. What a process has left that ended during a backup is deleted.
+    /// Makes the folder, without content. What a process has left that ended during a backup is deleted.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub(crate) fn new(data: &Path) -> Result<Self, ArchiveError> {
         Self::forget(data);
         let copies = Self(data.join(BACKUP));
@@ -255,12 +255,12 @@ impl Copies {
         let _ = fs::remove_dir_all(data.join(BACKUP));
     }
 
-    /// Where the copy of the catalog is to be.
+    /// The path of the copy of the catalog.
     pub(crate) fn catalog(&self) -> PathBuf {
         self.0.join(catalog::FILE_NAME)
     }
 
-    /// The files that are held of the log in a folder with this name.
+    /// The held files of the log in a folder with this name.
     fn of_log(&self, name: &str, log: &HeldLog) -> Result<Vec<Source>, ArchiveError> {
         let folder = self.0.join(name);
         fs::create_dir(&folder).map_err(failed("cannot make", &folder))?;
@@ -268,7 +268,7 @@ impl Copies {
         for (path, bytes) in log.files() {
             let Some(file) = path.file_name().and_then(|file| file.to_str()) else { continue };
             let copy = folder.join(file);
-            // Some file systems have one name for each file.
+            // Some file systems allow only one name for each file.
             let copied = fs::hard_link(path, &copy).or_else(|_| fs::copy(path, &copy).map(drop));
             copied.map_err(failed("cannot copy", path))?;
             sources.push(Source { name: format!("{name}/{file}"), bytes: *bytes, origin: Origin::File(copy) });
@@ -283,19 +283,19 @@ impl Drop for Copies {
     }
 }
 
-/// Everything of a running server at one moment, ready to be written while the server goes on. Checkpoints are not
-/// deleted as long as this is there; logs are shortened.
+/// Everything of a running server at one moment, ready to be written while the server continues. Checkpoints are not
+/// deleted as long as this exists; logs are shortened.
 pub struct Backup {
     sources: Vec<Source>,
-    /// What whoever asked for it should know.
+    /// Notes for the user who asked for it.
     notices: Vec<String>,
     _held: (Copies, Option<Hold>, Arc<()>),
 }
 
 impl Backup {
-    /// What is in the store of checkpoints now, if there is one, in what is held of logs, each with the name of its
-    /// folder, and in the copy of the catalog. `copies` are deleted at the end, when `token` is let go of too.
-    /// `notices` go along.
+    /// The objects in the store of checkpoints, if there is one, the held files of logs, each with the name of its
+    /// folder, and the copy of the catalog. At the end `copies` are deleted and `token` is released. `notices` are kept
+    /// with the backup.
     ///
     /// # Errors
     /// Something cannot be read.
@@ -316,28 +316,27 @@ impl Backup {
         Ok(Self { sources, notices, _held: (copies, hold, token) })
     }
 
-    /// What whoever asked for it should know: that it is whole, but has an older checkpoint of something.
+    /// Notes for the user who asked for it: the backup is complete, but has an older checkpoint of some queries.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Writes all of it.
+    /// Writes the whole backup.
     ///
     /// # Errors
-    /// Something cannot be read or written; what was written is no whole backup then, and nobody takes it for one.
+    /// Something cannot be read or written. The written data is not a complete backup then, and no reader accepts it.
     pub fn write(&self, out: &mut dyn Write) -> Result<Contents, ArchiveError> {
         format::write(&self.sources, out)
     }
 }
 
-/// Makes a data folder of a file that [`back_up`] wrote, and puts the checkpoints in their place, which may be
-/// elsewhere. The folder and the place must not be there, or be empty.
+/// Makes a data folder from a file that [`back_up`] wrote, and puts the checkpoints at their place, which may be
+/// elsewhere. The folder and the place must not exist, or be empty.
 ///
 /// # Errors
-/// A file that is no whole backup, a folder or place with something in it, and whatever the system says. Both are as
-/// they were then.
+/// The file is not a complete backup, the folder or place is not empty, or the system fails. Both are unchanged then.
 pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Contents, ArchiveError> {
-    // One that is there stays: it may be a volume, which has a name of its own.
+    // An existing folder stays: it may be a volume, which has a name of its own.
     let partial = match fs::read_dir(folder) {
         Ok(mut entries) => match entries.next() {
             Some(_) => return Err(ArchiveError::NotEmpty(folder.to_path_buf())),
@@ -377,15 +376,15 @@ pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Conten
     restored
 }
 
-/// The path of a place within a folder, if it is in there, however the two are written.
+/// The path of a place within a folder, if it is inside, in whatever way the two are written.
 pub fn inside_of(folder: &Path, place: &Place) -> Option<PathBuf> {
     let Place::Folder(place) = place else { return None };
     let absolute = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     absolute(place).strip_prefix(absolute(folder)).map(Path::to_path_buf).ok()
 }
 
-/// Puts what is in a folder into a store, removes the folder, and has `finish` do the rest: the store is empty if that
-/// fails.
+/// Moves the content of a folder into a store, removes the folder, and calls `finish` for the rest. If that fails, the
+/// store is emptied.
 fn move_objects(
     folder: &Path,
     store: &Store,
@@ -405,8 +404,8 @@ fn move_objects(
     })
 }
 
-/// Makes what is in `partial` what is in `folder`, which is not there, or is the empty one around it. After an error it
-/// is as it was.
+/// Moves the content of `partial` to `folder`, which does not exist, or is the empty folder around it. After an error
+/// it is unchanged.
 fn move_all(partial: &Path, folder: &Path) -> Result<(), ArchiveError> {
     if partial.parent() != Some(folder) {
         fs::rename(partial, folder).map_err(failed("cannot make", folder))?;
@@ -417,7 +416,7 @@ fn move_all(partial: &Path, folder: &Path) -> Result<(), ArchiveError> {
     }
     let mut moved = Vec::new();
     let done = names_in(partial).and_then(|mut names| {
-        // Without a catalog nobody takes it for a data folder.
+        // The catalog comes last: without it the folder does not count as a data folder.
         names.sort_by_key(|name| name == catalog::FILE_NAME);
         for name in names {
             let to = folder.join(&name);
@@ -580,7 +579,7 @@ mod tests {
         restore(&file, &copy, &Place::Folder(inside.clone())).unwrap();
         assert_eq!((read(&inside).as_deref(), copy.join(CHECKPOINTS).exists()), (Some(&b"state"[..]), false));
 
-        // What is broken off leaves nothing in either place.
+        // A failed restore leaves nothing in either place.
         let whole = fs::read(&file).unwrap();
         fs::write(&file, &whole[..whole.len() - 1]).unwrap();
         let (copy, elsewhere) = (path("third"), path("its checkpoints"));
@@ -604,7 +603,7 @@ mod tests {
         assert_eq!((number(), names), (before, vec!["catalog.redb".into(), "in".into()]));
         assert_eq!(fs::read(volume.join("in/here/applications/1.pack")).unwrap(), b"state");
 
-        // A broken one leaves it as it was.
+        // A failed restore leaves it unchanged.
         fs::remove_dir_all(&volume).unwrap();
         fs::create_dir(&volume).unwrap();
         let whole = fs::read(path("backup")).unwrap();
@@ -612,7 +611,7 @@ mod tests {
         assert!(restore(&path("backup"), &volume, &Place::Folder(path("volume/checkpoints"))).is_err());
         assert!(names_in(&volume).unwrap().is_empty());
 
-        // So does one that cannot be moved as a whole: somebody else has put something there meanwhile.
+        // So does one that cannot be moved completely, because another process has put something there meanwhile.
         let partial = volume.join("restore.partial");
         fs::create_dir_all(volume.join("log")).unwrap();
         fs::write(volume.join("log/mine"), b"").unwrap();

@@ -1,5 +1,5 @@
-//! A backup that is read from its begin to its end, and the files that are made of it. They come and go through a
-//! buffer, whatever their size.
+//! A backup that is read from its beginning to its end, and the files that are made from it. Data passes through a
+//! buffer, so files may have any size.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,18 +18,18 @@ pub(super) const BUFFER_BYTES: usize = 1 << 20;
 pub(super) struct Unpacking<'a> {
     file: &'a Path,
     from: BufReader<File>,
-    /// Of the file: no part of it is larger.
+    /// The size of the backup file: no part of it is larger.
     size: u64,
-    /// Where files are made, if they are.
+    /// The folder for the files, if files are made.
     to: Option<&'a Path>,
     folders: BTreeSet<PathBuf>,
-    /// The files so far, as paths: a name has several spellings.
+    /// The files so far, as paths, because a name has several spellings.
     files: BTreeSet<PathBuf>,
     contents: Contents,
 }
 
 impl<'a> Unpacking<'a> {
-    /// A backup, of which files are made in `to`, which is made if it is not there.
+    /// Opens a backup whose files are made in `to`, a folder that is made if it does not exist.
     pub(super) fn open(file: &'a Path, to: Option<&'a Path>) -> Result<Self, ArchiveError> {
         let opened = File::open(file).map_err(failed("cannot read", file))?;
         let size = opened.metadata().map_err(failed("cannot read", file))?.len();
@@ -46,7 +46,7 @@ impl<'a> Unpacking<'a> {
         ArchiveError::Damaged { path: self.file.to_path_buf(), detail: detail.to_owned() }
     }
 
-    /// Whether the next bytes are these, at most a buffer of them. Nothing is taken.
+    /// Whether the next bytes are these, at most as many as the buffer has. No byte is consumed.
     pub(super) fn starts_with(&mut self, bytes: &[u8]) -> Result<bool, ArchiveError> {
         Ok(self.from.fill_buf().map_err(failed("cannot read", self.file))?.starts_with(bytes))
     }
@@ -61,12 +61,12 @@ impl<'a> Unpacking<'a> {
         Ok(bytes)
     }
 
-    /// The next bytes, at most 8, as a number, the lowest first.
+    /// The next bytes, at most 8, as a little-endian number.
     pub(super) fn number(&mut self, length: usize) -> Result<u64, ArchiveError> {
         Ok(self.take(length)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    /// Makes a file of the next bytes, and adds them to `hash`.
+    /// Makes a file from the next bytes, and adds them to `hash`.
     pub(super) fn unpack(&mut self, name: &str, bytes: u64, hash: &mut Xxh3) -> Result<(), ArchiveError> {
         if !is_ours(name) {
             return Err(self.damaged("it has a file that no data folder has"));
@@ -98,7 +98,7 @@ impl<'a> Unpacking<'a> {
         Ok(())
     }
 
-    /// There must be nothing more. What was made is on disk then.
+    /// Fails if there are more bytes. When it returns, the files are on disk.
     pub(super) fn end(mut self) -> Result<Contents, ArchiveError> {
         if !self.from.fill_buf().map_err(failed("cannot read", self.file))?.is_empty() {
             return Err(self.damaged("something follows its end"));

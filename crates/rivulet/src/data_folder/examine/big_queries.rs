@@ -22,20 +22,20 @@ pub struct SavedQuery {
     pub number: u64,
     /// Its name; `None` if the catalog does not have it.
     pub name: Option<String>,
-    /// The newest checkpoint that is whole; `None` if there is none.
+    /// The newest intact checkpoint; `None` if there is none.
     pub epoch: Option<u64>,
-    /// How long ago it was made, where it says that.
+    /// Its age, if it has the time when it was made.
     pub age_ms: Option<u64>,
     /// Bytes that a restart would read.
     pub bytes: u64,
     /// Whether it has come to the end of its input.
     pub has_ended: bool,
-    /// What is damaged.
+    /// Its damaged parts.
     pub problems: Vec<String>,
 }
 
-/// Looks at the checkpoints of big queries, of those among the `statements` of the catalog, where that can be read, and
-/// of others.
+/// Examines the checkpoints of big queries: those of `statements` in the catalog, if the catalog can be read, and all
+/// others.
 pub(super) fn examine(
     place: &Place,
     statements: Option<&[StoredStatement]>,
@@ -47,7 +47,7 @@ pub(super) fn examine(
     let store = exists.then(|| Store::open(place).ok()).flatten().map(Arc::new);
     let mut numbers = match store.as_ref().map(|store| saved_queries::numbers(store)).transpose() {
         Ok(numbers) => numbers.unwrap_or_default(),
-        // That the place cannot be read was said of the checkpoints of applications.
+        // That the place cannot be read was reported for the checkpoints of applications.
         Err(_) => return Vec::new(),
     };
     numbers.extend(known.keys());
@@ -86,7 +86,7 @@ pub(super) fn examine(
     all
 }
 
-/// What is said of a query that a start does not run, because an error has ended it or it may end the server.
+/// The finding for a query that a start does not run, because an error has ended it or it may end the server.
 fn failed(stored: &StoredStatement) -> Option<Finding> {
     let (_, (name, _)) = query_of(stored)?;
     let text = format!("query '{}' does not run: {}", name.in_log(), stored.failure.as_ref()?);
@@ -94,7 +94,7 @@ fn failed(stored: &StoredStatement) -> Option<Finding> {
     Some(notice(ABOUT, text, &format!("mend what is wrong, then start it with RESUME QUERY {name}, or drop it")))
 }
 
-/// Number, name and checksum of the text of a query that a statement creates.
+/// Number, name and checksum of the text of the query that a statement creates.
 fn query_of(stored: &StoredStatement) -> Option<(u64, (FullName, u64))> {
     match rivulet_sql::parse_stored(&stored.sql).ok()?.statement {
         Statement::CreateBigQuery(create) => {

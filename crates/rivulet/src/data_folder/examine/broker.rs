@@ -1,4 +1,4 @@
-//! What the embedded broker keeps: its journal of sessions and retained messages.
+//! The data of the embedded broker: its journal of sessions and retained messages.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,12 +11,12 @@ use crate::counted::counted;
 
 const ABOUT: &str = "broker";
 
-/// What to do where something of the journal is damaged or missing.
+/// The advice if parts of the journal are damaged or missing.
 const DAMAGED: &str = "a start takes what is whole: sessions, subscriptions and messages that stood in the damaged \
      part are lost, their clients subscribe anew, and retained messages come again when they are published; look at \
      the disk, or restore a backup";
 
-/// Looks at the journal in its folder, if there is one.
+/// Examines the journal in its folder, if there is one.
 pub(super) fn examine(folder: &Path, findings: &mut Vec<Finding>) {
     if !folder.exists() {
         return;

@@ -1,6 +1,6 @@
-//! What is in a data folder, whether it is whole, and what to do where it is not: for `rivulet doctor`.
+//! The content of a data folder, whether it is intact, and what to do if it is not: for `rivulet doctor`.
 //!
-//! What must hold: nothing is changed, and a folder that a server has left as it should gives no problem.
+//! What must hold: nothing is changed, and a folder that a server has closed properly gives no problem.
 
 mod big_queries;
 mod broker;
@@ -43,12 +43,12 @@ impl Level {
     }
 }
 
-/// Something that was found.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// What it is about: `folder`, `catalog`, `checkpoints`, `big queries`, `log`, `broker`.
+    /// Its subject: `folder`, `catalog`, `checkpoints`, `big queries`, `log`, `broker`.
     pub about: &'static str,
     /// What was found, in a sentence without a full stop.
     pub text: String,
@@ -68,8 +68,8 @@ fn problem(about: &'static str, text: String, advice: impl Into<String>) -> Find
     Finding { level: Level::Problem, about, text, advice: Some(advice.into()) }
 }
 
-/// Looks at a data folder whose checkpoints are in `checkpoints`. Nothing is changed, but a catalog that was not closed
-/// is repaired as a server would do.
+/// Examines a data folder whose checkpoints are in `checkpoints`. Nothing is changed, except that a catalog that was
+/// not closed is repaired as a server would do.
 pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     let only = |finding| Examination { findings: vec![finding], big_queries: Vec::new() };
     let mut findings = Vec::new();
@@ -87,7 +87,7 @@ pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     let catalog = examine_catalog(folder, checkpoints, &mut findings);
     let applications = catalog.as_ref().map(|catalog| &catalog.applications);
     let replayed_from = examine_checkpoints(checkpoints, applications, &mut findings);
-    // Checkpoints that are not those of the catalog, or that a server changes meanwhile, say nothing of its log.
+    // Checkpoints that are not those of the catalog, or that a server changes meanwhile, say nothing about its log.
     let is_at_home = catalog.as_ref().is_some_and(|catalog| catalog.is_at_home);
     let statements = catalog.as_ref().map(|catalog| catalog.statements.as_slice());
     let big_queries = big_queries::examine(checkpoints, statements, &mut findings);
@@ -96,24 +96,24 @@ pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     Examination { findings, big_queries }
 }
 
-/// What was found in a data folder.
+/// The findings about a data folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examination {
-    /// In words, in the order in which a server reads it.
+    /// In words, in the order in which a server reads the data.
     pub findings: Vec<Finding>,
     /// The checkpoints of big queries, by number.
     pub big_queries: Vec<SavedQuery>,
 }
 
-/// What the catalog has of what is saved elsewhere.
+/// What the catalog has about data that is saved elsewhere.
 struct Known {
-    /// Whether the checkpoints are where a server would start with them.
+    /// Whether the checkpoints are at a place where a server would start with them.
     is_at_home: bool,
     applications: Applications,
     statements: Vec<StoredStatement>,
 }
 
-/// By number, each with the versions of it that were replaced.
+/// By number, each with its replaced versions.
 type Applications = BTreeMap<ApplicationNumber, (StoredApplication, Vec<StoredApplication>)>;
 
 fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Finding>) -> Option<Known> {
@@ -193,12 +193,12 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     Some(Known { is_at_home, applications, statements })
 }
 
-/// What a server would say of the place of checkpoints when it starts, where it would not.
+/// The error with which a server would refuse the place of checkpoints at its start; `None` if it would start.
 pub(super) fn refusal_of_place(folder: &Path, checkpoints: &Place, catalog: &Catalog) -> Option<ServiceError> {
     let store = match checkpoints {
-        // To open it would make it.
+        // Opening it would make the folder.
         Place::Folder(folder) if !folder.is_dir() => None,
-        // What cannot be opened is said where checkpoints are looked at.
+        // If it cannot be opened, that is reported when the checkpoints are examined.
         place => Some(Store::open(place).ok()?),
     };
     checkpoint_home::find((store.as_ref(), checkpoints), catalog, &folder.join(CHECKPOINTS), false).err()
@@ -211,7 +211,7 @@ fn epoch_of_catalog(checkpoints: &Place) -> Option<u64> {
     Epochs::open(store, saved_catalog::LINE, EpochSettings { retained: usize::MAX }).ok()?.newest()
 }
 
-/// Looks at the checkpoints; from which position on the newest one needs the log, if it says so.
+/// Examines the checkpoints. Returns the position from which on the newest one needs the log, if it has one.
 fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findings: &mut Vec<Finding>) -> Option<u64> {
     const ABOUT: &str = "checkpoints";
     if matches!(place, Place::Folder(folder) if !folder.is_dir()) {
@@ -224,7 +224,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
         return None;
     }
     let advice = "the server starts with the newest one that is whole, of each application by itself; without any, its queries begin without state";
-    // Only what is looked at counts, not how many are kept.
+    // This only reads, so the number of retained epochs does not matter.
     let settings = EpochSettings { retained: usize::MAX };
     let read = Store::open(place).and_then(|store| {
         let epochs = Epochs::open_apart(Arc::new(store), saved::LINE, settings)?;
@@ -233,7 +233,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     let (problems, restored) = match read {
         Ok(read) => read,
         Err(error) => {
-            // What has a hint of its own was no damage.
+            // An error with a hint of its own is not damage.
             let text = error.to_string();
             let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, advice));
             findings.push(problem(ABOUT, text.to_owned(), hint));
@@ -308,8 +308,8 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     restored.older.values().chain([&restored.note]).filter_map(position).min()
 }
 
-/// Looks through the files of a log. Nothing is returned where that cannot be done, which is a problem; `advice` is for
-/// errors that have no hint.
+/// Reads the files of a log. Returns `None` if that cannot be done, which is a problem; `advice` is for errors that
+/// have no hint.
 fn inspected(about: &'static str, folder: &Path, advice: &str, findings: &mut Vec<Finding>) -> Option<Inspected> {
     inspect(folder)
         .map_err(|error| {
@@ -320,12 +320,13 @@ fn inspected(about: &'static str, folder: &Path, advice: &str, findings: &mut Ve
         .ok()
 }
 
-/// What was being written when the server ended.
+/// The sentence about bytes that were being written when the server ended.
 fn torn(bytes: u64) -> String {
     format!("the server ended while it wrote the last {}", counted(bytes, "byte"))
 }
 
-/// Looks at the log; from which position on checkpoints need it, or nothing, if they can be asked.
+/// Examines the log. `from` is the position from which on checkpoints need it; the outer `None` means that this is
+/// unknown, the inner one that no checkpoint has any events.
 fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
     const ABOUT: &str = "log";
     const LOST: &str = "files of the log were deleted: what was in them and in no checkpoint is lost";
@@ -379,7 +380,8 @@ fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Find
         let text = format!("there are no events with positions {first} to {last}");
         findings.push(match from.is_some_and(|from| from.unwrap_or(1) <= last) {
             true => problem(ABOUT, text, LOST),
-            // No checkpoint needs them, or a server passed them over because a checkpoint knew of them.
+            // No checkpoint needs these events, or a server skipped the positions because a checkpoint had events up to
+            // there.
             false => notice(ABOUT, text, "no checkpoint asks for them, so nothing is lost"),
         });
     }
