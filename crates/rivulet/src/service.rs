@@ -1,8 +1,8 @@
-//! What the server offers, as one trait: the engine implements it. REST, SQL and the command line use it through the
-//! [`Session`] of a [`Caller`], which checks what the caller may do.
+//! The calls of the server, as one trait, which the engine implements. REST, SQL and the command line use it through
+//! the [`Session`] of a [`Caller`], which checks what the caller may do.
 //!
-//! The types here are plain; what goes over the wire is converted in [`crate::api`], what goes to disk in
-//! [`crate::catalog`]. Every call may block (a lock, a commit to disk): the API makes them on a thread that may.
+//! The types here are plain; [`crate::api`] converts them for the network, and [`crate::catalog`] for the disk. Every
+//! call may block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
 
 mod access;
 mod activity;
@@ -31,31 +31,31 @@ pub use activity::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 pub use names::{FullName, Tenant};
 pub use session::Session;
 
-/// The most requests that one call of [`Service::submit`] is given.
+/// The most requests in one call of [`Service::submit`].
 pub const SUBMIT_BATCH_MAX: usize = 8192;
 
-/// The most queries on one page of a list; the name of the last one is where the next page begins.
+/// The most queries on one page of a list. The next page begins after the name of the last one.
 pub const QUERIES_PAGE_MAX: usize = 1000;
 
-/// What the server offers; the engine implements it. Blocking calls: the API calls them on tokio's blocking pool.
+/// The calls of the server; the engine implements them. They block: the API makes them on tokio's blocking pool.
 ///
-/// A method that looks at or changes anything takes the [`Permit`] that only a [`Session`] has. It speaks of what the
-/// permit's tenant has: a name of another tenant is not there.
+/// A method that reads or changes anything takes the [`Permit`] that only a [`Session`] has. Its names are those of the
+/// permit's tenant: a name of another tenant does not exist for it.
 pub trait Service: Send + Sync + 'static {
-    /// What callers may do. Without one of its own, a service permits everything.
+    /// What callers may do. The default permits everything.
     fn access(&self) -> Arc<Access> {
         Arc::default()
     }
 
-    /// Runs an SQL script; one result for each statement, stopping at the first error.
+    /// Runs an SQL script. Returns one result for each statement, up to the first error.
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
 
     /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
     fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError>;
 
-    /// Registers an application from its SQL text, or lets it take over the queries of the one that has its name. With
-    /// `discards_state` it does so although it cannot go on with all of their state; otherwise it is refused then, with
-    /// what would be lost.
+    /// Registers an application from its SQL text, or makes it take over the queries of the application of its name. If
+    /// some of their state cannot be taken over, `discards_state` allows that; otherwise the error says what would be
+    /// lost.
     fn replace_application(
         &self,
         permit: &Permit,
@@ -63,8 +63,8 @@ pub trait Service: Send + Sync + 'static {
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
 
-    /// Registers an application from code of some kind: of `sql` the text of one `CREATE APPLICATION`. The same code
-    /// again returns the same id.
+    /// Registers an application from code of some kind; the code of `sql` is the text of one `CREATE APPLICATION`. The
+    /// same code again returns the same id.
     fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
         let _ = (permit, code);
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
@@ -86,10 +86,10 @@ pub trait Service: Send + Sync + 'static {
     /// nothing.
     fn create_table(&self, permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError>;
 
-    /// Loads the file of a table again. Queries go on; a file that cannot be read changes nothing.
+    /// Loads the file of a table again. Queries continue; a file that cannot be read changes nothing.
     fn refresh_table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError>;
 
-    /// Drops a table; one that applications use is a conflict.
+    /// Drops a table; it is a conflict if applications use it.
     fn drop_table(&self, permit: &Permit, name: &str) -> Result<(), ServiceError>;
 
     /// Every reference table, by name.
@@ -104,19 +104,20 @@ pub trait Service: Send + Sync + 'static {
     /// One application, by its name or its id.
     fn application(&self, permit: &Permit, name_or_id: &str) -> Result<ApplicationInfo, ServiceError>;
 
-    /// Drops an application; with `cascade` its queries too, without it an application with queries is a conflict.
+    /// Drops an application; with `cascade` its queries too. Without `cascade` an application with queries is a
+    /// conflict.
     fn drop_application(&self, permit: &Permit, name: &str, cascade: bool) -> Result<(), ServiceError>;
 
     /// The dataflow of an application in words: what its queries share and what each has of its own.
     fn explain(&self, permit: &Permit, application: &str) -> Result<String, ServiceError>;
 
-    /// Submits a batch of at most [`SUBMIT_BATCH_MAX`] requests; one answer for each, in order. A query that is
-    /// answered with its id is durable. A request without a name gets [`generated_name`] of its id.
+    /// Submits a batch of at most [`SUBMIT_BATCH_MAX`] requests. Returns one answer for each, in order. A query that is
+    /// answered with its id is durable. A request without a name gets the [`generated_name`] of its id.
     fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>>;
 
-    /// Gives at most [`SUBMIT_BATCH_MAX`] queries of applications other values while they run; one answer for each, in
-    /// order. A change that is answered is durable. Events that were received before it are processed with the values
-    /// before, those behind it with the others.
+    /// Gives at most [`SUBMIT_BATCH_MAX`] queries of applications other values while they run. Returns one answer for
+    /// each, in order. A change that is answered is durable. Events that were received before it are processed with the
+    /// values before, later events with the new values.
     fn alter(&self, permit: &Permit, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
         let _ = permit;
         let refused = || ServiceError::invalid("this server has no queries whose values change");
@@ -126,15 +127,15 @@ pub trait Service: Send + Sync + 'static {
     /// One query, by name.
     fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError>;
 
-    /// The same with what became of its events, and why it gives what it gives. For a minute from now on it is counted
-    /// what becomes of them, if it is not already. Topics that no query reads are named only if `names_topics`: they
-    /// may be those of others. Results and payloads are shown only if [`Permit::shows_results`].
+    /// The same with what became of its events, and why it gives its results. For a minute from now on the server
+    /// counts what becomes of its events, if it does not already. Topics that no query reads are named only if
+    /// `names_topics`: they may be those of others. Results and payloads are shown only if [`Permit::shows_results`].
     fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
         let _ = names_topics;
         self.query(permit, name)
     }
 
-    /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be left out.
+    /// The queries that pass the filter, ordered by name. One that is dropped meanwhile may be missing.
     fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo>;
 
     /// Every big query, by name.
@@ -142,15 +143,15 @@ pub trait Service: Send + Sync + 'static {
         self.status(permit).big_queries
     }
 
-    /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`; and what was done, in
-    /// words. What it reads and writes must be declared.
+    /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`. Returns also what was done,
+    /// in words. The sources and sinks of the query must be declared.
     fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
         let _ = (permit, sql);
         Err(ServiceError::invalid("this server runs no big queries"))
     }
 
-    /// Pauses a query: it keeps its state and gets no events. Of a big query the sources are not asked any more.
-    /// Pausing a paused query does nothing; one that does not run is a conflict.
+    /// Pauses a query: it keeps its state and gets no events. The sources of a big query are not read any more. Pausing
+    /// a paused query does nothing; one that does not run is a conflict.
     fn pause(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
     /// Resumes a paused query. Resuming a running query does nothing. A big query that was ended by an error, or could
@@ -160,72 +161,73 @@ pub trait Service: Send + Sync + 'static {
     /// Drops a query and its state.
     fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
-    /// What the server is doing, for people.
+    /// The status of the server, for users.
     fn status(&self, permit: &Permit) -> Status;
 
     /// The same for monitoring systems: the Prometheus text format.
     fn metrics(&self, permit: &Permit) -> String;
 
-    /// Live results of a query; a slow reader loses the oldest, and is told how many. Where all that waits for readers
-    /// is more than allowed, new ones are skipped, and counted as well.
+    /// Live results of a query. A slow reader loses the oldest, and is told how many. If the results that wait for
+    /// readers take more memory than allowed, new ones are skipped, and counted as well.
     fn results(&self, permit: &Permit, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError>;
 
-    /// Runs one SELECT for as long as the answer is held, and gives its rows as they come. A slow reader loses some, as
+    /// Runs one SELECT for as long as the answer exists, and gives its rows as they come. A slow reader loses some, as
     /// with [`Service::results`].
     fn select(&self, permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
         let _ = (permit, sql);
         Err(ServiceError::invalid("this server runs no SELECT"))
     }
 
-    /// Saves the state of queries now. When this returns, a restart finds what is saved.
+    /// Saves the state of queries now. When this returns, a restart finds the saved state.
     fn checkpoint(&self, permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
         let _ = permit;
         Err(ServiceError::invalid("this server makes no checkpoints"))
     }
 
-    /// Everything as it is now, ready to be written to one file while the server goes on.
+    /// A backup of everything as it is now, ready to be written to one file while the server continues.
     fn back_up(&self, permit: &Permit) -> Result<Backup, ServiceError> {
         let _ = permit;
         Err(ServiceError::invalid("this server has nothing that could be saved"))
     }
 
-    /// What is wrong although events are being processed, in words: `/health/ready` shows it.
+    /// Problems that exist although events are being processed, in words: `/health/ready` shows them.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). An
+    /// Whether events are being processed: queries are loaded, workers run, and MQTT is connected (or listens). The
     /// error says what is missing, and `/health/ready` shows it.
     fn ready(&self) -> Result<(), ServiceError> {
         Ok(())
     }
 
-    /// Takes over what of a configuration can change while the server runs ([`Key::reloads`](crate::config::Key)).
+    /// Applies the keys of a configuration that can change while the server runs
+    /// ([`Key::reloads`](crate::config::Key)).
     ///
     /// # Errors
-    /// What cannot be used; then nothing has changed.
+    /// A value that cannot be used. Then nothing has changed.
     fn take_over(&self, config: &Config) -> Result<(), ServiceError> {
         let _ = config;
         Ok(())
     }
 
-    /// It will be stopped: from now on it is not ready, but goes on with all that it does.
+    /// The server will be stopped: from now on it is not ready, but continues all its work.
     fn announce_stop(&self) {}
 
     /// Stops processing and closes what is open. Called once, after the last request was answered.
     fn shutdown(&self) {}
 }
 
-/// A result as it goes to the readers of a query.
+/// A result for the readers of a query.
 #[derive(Debug, Default)]
 pub struct LiveResult {
-    /// The result as JSON; empty if this only says at the end what was skipped.
+    /// The result as JSON; empty if this only tells at the end how many results were skipped.
     pub text: String,
-    /// Results before it that there was no memory for.
+    /// The number of earlier results for which there was no memory.
     pub skipped: u64,
-    /// Whether it is no result, but what a SELECT has refused.
+    /// Whether this is not a result, but a note about rows that a SELECT has refused.
     pub is_note: bool,
-    /// What it counts for, until the last reader has it.
+    /// Its memory counts until the last reader has it.
     pub(crate) _waiting: Option<Waiting>,
 }
 
@@ -233,7 +235,7 @@ pub struct LiveResult {
 pub struct Selection {
     /// Its rows as JSON.
     pub rows: broadcast::Receiver<Arc<LiveResult>>,
-    /// Once there will be no more rows, why: `ended`, or `failed: ` and the error.
+    /// The reason once there are no more rows: `ended`, or `failed: ` and the error.
     pub end: Arc<OnceLock<String>>,
     /// Ends it.
     pub(crate) _running: Box<dyn Any + Send + Sync>,
@@ -250,7 +252,7 @@ pub fn generated_name(id: QueryId) -> String {
     format!("query_{id}")
 }
 
-/// Whether a name has the form of [`generated_name`], and of which query. A submitted name of this form is to be
+/// Whether a name has the form of [`generated_name`], and the id of its query. A submitted name of this form must be
 /// refused, so that a generated name is always free (and need not be stored).
 pub fn is_generated_name(name: &str) -> Option<QueryId> {
     let digits = name.strip_prefix("query_")?;
@@ -265,14 +267,14 @@ pub struct StatementResult {
     pub columns: Vec<String>,
     /// Rows, each with a value for every column.
     pub rows: Vec<Vec<Value>>,
-    /// What was done, for a person: `application ac_control created`.
+    /// What was done, for a user: `application ac_control created`.
     pub message: Option<String>,
 }
 
-/// What kind of thing went wrong; it decides the HTTP status.
+/// The kind of an error; it decides the HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// What was named does not exist.
+    /// The named thing does not exist.
     NotFound,
     /// The name is taken.
     AlreadyExists,
@@ -280,7 +282,7 @@ pub enum ErrorKind {
     Invalid,
     /// The request contradicts the present state, for example dropping an application that has queries.
     Conflict,
-    /// Not now: starting, stopping, or the disk refuses.
+    /// Not possible now: the server is starting or stopping, or the disk fails.
     Unavailable,
     /// A configured limit is reached.
     LimitReached,
@@ -323,9 +325,9 @@ pub struct ServiceError {
     pub column: Option<u32>,
     /// What to do next.
     pub hint: Option<String>,
-    /// The parameter of a query that it is about, if it is about one.
+    /// The parameter of a query that the error is about, if there is one.
     pub parameter: Option<String>,
-    /// How many statements of a script stand behind the one that failed.
+    /// The number of statements of a script after the one that failed.
     pub statements_not_run: usize,
 }
 
@@ -356,7 +358,7 @@ impl ServiceError {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// An error from the text of another crate's: what stands after `\nhint: ` goes to the place for hints.
+    /// An error from the text of an error of another crate: text after `\nhint: ` becomes the hint.
     pub fn from_text(kind: ErrorKind, text: &str) -> Self {
         match text.split_once("\nhint: ") {
             Some((message, hint)) => Self::new(kind, message).with_hint(hint),
@@ -378,7 +380,7 @@ impl ServiceError {
         self
     }
 
-    /// The error at a line and column of the text of an application; zeros are no place.
+    /// The error at a line and column of the text of an application; zeros are no position.
     #[must_use]
     pub fn at_place(self, (line, column): (u32, u32)) -> Self {
         if line == 0 { self } else { self.at(line, column) }
@@ -426,7 +428,7 @@ pub type Parameter<'a> = (Cow<'a, str>, ParameterValue<'a>);
 /// One query to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryRequest<'a> {
-    /// Its name; generated when absent.
+    /// Its name; generated if `None`.
     pub name: Option<&'a str>,
     /// Name or id of the application.
     pub application: &'a str,
@@ -441,39 +443,39 @@ pub struct QueryRequest<'a> {
 pub struct QueryChange<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Parameter values by name, in the order written; those that are not named stay.
+    /// Parameter values by name, in the order written. Parameters that are not named keep their values.
     pub parameters: &'a [Parameter<'a>],
-    /// What it belongs to from now on, `Some(None)` for nothing; `None` if that stays.
+    /// What it belongs to from now on, `Some(None)` for nothing; `None` to keep the label.
     pub label: Option<Option<&'a str>>,
-    /// Name or id of the application that it must be one of. These are all its values then, as if it were submitted
-    /// anew: parameters that are not named have their default.
+    /// Name or id of the application that it must belong to. If given, these are all its values, as if it were
+    /// submitted anew: parameters that are not named get their default.
     pub whole_of: Option<&'a str>,
 }
 
-/// A query that was given values.
+/// A query whose values were changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alteration {
     /// Its number.
     pub id: QueryId,
     /// What changed; `None` if it had these values already.
     pub effect: Option<Arc<AlterationEffect>>,
-    /// Why it is likely to give nothing from now on, if so.
+    /// Why it will probably give no results from now on; `None` if it will.
     pub warning: Option<String>,
 }
 
 /// What changed with the values of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlterationEffect {
-    /// The parameters with other values on which no state depends.
+    /// The changed parameters on which no state depends.
     pub state_kept: Vec<String>,
-    /// Those of which state depends, which has begun anew.
+    /// The changed parameters on which state depends. That state has begun anew.
     pub state_reset: Vec<String>,
     /// The operators that have begun anew, in words.
     pub begun_anew: Vec<String>,
 }
 
 impl Alteration {
-    /// In a sentence, for people.
+    /// In a sentence, for users.
     pub fn text(&self, name: &str) -> String {
         let Some(effect) = &self.effect else {
             return format!("query {name} has these values already, nothing was done");
@@ -502,27 +504,26 @@ impl Alteration {
 pub struct TableInfo {
     /// Its name.
     pub name: String,
-    /// The SQL text it was created with, without rows that stand in it and are long.
+    /// The SQL text it was created with, without long rows in it.
     pub sql: String,
-    /// The file its rows are read from, as written; or that there is none.
+    /// The file its rows are read from, as written; or a note that there is none.
     pub file: String,
     /// Its columns: name and SQL type.
     pub columns: Vec<(String, String)>,
-    /// How many rows it has.
+    /// The number of its rows.
     pub rows: u64,
-    /// How many bytes they take in memory.
+    /// The memory of its rows, in bytes.
     pub bytes: u64,
     /// Names of the applications that look events up in it.
     pub applications: Vec<String>,
-    /// Why it has no rows, and the applications that use it do not run.
+    /// Why it has no rows, so that the applications that use it do not run.
     pub not_running: Option<String>,
-    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without
-    /// them.
+    /// The problem of the lines of the file that the start of the server could not read. The table runs without them.
     pub left_out: Option<String>,
 }
 
 impl TableInfo {
-    /// `running`, or `not running: ` and the reason; and what it runs without.
+    /// `running`, or `not running: ` and the reason; and the lines it runs without.
     pub fn state(&self) -> String {
         match (&self.not_running, &self.left_out) {
             (Some(reason), _) => format!("not running: {reason}"),
@@ -541,11 +542,11 @@ pub struct ApplicationInfo {
     pub name: String,
     /// The SQL text it was registered with.
     pub sql: String,
-    /// Its declared parameters, in order, with the implicit `input` and `output` where it has them.
+    /// Its declared parameters, in order, with the implicit `input` and `output` if it has them.
     pub parameters: Vec<ParameterInfo>,
-    /// Template of the input topic; of several inputs all, with `, ` between.
+    /// Template of the input topic; of several inputs all, separated by `, `.
     pub input_topic: String,
-    /// Template of the output topic; of several outputs all, with `, ` between.
+    /// Template of the output topic; of several outputs all, separated by `, `.
     pub output_topic: String,
     /// Queries that run.
     pub queries_running: u64,
@@ -553,54 +554,54 @@ pub struct ApplicationInfo {
     pub queries_paused: u64,
     /// Queries that are registered and cannot run.
     pub queries_not_running: u64,
-    /// Why this version cannot run it; its parameters and topics are not known then. It can be dropped.
+    /// Why this version cannot run it. Then its parameters and topics are unknown, and it can be dropped.
     pub not_running: Option<String>,
-    /// What of it is probably a mistake: it runs all the same.
+    /// Probable mistakes in it: it runs all the same.
     pub warnings: Vec<String>,
     /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
     pub health: Vec<EndHealth>,
 }
 
-/// What became of an application of which a new version was registered.
+/// The outcome of registering a new version of an application.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replacement {
-    /// Whether there was none of its name.
+    /// Whether there was no application of its name.
     pub is_new: bool,
-    /// Whether there was one with another text, which it has replaced.
+    /// Whether it has replaced an application with another text.
     pub is_changed: bool,
-    /// How many queries it has taken over.
+    /// The number of queries that it has taken over.
     pub queries: u64,
-    /// Parameters that queries had values for and that are no more; the values are forgotten.
+    /// Parameters that queries had values for and that no longer exist; the values are deleted.
     pub parameters_dropped: Vec<String>,
-    /// Operators of the version before whose state is forgotten, and why.
+    /// Operators of the version before whose state is discarded, and why.
     pub state_discarded: Vec<String>,
 }
 
-/// What became of a big query of which a new version was given.
+/// The outcome of giving a new version of a big query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryReplacement {
-    /// Whether there was none of its name.
+    /// Whether there was no query of its name.
     pub is_new: bool,
-    /// Whether there was one with another text, which it has replaced.
+    /// Whether it has replaced a query with another text.
     pub is_changed: bool,
-    /// The checkpoint of the version before with which it goes on; without one it begins anew.
+    /// The checkpoint of the version before from which it continues; without one it begins anew.
     pub epoch: Option<u64>,
     /// Whether it is paused, as the version before was.
     pub is_paused: bool,
     /// Operators of the version before whose state it has taken over.
     pub state_kept: Vec<String>,
-    /// Operators of the version before whose state is forgotten, and why.
+    /// Operators of the version before whose state is discarded, and why.
     pub state_discarded: Vec<String>,
     /// Sources that the version before did not read.
     pub sources_new: Vec<String>,
-    /// Sources that it does not read any more.
+    /// Sources that it no longer reads.
     pub sources_gone: Vec<String>,
-    /// Sources of which it does not get what came between the two versions: nobody can be asked for it again.
+    /// Sources whose rows between the two versions it does not get, because these sources cannot repeat rows.
     pub sources_not_repeated: Vec<String>,
 }
 
 impl QueryReplacement {
-    /// In a sentence, for people.
+    /// In a sentence, for users.
     pub fn text(&self, name: &str) -> String {
         if !self.is_changed {
             return match self.is_new {
@@ -628,7 +629,7 @@ impl QueryReplacement {
         text
     }
 
-    /// The same as rows: what became of something, and of what.
+    /// The same as rows: what happened, and to what.
     pub fn rows(&self) -> Vec<[&str; 2]> {
         let kinds: [(&[String], &str); 5] = [
             (&self.state_kept, "state taken over"),
@@ -642,7 +643,7 @@ impl QueryReplacement {
 }
 
 impl Replacement {
-    /// In a sentence, for people.
+    /// In a sentence, for users.
     pub fn text(&self, name: &str) -> String {
         if !self.is_changed {
             return match self.is_new {
@@ -668,7 +669,7 @@ impl ApplicationInfo {
         self.not_running.as_ref().map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
     }
 
-    /// How many queries it has, in words.
+    /// The number of its queries, in words.
     pub fn queries(&self) -> String {
         let mut text = format!("{} running, {} paused", self.queries_running, self.queries_paused);
         if self.queries_not_running > 0 {
@@ -692,12 +693,12 @@ pub struct ParameterInfo {
 /// Whether a query gets events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryState {
-    /// It does.
+    /// It gets events.
     Running,
-    /// It does not.
+    /// It gets none, because a user paused it.
     Paused,
-    /// It cannot: this version does not understand its application, or its parameters, or what a big query reads is not
-    /// there. It can be dropped.
+    /// It cannot run: this version does not accept its application, or its parameters, or a source or sink of a big
+    /// query is missing. It can be dropped.
     NotRunning,
     /// A big query whose input has come to its end.
     Ended,
@@ -731,11 +732,11 @@ pub struct QueryInfo {
     pub state: QueryState,
     /// Its parameter values as written.
     pub parameters: serde_json::Map<String, Value>,
-    /// What it belongs to, if that was said.
+    /// What it belongs to, if it has a label.
     pub label: Option<String>,
-    /// Topic it reads; of several inputs all, with `, ` between. Empty if it cannot run.
+    /// The topic it reads; of several inputs all, separated by `, `. Empty if it cannot run.
     pub input_topic: String,
-    /// Topic it writes; of several outputs all, with `, ` between. Empty if it cannot run.
+    /// The topic it writes; of several outputs all, separated by `, `. Empty if it cannot run.
     pub output_topic: String,
     /// Events that reached it while they were counted.
     pub events: Option<u64>,
@@ -743,15 +744,15 @@ pub struct QueryInfo {
     pub results: Option<u64>,
     /// Rows that were refused while they were counted.
     pub refused: Option<u64>,
-    /// In how many parts it runs, each on a worker of its own, if it is no big query and runs.
+    /// The number of parts in which it runs, each on a worker of its own, if it is a small query that runs.
     pub parts: Option<u64>,
-    /// Why it runs in one piece however much it has to do, if so.
+    /// Why it is never split into parts, whatever its load; `None` if it may be.
     pub never_cut: Option<&'static str>,
     /// What it does, if it is a big query.
     pub big: Option<BigQueryInfo>,
-    /// What became of its events, if that was asked for; of a big query nothing.
+    /// What became of its events, if the caller asked for that; `None` for a big query.
     pub activity: Option<Box<QueryActivity>>,
-    /// Why it gives what it gives, the most likely reason first, if that was asked for.
+    /// Why it gives its results or none, the most likely reason first, if the caller asked for that.
     pub why: Vec<String>,
 }
 
@@ -762,40 +763,40 @@ pub struct BigQueryInfo {
     pub name: String,
     /// Whether it runs.
     pub state: QueryState,
-    /// Why it does not run, if it does not; or what is wrong while it does.
+    /// Why it does not run; or what is wrong while it does.
     pub reason: Option<String>,
     /// The SQL text it was created with.
     pub sql: String,
     /// Names of the sources that it reads.
     pub sources: Vec<String>,
-    /// Name of the sink that it writes.
+    /// Name of the sink that it writes to.
     pub sink: String,
     /// Rows read from its sources.
     pub rows_in: u64,
     /// Rows that the receiver behind its sink has acknowledged.
     pub rows_out: u64,
-    /// How each of its sources and sinks gets on, where they are open.
+    /// The health of each of its sources and sinks, while they are open.
     pub health: Vec<EndHealth>,
     /// Refused rows by reason; reasons without refusals may be left out.
     pub refused: Vec<(String, u64)>,
     /// One of the first refused rows in words.
     pub refusal: Option<String>,
-    /// By source, rows whose times are most likely seconds that were taken for milliseconds.
+    /// By source, rows whose times are most likely seconds that were read as milliseconds.
     pub times_in_seconds: Vec<(String, u64)>,
-    /// From the arrival of the newest row that a result is made of, or from the end of its window, to its handing to
-    /// the sink.
+    /// The time from the arrival of the newest row of a result, or from the end of its window, until the sink gets the
+    /// result.
     pub latency: LatencyStatus,
-    /// From the arrival of the newest row of a window to its end.
+    /// The time from the arrival of the newest row of a window to the window's end.
     pub window_wait: WindowWait,
     /// Memory of its operators.
     pub state_bytes: u64,
     /// Rows that wait between its tasks.
     pub waiting_rows: u64,
-    /// How far the time of its results is, microseconds since the epoch.
+    /// The event time up to which its results are complete, microseconds since the epoch.
     pub watermark_us: Option<i64>,
-    /// How far that is behind the clock while it runs.
+    /// How far that time is behind the clock while it runs.
     pub watermark_lag_us: Option<u64>,
-    /// Parallel tasks that it runs in; none while it does not run.
+    /// The number of its parallel tasks; 0 while it does not run.
     pub tasks: u64,
 }
 
@@ -804,7 +805,7 @@ pub struct BigQueryInfo {
 pub struct WindowWait {
     /// Results.
     pub results: u64,
-    /// All that they waited, in microseconds.
+    /// The sum of their waiting times, in microseconds.
     pub sum_us: u64,
     /// On average; `None` before the first.
     pub mean_us: Option<u64>,
@@ -812,49 +813,50 @@ pub struct WindowWait {
     pub max_us: Option<u64>,
 }
 
-/// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
+/// The health of a source or sink, of a big query or of an input or output of an application: how its device responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndHealth {
-    /// The name of the source or sink; of an application that of the input.
+    /// The name of the source or sink; for an application the name of the input or output.
     pub name: String,
-    /// Which of the two.
+    /// Whether it is a source or a sink.
     pub direction: Direction,
-    /// How it gets on.
+    /// Whether it works.
     pub condition: Condition,
     /// Since when, milliseconds since the epoch.
     pub since_ms: i64,
-    /// What went wrong the last time, also after a recovery.
+    /// The last error, also after a recovery.
     pub last_error: Option<String>,
-    /// Attempts that failed since the last one that went well.
+    /// Failed attempts since the last success.
     pub retries: u64,
-    /// Attempts that failed since the query was started.
+    /// Failed attempts since the query was started.
     pub failures: u64,
-    /// Of an input, messages that were routed. Of a sink, rows that the receiver has acknowledged since then.
+    /// For an input, messages that were routed. For a sink, rows that the receiver has acknowledged since the query was
+    /// started.
     pub rows: u64,
     /// Their size in bytes as they were sent.
     pub bytes: u64,
-    /// Of an input, messages that were refused. Of a sink, rows that the receiver has rejected and that were left out.
+    /// For an input, messages that were refused. For a sink, rows that the receiver has rejected and that were dropped.
     pub rejected_rows: u64,
-    /// Of a sink, rows that it has and the receiver has not acknowledged.
+    /// For a sink, rows that it has and the receiver has not acknowledged.
     pub waiting_rows: u64,
-    /// For how long the oldest of these waits.
+    /// How long the oldest of these rows has been waiting.
     pub oldest_ms: Option<u64>,
 }
 
 /// Which queries to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryFilter {
-    /// Only those of this application, by name.
+    /// Only queries of this application, by name.
     pub application: Option<String>,
-    /// Only those whose name matches this SQL `LIKE` pattern.
+    /// Only queries whose name matches this SQL `LIKE` pattern.
     pub like: Option<String>,
     /// Only names after this one: the last name of the page before.
     pub after: Option<String>,
-    /// At most so many; callers bound it by [`QUERIES_PAGE_MAX`].
+    /// The most queries; callers bound it by [`QUERIES_PAGE_MAX`].
     pub limit: usize,
 }
 
-/// What the server is doing.
+/// The status of the server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     /// Version of Rivulet.
@@ -867,11 +869,11 @@ pub struct Status {
     pub queries_running: u64,
     /// Queries that are paused, without the big ones.
     pub queries_paused: u64,
-    /// Resident memory of the process; `None` where the system does not tell.
+    /// Resident memory of the process; `None` if the system does not give it.
     pub memory_rss_bytes: Option<u64>,
-    /// Messages received that no query asked for.
+    /// Messages received that no query reads.
     pub messages_unrouted: u64,
-    /// All applications together.
+    /// The sums over all applications.
     pub total: ApplicationStatus,
     /// Each application, by name.
     pub applications: Vec<ApplicationStatus>,
@@ -890,9 +892,9 @@ pub struct Status {
 /// A checkpoint that was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointInfo {
-    /// Its number. That of the one before if nothing had changed since.
+    /// Its number; the number of the checkpoint before if nothing had changed since.
     pub epoch: u64,
-    /// Slots of queries whose state is in what was written; equal queries share one.
+    /// Slots of queries whose state was written; equal queries share one.
     pub queries: u64,
     /// Big queries that were saved, each under a number of its own.
     pub big_queries: u64,
@@ -907,27 +909,27 @@ pub struct CheckpointInfo {
 /// How the state of queries is saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointStatus {
-    /// Where.
+    /// The place of the checkpoints.
     pub place: String,
-    /// How often; `None` for only when asked.
+    /// The interval of the timer; `None` if checkpoints are made only on request.
     pub interval_ms: Option<u64>,
     /// The newest checkpoint, if one was made since the start.
     pub last: Option<CheckpointInfo>,
     /// How long ago that was.
     pub age_ms: Option<u64>,
-    /// How many were made since the start.
+    /// The number of checkpoints since the start.
     pub made: u64,
-    /// How many failed since the start. Nothing is lost by that: the one before stays in force.
+    /// The number of failed ones since the start. Nothing is lost by a failure: the checkpoint before stays in force.
     pub failed: u64,
     /// Why the last attempt failed, if it did.
     pub last_error: Option<String>,
-    /// How checkpoints of the big queries that run stood when the last one was made.
+    /// The checkpoints of running big queries when the last checkpoint was made.
     pub big_queries: Vec<QueryCheckpoint>,
-    /// What was found at the start, if anything was.
+    /// The state that was found at the start, if there was any.
     pub recovered: Option<RecoveryStatus>,
 }
 
-/// How the checkpoints of a big query stand.
+/// The checkpoints of a big query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryCheckpoint {
     /// Its name.
@@ -938,22 +940,22 @@ pub struct QueryCheckpoint {
     pub age_ms: Option<u64>,
     /// Bytes of all that a restart would read.
     pub live_bytes: u64,
-    /// Why there is none that is newer, if the last attempt failed.
+    /// Why there is no newer one, if the last attempt failed.
     pub last_error: Option<String>,
 }
 
-/// What a server found at its start.
+/// The state that a server found at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryStatus {
     /// The checkpoint it was found in; `None` if none could be read.
     pub epoch: Option<u64>,
-    /// Slots of queries that have their state again.
+    /// Slots of queries whose state was restored.
     pub queries: u64,
-    /// Slots of queries that began anew because theirs could not be read.
+    /// Slots of queries that began anew because their state could not be read.
     pub lost: u64,
     /// How long it took.
     pub duration_ms: u64,
-    /// What was wrong with what was found, in words.
+    /// Problems of the state that was found, in words.
     pub problems: Vec<String>,
 }
 
@@ -968,13 +970,13 @@ pub struct LogStatus {
     pub durable: u64,
     /// Its size on disk, in bytes.
     pub disk_bytes: u64,
-    /// Its files.
+    /// The number of its files.
     pub segments: u64,
-    /// How often the disk was waited for since the start.
+    /// The number of commits to disk since the start.
     pub commits: u64,
-    /// Bytes that were not written in full when the server ended the last time, and were cut off.
+    /// Bytes that were not written completely when the server last ended, and were cut off.
     pub torn_bytes: u64,
-    /// Whether events of before the start are still being replayed.
+    /// Whether events from before the start are still being replayed.
     pub is_replaying: bool,
     /// Events that were replayed since the start.
     pub replayed_events: u64,
@@ -982,9 +984,9 @@ pub struct LogStatus {
     pub replay_ms: u64,
     /// Events that were lost or damaged on disk, and could not be replayed, as far as their number is known.
     pub lost_events: u64,
-    /// What was lost of the log, or is missing of its files, as the start has found.
+    /// Lost parts and missing files of the log, as found at the start.
     pub loss: Option<String>,
-    /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
+    /// Why no events can be logged, or replayed, now. Then nothing is acknowledged.
     pub problem: Option<String>,
 }
 
@@ -993,13 +995,13 @@ pub struct LogStatus {
 pub struct WorkerInfo {
     /// Its number.
     pub worker: u64,
-    /// Which part of its time the queries of applications need, as last measured; above 1 it cannot keep up.
+    /// The part of its time that the queries of applications need, as last measured; above 1 it cannot keep up.
     pub load: f64,
     /// Tasks that belong to it.
     pub tasks: u64,
-    /// The core that it stays on, if it does.
+    /// The core that it is pinned to, if it is.
     pub core: Option<u64>,
-    /// The memory node (NUMA) of that core, where the machine has several.
+    /// The memory node (NUMA) of that core, if the machine has several.
     pub node: Option<u64>,
 }
 
@@ -1012,11 +1014,11 @@ pub struct ApplicationStatus {
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
-    /// Silent queries, of those that run or are paused, whose state waits on disk for their next event.
+    /// Silent queries, running or paused, whose state waits on disk for their next event.
     pub queries_spilled: u64,
     /// Queries that are registered and cannot run.
     pub queries_not_running: u64,
-    /// Why this version cannot run it; nothing is counted then.
+    /// Why this version cannot run it. Then nothing is counted.
     pub not_running: Option<String>,
     /// Events received.
     pub events: u64,
@@ -1038,9 +1040,9 @@ pub struct ApplicationStatus {
     pub end_to_end: LatencyStatus,
     /// The last refused row in words: the reason and what was wrong.
     pub last_refusal: Option<String>,
-    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    /// By input, events whose times are most likely seconds that were read as milliseconds.
     pub times_in_seconds: Vec<(String, u64)>,
-    /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
+    /// Warnings for its owner: promises that cannot be kept, times that are probably in another unit.
     pub warnings: Vec<String>,
     /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
     pub health: Vec<EndHealth>,
@@ -1068,11 +1070,11 @@ pub struct ConnectionStatus {
     pub connected: bool,
     /// Why it was last lost or could not be made.
     pub last_error: Option<String>,
-    /// How often it was made again.
+    /// The number of reconnects.
     pub reconnects: u64,
     /// How often events may have been missed in between.
     pub gaps: u64,
-    /// What was dropped or turned away, by reason; every reason, with 0 for those that did not occur.
+    /// Dropped or refused messages and clients, by reason; every reason, with 0 for those that did not occur.
     pub dropped: Vec<(&'static str, u64)>,
     /// Filters the broker has refused, with its reason; at most 20.
     pub refused_subscriptions: Vec<(String, String)>,

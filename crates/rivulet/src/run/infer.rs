@@ -1,4 +1,5 @@
-//! Files that a SELECT reads by their paths: sources that are declared for it alone, as the files look.
+//! Files that a SELECT reads by their paths: each becomes a source that is declared for that SELECT alone, with the
+//! columns that its file shows.
 
 use std::fmt::Write;
 
@@ -9,10 +10,10 @@ use rivulet_sql::{BigQuery, Position, Scope, Statement, declared_type_name, name
 use super::open::check_source;
 use crate::service::{ErrorKind, ServiceError};
 
-/// `CREATE SOURCE` of the file, or files, that a path means, as it looks.
+/// The `CREATE SOURCE` statement for the file, or files, of a path, with the columns that they show.
 ///
 /// # Errors
-/// The file cannot be read, or does not tell its columns.
+/// The file cannot be read, or does not show its columns.
 pub(crate) fn create_source(path: &str, position: Position, files: &Files) -> Result<String, ServiceError> {
     if path.starts_with("mqtt:") {
         return Err(ServiceError::invalid(format!("'{path}' is a topic, and a text in single quotes is a file"))
@@ -34,7 +35,7 @@ fn statement(path: &str, file: &InferredFile) -> String {
     let mut text = String::new();
     for (name, why) in &file.left_out {
         let name: String = name.chars().filter(|character| !character.is_control()).take(100).collect();
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "-- left out: {name}: {why}");
     }
     let _ = write!(
@@ -48,7 +49,7 @@ fn statement(path: &str, file: &InferredFile) -> String {
     text
 }
 
-/// A name for the source of a file: that of the file, as far as it can be one.
+/// A name for the source of a file: the name of the file, as far as it is valid.
 fn name_of(path: &str) -> String {
     let file = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();
@@ -69,7 +70,7 @@ fn name_of(path: &str) -> String {
 pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &Host) -> Result<Scope, ServiceError> {
     let mut scope = scope.clone();
     for (path, position) in query.files() {
-        // What is declared under such a name was meant so.
+        // A declared name comes first.
         if scope.source(&path).is_some() || scope.view(&path).is_some() || scope.table(&path).is_some() {
             continue;
         }

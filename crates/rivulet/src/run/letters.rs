@@ -1,5 +1,5 @@
-//! Rows of what a query refuses, as the dead letters of an application say it: which query, from which source, why, and
-//! what it was.
+//! Rows that a query refuses, in the form of an application's dead letters: the query, the source, the reason, and the
+//! content.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rivulet_dataflow::{Batch, Refusal, Refused};
 use rivulet_runtime::Letters;
 use rivulet_sql::{QueryPlan, letter_schema};
 
-/// Those of one query.
+/// The dead letters of one query.
 pub(super) struct QueryLetters {
     query: String,
     /// The names of its sources.
@@ -26,7 +26,7 @@ impl QueryLetters {
 
 impl Letters for QueryLetters {
     fn rows(&self, refusals: &[&Refusal], sources: &[usize]) -> Result<Batch, String> {
-        // Where several sources have come together, it is not known which one the row is of.
+        // If several sources have been joined, the source of the row is unknown.
         let source = match sources {
             [one] => self.sources.get(*one).map(String::as_str),
             _ => None,
@@ -63,7 +63,7 @@ impl Letters for QueryLetters {
 fn hexadecimal(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     bytes.iter().for_each(|byte| {
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
     });
     text

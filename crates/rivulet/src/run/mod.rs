@@ -1,12 +1,13 @@
-//! Runs scripts in this process, without a server: sources are read, results written, and that is all. Queries of
-//! applications run in the engine of a [trial](crate::trial).
+//! Runs scripts in this process, without a server: sources are read and results are written. Queries of applications
+//! run in the engine of a [trial](crate::trial).
 //!
 //! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next
-//! statement; what reads input without an end, and what `CREATE QUERY` starts, goes on beside it until it is stopped.
+//! statement. A statement that reads input without an end, and a query that `CREATE QUERY` starts, continue in parallel
+//! until they are stopped.
 //!
 //! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations;
-//! [`infer`]: files by their paths; [`letters`]: rows of what is refused;
-//! [`results`]: where the rows of a `SELECT` go; here: how a planned query is run.
+//! [`infer`]: files by their paths; [`letters`]: refused rows; [`results`]: where the rows of a `SELECT` go; this file:
+//! how a planned query is run.
 
 mod infer;
 mod letters;
@@ -35,15 +36,15 @@ pub(crate) use open::{check_sink, check_source, placed_at, replaced_file};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};
 
-/// How often a query that runs is looked at.
+/// How often a running query is checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// How scripts are run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
-    /// Worker threads, and in how many instances operators run.
+    /// The number of worker threads, and of the instances of operators.
     pub parallelism: usize,
-    /// How much may wait in front of a task.
+    /// How much may wait before a task.
     pub limits: FlowLimits,
     /// Whether rows and time of each operator are counted.
     pub measures: bool,
@@ -52,16 +53,16 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// On so many workers.
+    /// Options for this many workers.
     pub fn new(parallelism: usize) -> Self {
         Self { parallelism: parallelism.max(1), limits: FlowLimits::default(), measures: false, pins: false }
     }
 }
 
-/// What a query that came to its end did.
+/// The figures of a query that has come to its end.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// What the flow counted.
+    /// The counters of the flow.
     pub flow: FlowReport,
     /// From its start to its end.
     pub elapsed: Duration,
@@ -85,18 +86,18 @@ pub struct Running {
     was_stopped: AtomicBool,
     holds_up: Arc<AtomicBool>,
     ends: Vec<End>,
-    /// That of the sink of its results.
+    /// The health of the sink of its results.
     output: Option<Arc<Health>>,
 }
 
-/// A source or sink of a query that runs, by its name, and how it gets on.
+/// A source or sink of a running query, by its name, and its health.
 #[derive(Clone, Debug)]
 pub struct End {
     /// The name that it was declared under.
     pub name: String,
-    /// Which of the two.
+    /// Whether it is a source or a sink.
     pub direction: Direction,
-    /// How it gets on; all its partitions or instances together.
+    /// Its health; all its partitions or instances together.
     pub health: Arc<Health>,
 }
 
@@ -118,12 +119,12 @@ impl Runner {
         Ok(Self { workers, options })
     }
 
-    /// Where its workers stand, and what they do.
+    /// The cores of its workers, and their load.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         self.workers.status()
     }
 
-    /// Opens what a query reads and writes, and lets it run. `results` takes its rows if it has no sink.
+    /// Opens the sources and sinks of a query, and starts it. `results` takes its rows if it has no sink.
     ///
     /// # Errors
     /// A source or sink cannot be opened.
@@ -137,10 +138,10 @@ impl Runner {
     }
 }
 
-/// Opens a source that no connector has; nothing of those that have one.
+/// Opens a source that belongs to no connector; `None` for other sources.
 pub(crate) type Given = dyn Fn(&PlannedSource) -> Option<Result<Box<dyn Source>, ServiceError>> + Send + Sync;
 
-/// Where a query goes on of which checkpoints are made; without a snapshot it begins.
+/// The snapshot from which a query with checkpoints continues; without a snapshot it begins.
 pub(crate) type Checkpointed = Option<Snapshot>;
 
 /// A query whose sources and sinks are open, and that does not run yet.
@@ -155,8 +156,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens what a query reads, unless it is `given`, and writes in a process that has connections, and may make
-    /// checkpoints. This waits for the world outside.
+    /// Opens the sources of a query, except those that are `given`, and its sinks, in a process that has connections,
+    /// and may make checkpoints. This waits for the world outside.
     pub(crate) fn open(
         options: RunOptions,
         host: &Host,
@@ -193,7 +194,7 @@ impl Opened {
         }
         let results = results.map(SharedResults::new);
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
-        // Of all its instances one.
+        // One entry for all its instances.
         let mut open_end = |sink: &SinkDeclaration| {
             let (end, host) = open::end(&sink.name, Direction::Sink, host);
             ends.push(end);
@@ -230,13 +231,13 @@ impl Opened {
         Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output })
     }
 
-    /// Has this look at its results.
+    /// Makes `tap` see its results.
     pub(crate) fn with_tap(mut self, tap: Tap) -> Self {
         self.parts.tap = Some(tap);
         self
     }
 
-    /// Lets it run on these workers.
+    /// Starts it on these workers.
     pub(crate) fn start(self, workers: &Workers) -> Result<Running, ServiceError> {
         let Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output } = self;
         let begun = Instant::now();
@@ -249,11 +250,11 @@ impl Opened {
     }
 }
 
-/// Up to where the results of a query are final of which this is the newest checkpoint.
+/// Up to where the results of a query are final, whose newest checkpoint this is.
 pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<FinalUpTo, ServiceError> {
     let Some(sink) = &plan.output.sink else { return Ok(FinalUpTo::Any) };
     let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
-    // The places of its errors are in another script.
+    // The positions in its errors refer to another script.
     open::final_up_to(sink, &plan.output, host, prepared).map_err(|error| ServiceError {
         line: None,
         column: None,
@@ -261,15 +262,15 @@ pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
     })
 }
 
-/// Makes final what a query has written until a checkpoint to the sinks in these places, to which it writes no more
-/// after that. What is in transactions is final by itself.
+/// Makes final what a query has written up to a checkpoint to the sinks with these indexes. The query writes no more to
+/// them after that. Sinks with transactions make their rows final by themselves.
 pub(crate) fn finish_sinks(
     plan: &QueryPlan,
     places: &[usize],
     host: &Host,
     snapshot: &Snapshot,
 ) -> Result<(), ServiceError> {
-    /// How long a device may take.
+    /// The most time that a device may take.
     const FINISH_MAX: Duration = Duration::from_secs(5);
     const PERIOD: Duration = Duration::from_millis(5);
     let prepared = |place: usize| Some(snapshot.sinks.get(place).cloned().unwrap_or_default());
@@ -322,12 +323,12 @@ impl Running {
         self.is_bounded
     }
 
-    /// Whether it can go on where a checkpoint was made.
+    /// Whether it can continue from a checkpoint.
     pub(crate) fn has_checkpoints(&self) -> bool {
         self.has_checkpoints
     }
 
-    /// What it did so far. Rows are out when the receiver behind the sink has acknowledged them.
+    /// Its figures so far. Rows count as written when the receiver behind the sink has acknowledged them.
     pub fn report(&self) -> FlowReport {
         let mut report = self.flow.report();
         if let Some(sink) = &self.output {
@@ -336,12 +337,12 @@ impl Running {
         report
     }
 
-    /// Its sources and its sink, and how they get on.
+    /// Its sources and its sink, and their health.
     pub fn ends(&self) -> &[End] {
         &self.ends
     }
 
-    /// Whether it is so far behind that others behind the connection it reads by wait.
+    /// Whether it is so far behind that other readers of the same connection wait.
     pub fn holds_up_others(&self) -> bool {
         self.holds_up.load(Ordering::Acquire)
     }
@@ -354,7 +355,7 @@ impl Running {
     /// Waits for its end, at most for `timeout`; `None` if it still runs.
     ///
     /// # Errors
-    /// What ended it before its time.
+    /// The error that ended it early.
     pub fn wait(&self, timeout: Duration) -> Option<Result<RunReport, ServiceError>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -390,12 +391,12 @@ impl Running {
         self.flow.cancel();
     }
 
-    /// Whether somebody has ended it before its input did.
+    /// Whether it was stopped before the end of its input.
     pub(crate) fn was_stopped(&self) -> bool {
         self.was_stopped.load(Ordering::Acquire)
     }
 
-    /// Ends its input now. Windows that are open do not come out: they are not complete.
+    /// Ends its input now. Open windows give no results: they are not complete.
     pub fn stop(&self) {
         self.was_stopped.store(true, Ordering::Release);
         self.flow.stop(false);

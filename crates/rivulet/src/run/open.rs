@@ -1,5 +1,5 @@
-//! Sources and sinks by their declarations: what stands in the statement becomes what the connector asks for, and what
-//! the connector says is wrong gets its place in the script.
+//! Sources and sinks by their declarations: a statement becomes the specification for a connector, and an error of the
+//! connector gets its position in the script.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::End;
 use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
 
-/// The connectors that statements can name: the generators of benchmarks and demonstrations beside all others.
+/// The connectors that statements can name: all connectors, with the generators of benchmarks and demonstrations.
 pub static CONNECTORS: Connectors = Connectors::with(&rivulet_bench::sources::CONNECTORS);
 
-/// How far ahead of its arrival the time of a row of a live source may be if nothing is said, as with applications.
+/// How far ahead of its arrival the time of a row of a live source may be by default, as with applications.
 const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
 
-/// What a source's connector is asked for, of these columns.
+/// The specification of a source with these columns, for its connector.
 fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host) -> SourceSpec {
     let declared = declaration.declared.fields().len();
     SourceSpec {
@@ -42,7 +42,7 @@ fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host
     }
 }
 
-/// What a sink's connector is asked for, for rows of this form.
+/// The specification of a sink for rows with this schema, for its connector.
 fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> SinkSpec {
     SinkSpec {
         connector: declaration.connector(),
@@ -58,7 +58,7 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
     }
 }
 
-/// Fails if it can be seen already that a source cannot be opened as it is declared.
+/// Fails if it is already evident that a source cannot be opened as it is declared.
 pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Result<(), ServiceError> {
     let columns = (0..declaration.declared.fields().len()).collect();
     CONNECTORS.check_source(&source_spec(declaration, columns, host)).map_err(|error| {
@@ -66,7 +66,7 @@ pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Resu
     })
 }
 
-/// Fails if it can be seen already that a sink cannot be opened as it is declared.
+/// Fails if it is already evident that a sink cannot be opened as it is declared.
 pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(), ServiceError> {
     let schema = declaration.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
     CONNECTORS.check_sink(&sink_spec(declaration, schema, host)).map_err(|error| {
@@ -74,7 +74,7 @@ pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(
     })
 }
 
-/// The one file that the result of a query into this sink replaces when the query ends, if it is such a sink.
+/// The one file that the result of a query into this sink replaces when the query ends; `None` for other sinks.
 pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &Host) -> Option<PathBuf> {
     CONNECTORS.replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
 }
@@ -86,7 +86,7 @@ pub(super) fn source(
     host: &Host,
     was_at: Option<&[PartitionState]>,
 ) -> Result<Vec<Partition>, ServiceError> {
-    // One whose partitions have all ended has nothing to open.
+    // If all partitions have ended, there is nothing to open.
     if was_at.is_some_and(<[_]>::is_empty) {
         return Ok(Vec::new());
     }
@@ -102,10 +102,10 @@ pub(super) fn source(
     Ok(opened.into_iter().map(|source| partition(source, planned, newest_us.next().flatten())).collect())
 }
 
-/// A partition of a source that is open, whose newest row so far has this time.
+/// A partition of an open source, whose newest row so far has this time.
 pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest_us: Option<i64>) -> Partition {
     let declaration = &planned.declaration;
-    // History may have any time, as that of a simulation; what comes as it happens has none that is far from now.
+    // History may have any time, for example that of a simulation; live rows have times near to now.
     let live_limit = source.is_live().then_some(FUTURE_LIMIT_US);
     Partition {
         future_limit_us: declaration.future_limit_us.or(live_limit),
@@ -120,7 +120,7 @@ pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest
     }
 }
 
-/// A source or sink of a query, opened by a host of its own in which it says how it gets on.
+/// A source or sink of a query, and a host of its own that is used to open it and gets its health.
 pub(super) fn end(name: &Name, direction: Direction, host: &Host) -> (End, Host) {
     let title = match host.query.as_str() {
         "" => format!("{direction} '{name}'"),
@@ -150,12 +150,12 @@ pub(super) fn sink(
     (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed)).collect()
 }
 
-/// The host of a sink of refused rows: what it writes is told apart from the results of the query.
+/// The host of a sink of refused rows: its output has another name than the results of the query.
 pub(super) fn of_letters(declaration: &SinkDeclaration, host: Host) -> Host {
     Host { query: format!("{}/{}", host.query, declaration.name), ..host }
 }
 
-/// All instances of a sink of refused rows, with a host of [`of_letters`].
+/// All instances of a sink of refused rows, with a host from [`of_letters`].
 pub(super) fn letters(
     declaration: &SinkDeclaration,
     instances: usize,
@@ -167,7 +167,7 @@ pub(super) fn letters(
         |error| placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options);
     let opened = (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed));
     let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
-    // Where the query goes on from is up to the sink of its results: two that each decide it could not agree.
+    // The sink of its results decides from where the query continues. Two deciding sinks might not agree.
     if CONNECTORS.may_decide_begin(&spec) && opened.iter_mut().any(|sink| sink.transactional().is_some()) {
         let name = &declaration.name;
         let message =
@@ -179,7 +179,8 @@ pub(super) fn letters(
     Ok(opened)
 }
 
-/// Up to where the results of a query are final whose instances of the sink have said this to its newest checkpoint.
+/// Up to where the results of a query are final. `prepared` is what the instances of its sink have prepared for its
+/// newest checkpoint.
 pub(super) fn final_up_to(
     declaration: &SinkDeclaration,
     output: &PlannedOutput,
@@ -201,7 +202,7 @@ fn options_text(options: &[(Name, Literal, Position)]) -> Vec<(String, String)> 
     options.iter().map(|(name, value, _)| (name.text.clone(), literal_text(value))).collect()
 }
 
-/// The connector's error at the place in the script that it is about.
+/// The connector's error with its position in the script.
 fn placed(
     error: &ConnectorError,
     address: Position,
@@ -213,7 +214,7 @@ fn placed(
     placed_at(error, address.into(), format.map(|format| format.position), of_option)
 }
 
-/// The same by lines and columns: of the address, of the format, and of the name of an option.
+/// The same with the positions of the address, of the format, and of the names of options, by line and column.
 pub(crate) fn placed_at(
     error: &ConnectorError,
     address: (u32, u32),

@@ -15,15 +15,15 @@ use rivulet_sql::PlannedOutput;
 
 /// Takes the rows of one query, in the order in which they come.
 pub trait Results: Send {
-    /// Called once before the first row: whether all input has an end.
+    /// Called once before the first row, with whether all input has an end.
     ///
     /// # Errors
-    /// What is asked for cannot be had of input without one.
+    /// The wanted output is impossible for input without an end.
     fn begin(&mut self, _is_bounded: bool) -> Result<(), String> {
         Ok(())
     }
 
-    /// Takes rows; some may take back others.
+    /// Takes rows; some may retract others.
     ///
     /// # Errors
     /// They cannot be kept or shown.
@@ -34,17 +34,17 @@ pub trait Results: Send {
         false
     }
 
-    /// Called now and then while the query runs.
+    /// Called from time to time while the query runs.
     fn look(&mut self) {}
 
     /// The query has come to its end.
     ///
     /// # Errors
-    /// What is left cannot be shown.
+    /// The remaining rows cannot be shown.
     fn finish(&mut self) -> Result<(), String>;
 }
 
-/// Results that all instances of a sink write to.
+/// Results to which all instances of a sink write.
 pub(super) struct SharedResults {
     results: Mutex<Box<dyn Results>>,
     has_enough: AtomicBool,
@@ -84,27 +84,27 @@ impl Sink for ResultSink {
     }
 }
 
-/// The rows that are there in the end: what was taken back is gone.
+/// The rows at the end, without retracted ones.
 #[derive(Debug)]
 pub struct FinalRows {
     schema: SchemaRef,
     converter: RowConverter,
-    /// How often each row is there. Below zero only while what takes back has overtaken what it takes back: instances
-    /// of one sink come in any order.
+    /// How often each row exists. A count is below zero only while a retraction has overtaken its row: rows of the
+    /// instances of one sink come in any order.
     counts: HashMap<Box<[u8]>, i64>,
 }
 
 impl FinalRows {
-    /// Of no rows yet.
+    /// Without rows yet.
     ///
     /// # Errors
-    /// A column of a type that cannot be compared.
+    /// A column has a type that cannot be compared.
     pub fn new(schema: SchemaRef) -> Result<Self, ArrowError> {
         let fields = schema.fields().iter().map(|field| SortField::new(field.data_type().clone())).collect();
         Ok(Self { converter: RowConverter::new(fields)?, schema, counts: HashMap::new() })
     }
 
-    /// Counts rows in or out.
+    /// Adds rows, or takes retracted ones away.
     ///
     /// # Errors
     /// They do not have the schema.
@@ -125,10 +125,10 @@ impl FinalRows {
         Ok(())
     }
 
-    /// The rows, in the order and number that the query asks for; without an order in that of their values.
+    /// The rows, in the order and number that the query asks for; without an order, in the order of their values.
     ///
     /// # Errors
-    /// A row was taken back that never was there, which is a defect of the engine.
+    /// A retraction of a row that never existed, which is a defect of the engine.
     pub fn rows(&self, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
         if self.counts.values().any(|&count| count < 0) {
             return Err(ArrowError::ComputeError("a row was taken back that was never there".into()));
@@ -152,7 +152,8 @@ fn ordered(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, A
     if output.order.is_empty() || batch.num_rows() == 0 {
         return selected(&batch.slice(skipped, all - skipped), output);
     }
-    // Rows that are equal in what is ordered by stay in the order of their values, so that LIMIT is the same each time.
+    // Rows that are equal in the ordering columns stay in the order of their values, so that LIMIT is the same each
+    // time.
     let of_order = output.order.iter().map(|key| {
         let options = SortOptions { descending: key.descending, nulls_first: key.nulls_first };
         (batch.column(key.column), options)
@@ -166,7 +167,7 @@ fn ordered(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, A
     selected(&take_record_batch(batch, &first.slice(skipped, all - skipped))?, output)
 }
 
-/// The columns that are selected, without those that rows are ordered by alone.
+/// The selected columns, without those that only order the rows.
 fn selected(batch: &RecordBatch, output: &PlannedOutput) -> Result<RecordBatch, ArrowError> {
     match output.selected == batch.num_columns() {
         true => Ok(batch.clone()),

@@ -1,4 +1,4 @@
-//! A script: its statements in their order, each planned over the names that those before it declared.
+//! A script: its statements in their order, each planned with the names that earlier statements declared.
 //!
 //! Queries of applications run together, when the next statement runs something or the script ends.
 
@@ -21,7 +21,7 @@ use crate::trial::{Trial, beside_script};
 use super::infer::{create_source, with_files};
 use super::open::{CONNECTORS, check_sink, check_source, replaced_file};
 
-/// How many bytes a reference table may have.
+/// The most bytes of a reference table.
 const TABLE_BYTES_MAX: usize = 1 << 30;
 
 /// A script that was read and not run yet.
@@ -30,32 +30,32 @@ pub struct Script {
     scope: Scope,
     /// The number of the next query that has no name.
     unnamed: usize,
-    /// Files that a query of the script replaces with its result, and which query.
+    /// Files that a query of the script replaces with its result, each with the name of the query.
     replaced: HashMap<PathBuf, String>,
     /// The names of the queries that were created.
     named: HashSet<String>,
     host: Host,
-    /// The folder that the script is in, where files of tables are looked for first.
+    /// The folder of the script, where files of tables are looked for first.
     folder: PathBuf,
-    /// What applications are registered with, and they themselves.
+    /// Applications, and the declarations that they need to be registered.
     declared: Vec<Declared>,
     /// Applications with queries that have not run yet.
     trial: Option<Box<Trial>>,
 }
 
-/// A statement that each engine of applications begins with.
+/// A statement with which each engine of applications begins.
 enum Declared {
     Table(Box<CreateTable>),
     Application(Box<CreateApplication>),
 }
 
-/// What there is to do next.
+/// The next thing to do.
 pub enum Step {
     /// A query is to be run.
     Run(Planned),
     /// An explanation, or a list of names, to be shown.
     Show(String),
-    /// A query is to be run, and then explained with what it did.
+    /// A query is to be run, and then explained with its figures.
     Analyze(Planned),
     /// Queries of applications are to be run.
     Applications(Box<Trial>),
@@ -63,29 +63,29 @@ pub enum Step {
 
 /// A query to be run.
 pub struct Planned {
-    /// Its name, given or made up.
+    /// Its name, given or generated.
     pub name: String,
-    /// How it is computed.
+    /// Its plan.
     pub plan: QueryPlan,
-    /// Whether it goes on beside the statements that follow, as `CREATE QUERY` says.
+    /// Whether it continues in parallel with the following statements, as `CREATE QUERY` says.
     pub goes_on: bool,
     /// The file that its result replaces when it ends, if it writes one.
     pub replaces: Option<PathBuf>,
 }
 
 impl Script {
-    /// Reads all statements; what is wrong anywhere is known before anything runs.
+    /// Reads all statements. Errors anywhere are found before anything runs.
     ///
     /// # Errors
-    /// A statement that is not understood.
+    /// A statement cannot be parsed.
     pub fn parse(text: &str) -> Result<Self, ServiceError> {
         Self::parse_in(text, Path::new(""))
     }
 
-    /// The same of a script in a folder.
+    /// The same for a script in a folder.
     ///
     /// # Errors
-    /// A statement that is not understood.
+    /// A statement cannot be parsed.
     pub fn parse_in(text: &str, folder: &Path) -> Result<Self, ServiceError> {
         let statements = parse_script(text).map_err(ServiceError::from)?;
         Ok(Self {
@@ -106,10 +106,10 @@ impl Script {
         !self.statements.as_slice().is_empty()
     }
 
-    /// Goes on to the next thing to do. `None` at the end.
+    /// Returns the next thing to do; `None` at the end.
     ///
     /// # Errors
-    /// A statement that cannot be carried out, with its place.
+    /// A statement cannot be carried out. The error has its position.
     pub fn next_step(&mut self) -> Result<Option<Step>, ServiceError> {
         loop {
             if self.runs_next()
@@ -124,14 +124,14 @@ impl Script {
         }
     }
 
-    /// Whether the next statement may read what queries of applications write, or there is none.
+    /// Whether the next statement may read what queries of applications write, or there is no further statement.
     fn runs_next(&self) -> bool {
         use Statement::{CreateBigQuery, ExplainBigQuery, RunQuery};
         let next = self.statements.as_slice().first().map(|(statement, _)| statement);
         matches!(next, None | Some(RunQuery(_) | CreateBigQuery(_) | ExplainBigQuery { analyze: true, .. }))
     }
 
-    /// The engine of applications, with those that were declared.
+    /// The engine of applications, with all declared applications.
     fn trial(&mut self) -> Result<&mut Trial, ServiceError> {
         if self.trial.is_none() {
             let mut trial = Trial::new()?;
@@ -234,8 +234,8 @@ impl Script {
         Ok(Planned { name, plan, goes_on, replaces: None })
     }
 
-    /// The same of one that is to be run. No two may write one file: the second would replace what the first has
-    /// written.
+    /// The same for a query that is to be run. No two may write one file: the second would replace the result of the
+    /// first.
     fn plan_to_run(&mut self, query: &BigQuery, name: Option<String>) -> Result<Planned, ServiceError> {
         let planned = self.plan(query, name)?;
         let Some(file) = planned.plan.output.sink.as_ref().and_then(|sink| replaced_file(sink, &self.host)) else {
@@ -269,10 +269,10 @@ impl Script {
     }
 }
 
-/// Columns and the place of the event time; or why they cannot be read.
+/// The columns and the index of the event time; or why they cannot be read.
 pub(crate) type OwnColumns = Result<(SchemaRef, Option<usize>), SqlError>;
 
-/// Gives the columns that a source brings itself, which may be one of `files`, and which of them is the event time.
+/// Reads the columns that a source defines itself, perhaps by one of `files`, and which of them is the event time.
 pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<OwnColumns> {
     |connector, address| {
         let schema = match CONNECTORS.declared_schema(connector, address, files) {
@@ -285,7 +285,8 @@ pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<Ow
     }
 }
 
-/// A second query of a name. Each begins when its statement is reached, so that there is nothing that could take over.
+/// The error for a second query of a name. Each query begins when its statement is reached, so there is none that could
+/// be replaced.
 fn is_there(name: &Name, replaces: bool) -> ServiceError {
     let error = match replaces {
         true => {

@@ -1,9 +1,9 @@
 //! Callers and what they may do.
 //!
-//! A client is given a [`Caller`] once, where it connects, by [`Authorizer::authenticate`]. What it asks for after that
-//! goes through a [`Session`](super::Session) or, from an MQTT client, through [`BrokerAccess`]; both ask
-//! [`Authorizer::may`]. A tenant, a list of tokens or a directory service is one implementation of this trait; the
-//! server takes it in [`Engine::open_with`](crate::engine::Engine::open_with).
+//! A client gets a [`Caller`] once, when it connects, by [`Authorizer::authenticate`]. Its later requests go through a
+//! [`Session`](super::Session) or, for an MQTT client, through [`BrokerAccess`]; both ask [`Authorizer::may`]. Tenants,
+//! a list of tokens or a directory service are implementations of this trait; the server gets one in
+//! [`Engine::open_with`](crate::engine::Engine::open_with).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,8 @@ impl Caller {
         OPERATOR.clone()
     }
 
-    /// The tenant that the caller belongs to. All names the caller writes and sees are in its space, except topics.
+    /// The tenant that the caller belongs to. All names that the caller writes and sees belong to this tenant, except
+    /// topics.
     pub fn tenant(&self) -> &Tenant {
         &self.0.tenant
     }
@@ -78,7 +79,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// As it stands behind `may`.
+    /// The words after `may` in messages.
     fn verb(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -90,7 +91,7 @@ impl Action {
     }
 }
 
-/// Kinds of what requests are about.
+/// The kinds of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResourceKind {
     /// An application.
@@ -126,8 +127,8 @@ impl ResourceKind {
     }
 }
 
-/// That a caller may make a request, and whose names it speaks of. Only a [`Session`](super::Session) has one, and
-/// every request to a [`Service`](super::Service) needs one: nobody gets past the session.
+/// Proof that a caller may make a request, with the tenant of its names. Only a [`Session`](super::Session) has one,
+/// and every request to a [`Service`](super::Service) needs one: no request bypasses the session.
 #[derive(Debug)]
 pub struct Permit(Caller);
 
@@ -140,13 +141,13 @@ impl Permit {
         &self.0
     }
 
-    /// The tenant in whose space the names of the request are.
+    /// The tenant to which the names of the request belong.
     pub fn tenant(&self) -> &Tenant {
         self.0.tenant()
     }
 
-    /// Whether the caller may see results and payloads of a query that it may read, or of all queries. Nothing is
-    /// counted as refused if not: the caller gets the rest.
+    /// Whether the caller may see results and payloads of a query that it may read, or of all queries. A `false` does
+    /// not count as a refusal: the caller gets the rest.
     pub fn shows_results(&self, access: &Access, query: Option<&str>) -> bool {
         let resource = Resource { kind: ResourceKind::Query, name: query };
         let authorizer = &access.authorizer;
@@ -154,13 +155,13 @@ impl Permit {
     }
 }
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Resource<'a> {
     /// Its kind.
     pub kind: ResourceKind,
-    /// Its name in the space of the caller's tenant, never an id. `None` stands for a list of the kind, and for a query
-    /// that gets its name from the server.
+    /// Its name within the caller's tenant, never an id. `None` stands for a list of the kind, and for a query that
+    /// gets its name from the server.
     pub name: Option<&'a str>,
 }
 
@@ -181,23 +182,23 @@ pub struct Refused {
     pub hint: Option<String>,
 }
 
-/// Says which caller a client is, and what a caller may do.
+/// Decides which caller a client is, and what a caller may do.
 pub trait Authorizer: Send + Sync + 'static {
-    /// The caller that a client is. Called once for each HTTP request and each MQTT connection, on a thread
-    /// that may block if the client gave a secret; without a secret it must answer at once.
+    /// Returns the caller for a client. Called once for each HTTP request and each MQTT connection, on a thread that
+    /// may block if the client gave a secret; without a secret it must answer at once.
     ///
     /// # Errors
     /// The credentials are wrong, or are missing.
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused>;
 
-    /// Whether [`Authorizer::may`] permits everything to a caller; then it is not asked, and costs nothing. Asked once
-    /// for each HTTP request and each MQTT connection.
+    /// Whether [`Authorizer::may`] permits everything to a caller; then it is not called, and costs nothing. Called
+    /// once for each HTTP request and each MQTT connection.
     fn may_everything(&self, caller: &Caller) -> bool;
 
-    /// Whether a caller may do something to what its tenant has; what others have is not there for it. Called before
-    /// each request, for each query of a bulk submission, and for each message of an MQTT client: it must answer from
-    /// memory. A withdrawn right does not end what goes on already: live results and subscriptions. A query reads and
-    /// writes topics with the rights of the server, so the right to change queries includes these topics.
+    /// Whether a caller may do something to a resource of its tenant; resources of others do not exist for it. Called
+    /// before each request, for each query of a bulk submission, and for each message of an MQTT client: it must answer
+    /// from memory. Withdrawing a right does not end live results and subscriptions that exist already. A query reads
+    /// and writes topics with the rights of the server, so the right to change queries includes these topics.
     ///
     /// # Errors
     /// The caller may not.
@@ -222,7 +223,7 @@ impl Authorizer for LocalOperator {
     }
 }
 
-/// The authorizer of a server, with counters of what it refused.
+/// The authorizer of a server, with counters of its refusals.
 pub struct Access {
     authorizer: Arc<dyn Authorizer>,
     logins_refused: AtomicU64,
@@ -273,7 +274,7 @@ impl Access {
         })
     }
 
-    /// Whether a caller may read what comes from now on, which is looked for by the service itself.
+    /// Whether a caller may read future results or messages of a resource that the service itself has found.
     pub(crate) fn may_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> Result<(), ServiceError> {
         match self.may_everything(caller) {
             true => Ok(()),
@@ -287,13 +288,13 @@ impl Access {
         })
     }
 
-    /// How many logins were refused since the start.
+    /// The number of refused logins since the start.
     pub fn logins_refused(&self) -> u64 {
         self.logins_refused.load(Ordering::Relaxed)
     }
 
-    /// How many requests of known callers were refused since the start; each query of a bulk submission and
-    /// each message of an MQTT client counts.
+    /// The number of refused requests of known callers since the start; each query of a bulk submission and each
+    /// message of an MQTT client counts.
     pub fn requests_refused(&self) -> u64 {
         self.requests_refused.load(Ordering::Relaxed)
     }

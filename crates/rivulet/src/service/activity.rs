@@ -1,9 +1,9 @@
-//! What becomes of the events of one query of an application, for people who ask why it gives what it gives.
+//! What becomes of the events of one query of an application, for users who ask why it gives its results.
 
 /// What became of a query's events, and what it waits for. Times are microseconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryActivity {
-    /// When this was found, by the server's clock.
+    /// When this was read, by the server's clock.
     pub now_us: i64,
     /// Since when events, rows and results are counted.
     pub counted_since_us: i64,
@@ -27,33 +27,33 @@ pub struct QueryActivity {
     pub filtered_out: u64,
     /// Results.
     pub results: u64,
-    /// Results that the query has ever given, where that outlives the process.
+    /// Results that the query has ever given, if that number outlives the process.
     pub results_ever: Option<u64>,
     /// When the last result was given.
     pub last_result_us: Option<i64>,
-    /// The last result as JSON; kept while somebody asks.
+    /// The last result as JSON; kept while a user asks about the query.
     pub last_result: Option<String>,
-    /// The time of the last event, as its input declares it, and when that event came.
+    /// The time of the last event, as its input declares it, and when that event arrived.
     pub last_event_time_us: Option<(i64, i64)>,
     /// The latest event time that its windows or its join have seen.
     pub clock_us: Option<i64>,
-    /// Up to where its windows are closed.
+    /// The event time up to which its windows are closed.
     pub watermark_us: Option<i64>,
     /// Begin and end of the open window that closes first.
     pub window_us: Option<(i64, i64)>,
-    /// How many keys have open windows; 1 without keys.
+    /// The number of keys with open windows; 1 without keys.
     pub open_windows: u64,
-    /// Of a window of rows, how many have come since the last one closed, and how many make it close.
+    /// For a window of rows: how many rows have come since the last one closed, and how many close it.
     pub rows_of: Option<(u64, u64)>,
-    /// Of a join, how many rows wait on each side.
+    /// For a join: how many rows wait on each side.
     pub joined_sides: Option<[u64; 2]>,
-    /// Whether it has so many keys that not all were looked at: there are more windows, and rows of a join, than this.
+    /// Whether it has so many keys that not all were looked at: there are more windows, and rows of a join, than these.
     pub has_more_keys: bool,
-    /// When something is due although no event comes.
+    /// When the next timer is due, if no event comes.
     pub next_timer_us: Option<i64>,
 }
 
-/// What came by one input of a query.
+/// The events of one input of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InputActivity {
     /// Its name.
@@ -64,14 +64,14 @@ pub struct InputActivity {
     pub events: u64,
     /// When the last one came.
     pub last_us: Option<i64>,
-    /// Of a topic that many queries read: its events, also those that the query's WHERE cannot let through.
+    /// For a topic that many queries read: its events, including those that the query's WHERE cannot let through.
     pub topic_events: Option<u64>,
 }
 
-/// How many rows reached an operator.
+/// The number of rows that reached an operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepActivity {
-    /// What it does, as `EXPLAIN` says it.
+    /// The operator, as `EXPLAIN` names it.
     pub operator: String,
     /// Rows that reached it.
     pub rows: u64,
@@ -86,13 +86,13 @@ pub struct QueryRefusal {
     pub detail: String,
     /// The payload as text, or the row as JSON; cut off if it is long.
     pub content: String,
-    /// Whether that is a row, which was decoded.
+    /// Whether the content is a decoded row.
     pub is_row: bool,
     /// When the event came.
     pub at_us: i64,
 }
 
-/// Since when is counted, in words.
+/// Since when events are counted, in words.
 pub(crate) fn counted_from(is_from_start: bool, is_from_change: bool) -> &'static str {
     match (is_from_start, is_from_change) {
         (true, _) => "the start of the query",

@@ -1,7 +1,7 @@
-//! Tenants, and names in the space of a tenant.
+//! Tenants, and the names of a tenant.
 //!
 //! What must hold: a name is found only together with its tenant. A [`FullName`] is made once, where a caller's session
-//! or the catalog says which tenant it is, and is the key of every table of names from there on.
+//! or the catalog determines the tenant, and is the key of every table of names from there on.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,8 @@ pub struct Tenant(Arc<str>);
 /// The tenant of the person who runs the server, which is neither typed nor shown.
 const DEFAULT: &str = "default";
 
-/// What a saved name begins with that is not of the default tenant, or begins so itself. No name in SQL has it.
+/// The first character of a saved name that is not of the default tenant, or that has this first character itself. No
+/// name in SQL has it.
 const MARK: char = '\0';
 
 impl Default for Tenant {
@@ -24,7 +25,7 @@ impl Default for Tenant {
 }
 
 impl Tenant {
-    /// The default one.
+    /// The default tenant.
     pub(crate) fn of_operator() -> &'static Self {
         static TENANT: LazyLock<Tenant> = LazyLock::new(|| Tenant::new(DEFAULT));
         &TENANT
@@ -40,27 +41,27 @@ impl Tenant {
         &self.0
     }
 
-    /// Whether it is the one that is neither typed nor shown.
+    /// Whether it is the default tenant, which is neither typed nor shown.
     pub fn is_default(&self) -> bool {
         *self.0 == *DEFAULT
     }
 
-    /// What goes by this name in its space.
+    /// A name of this tenant.
     pub fn named(&self, name: impl Into<String>) -> FullName {
         FullName { tenant: self.clone(), name: name.into() }
     }
 
-    /// A text of its own as it is saved: of the default tenant as it is, so that what was saved before there were
-    /// tenants is of that one.
+    /// The form in which a text of this tenant is saved. A text of the default tenant is unchanged, so that texts that
+    /// were saved before there were tenants belong to that one.
     pub(crate) fn encode<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.is_default() && !text.starts_with(MARK) {
             true => Cow::Borrowed(text),
-            // The length tells where the tenant ends, whatever it is called.
+            // The length tells where the tenant's name ends, whatever characters it has.
             false => Cow::Owned(format!("{MARK}{}:{}{text}", self.0.len(), self.0)),
         }
     }
 
-    /// What [`Tenant::encode`] has made of a text; `None` if it was damaged since.
+    /// Reverses [`Tenant::encode`]; `None` if the text was damaged since.
     pub(crate) fn decode(saved: &str) -> Option<(Self, &str)> {
         let Some(marked) = saved.strip_prefix(MARK) else { return Some((Self::default(), saved)) };
         let (length, rest) = marked.split_once(':')?;
@@ -75,18 +76,18 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// A name, and the tenant in whose space it is. It is displayed as the tenant's callers write it.
+/// A name, and the tenant that it belongs to. It is displayed as the tenant's callers write it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FullName {
     /// The tenant.
     pub tenant: Tenant,
-    /// The name in its space.
+    /// The name within the tenant.
     pub name: String,
 }
 
 impl FullName {
-    /// As it stands in the log of the server, whose reader knows all tenants: `acme/floors`, and the name by itself of
-    /// the default tenant.
+    /// The name in the log of the server, whose reader knows all tenants: `acme/floors`, and the plain name for the
+    /// default tenant.
     pub fn in_log(&self) -> String {
         match self.tenant.is_default() {
             true => self.name.clone(),
@@ -94,7 +95,7 @@ impl FullName {
         }
     }
 
-    /// As it is told to anybody who asks: only a name of the default tenant.
+    /// The name for any user: only names of the default tenant are given.
     pub(crate) fn in_public(&self) -> String {
         match self.tenant.is_default() {
             true => format!("'{}'", self.name),

@@ -1,4 +1,4 @@
-//! What a caller asks of the service, checked before it is passed on.
+//! The requests of a caller to the service, checked before they are passed on.
 //!
 //! What must hold: each method asks for the permit that it passes on.
 
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::data_folder::archive::Backup;
 
-/// The service as one caller sees it. Its methods are those of [`Service`]; each refuses what the caller may not do
-/// with [`ErrorKind::Forbidden`], and has then changed nothing.
+/// The service for one caller. Its methods are those of [`Service`]; each refuses what the caller may not do with
+/// [`ErrorKind::Forbidden`], and has then changed nothing.
 pub struct Session<'s> {
     service: &'s dyn Service,
     permit: Permit,
@@ -25,7 +25,7 @@ pub struct Session<'s> {
 }
 
 impl dyn Service {
-    /// The service as this caller sees it. Cheap: REST makes one for each request.
+    /// The service for this caller. Cheap: REST makes one for each request.
     pub fn session(&self, caller: Caller) -> Session<'_> {
         let access = Some(self.access()).filter(|access| !access.may_everything(&caller));
         Session { service: self, permit: Permit::new(caller), access }
@@ -33,8 +33,8 @@ impl dyn Service {
 }
 
 impl Session<'_> {
-    /// Runs an SQL script; one result for each statement, stopping at the first error. If the caller may not run one of
-    /// the statements, nothing of the script is run.
+    /// Runs an SQL script. Returns one result for each statement, up to the first error. If the caller may not run one
+    /// of the statements, nothing of the script is run.
     pub fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         match self.permit_script(script) {
             Ok(permit) => self.service.execute(permit, script),
@@ -58,7 +58,7 @@ impl Session<'_> {
         self.service.replace_application(permit, sql, discards_state)
     }
 
-    /// See [`Service::create_application_of`]. What the code is called is known when it is loaded: the caller must be
+    /// See [`Service::create_application_of`]. The name in the code is known only when it is loaded: the caller must be
     /// allowed to change applications of any name.
     pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
         let permit = self.permit(Action::Change, ResourceKind::Application, None)?;
@@ -250,13 +250,13 @@ impl Session<'_> {
     fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
         let Some(access) = &self.access else { return Ok(&self.permit) };
         let is_application = kind == ResourceKind::Application;
-        // The authorizer knows names, and an application can be asked for by its id.
+        // The authorizer knows names, and a request may name an application by its id.
         let found = name.filter(|_| is_application).and_then(|name| self.service.application(&self.permit, name).ok());
         let name = found.as_ref().map(|application| application.name.as_str()).or(name);
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
-    /// Whether the caller may run all statements of a script. What is wrong with its text is left to the service, which
+    /// Checks that the caller may run all statements of a script. Errors in its text are left to the service, which
     /// then runs nothing of it.
     fn permit_script(&self, script: &str) -> Result<&Permit, ServiceError> {
         if self.access.is_none() {
@@ -279,13 +279,13 @@ impl Session<'_> {
     }
 }
 
-/// Whether a SELECT reads files by their paths, as a source that is declared would.
+/// Whether a SELECT reads files by their paths, as a declared source would.
 fn reads_files(sql: &str) -> bool {
     let mut statements = rivulet_sql::statements(sql).map_while(Result::ok);
     statements.any(|(statement, _)| matches!(statement, Statement::RunQuery(query) if !query.files().is_empty()))
 }
 
-/// What a caller must be allowed to do to run a statement.
+/// The right that a statement requires.
 fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
     use Action::{Administer, Change, Read};
     use ResourceKind::{Application, Query, Server, Sink, Source, Table, View};
@@ -310,14 +310,14 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DropView { name, .. } => (Change, View, Some(name)),
         Statement::Checkpoint => (Administer, Server, None),
         Statement::ShowCheckpoints => (Read, Server, None),
-        // What is in the documents.
+        // The documentation has the same content.
         Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
         Statement::ShowApplications { .. } => (Read, Application, None),
         Statement::ShowTables { .. } => (Read, Table, None),
         Statement::ShowSources { .. } => (Read, Source, None),
         Statement::ShowSinks { .. } => (Read, Sink, None),
         Statement::ShowViews { .. } => (Read, View, None),
-        // A server refuses to run a query without a name, whoever asks.
+        // A server refuses to run a query without a name, for any caller.
         Statement::ShowQueries { .. } | Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) => {
             (Read, Query, None)
         }
@@ -328,7 +328,7 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DescribeSource(name) => (Read, Source, Some(name)),
         Statement::DescribeSink(name) => (Read, Sink, Some(name)),
         Statement::DescribeView(name) => (Read, View, Some(name)),
-        // Who may declare a source may read any file that the server may.
+        // A caller who may declare a source may read any file that the server may read.
         Statement::DescribeFile { .. } => (Change, Source, None),
     }
 }

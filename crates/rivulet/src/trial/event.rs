@@ -1,7 +1,7 @@
 //! Lines to events, and the times of events.
 //!
-//! A line that is a JSON object with a field `payload` is an event with its topic; any other line is the payload of the
-//! only input, as it stands:
+//! A line that is a JSON object with a field `payload` is an event with its topic; any other line is the payload of an
+//! event for the only input, unchanged:
 //!
 //! ```text
 //! {"topic": "home/42/temperature", "payload": {"ts": 1763712345678, "value": 24.8}, "arrival": "2025-11-21T08:05:46Z"}
@@ -9,7 +9,8 @@
 //! {"topic": "kafka:localhost:9092/readings", "key": "42", "payload": {"value": 24.8}}
 //! ```
 //!
-//! Of an input that reads a source and no topic, the address stands for the topic, beside the key of the message.
+//! For an input that reads a source and no topic, the address takes the place of the topic, with the key of the message
+//! beside it.
 
 use std::collections::BTreeMap;
 
@@ -33,19 +34,19 @@ use crate::service::{ErrorKind, ServiceError};
 /// An event of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// The line that it stands in, from 1.
+    /// The number of its line, from 1.
     pub line: usize,
-    /// Its topic, or the address of the source that it comes by; `None` for that of the only input.
+    /// Its topic, or the address of its source; `None` for that of the only input.
     pub topic: Option<String>,
-    /// The key that its source gives it.
+    /// Its key, if its source gives one.
     pub key: Option<String>,
     /// Its payload.
     pub payload: Vec<u8>,
-    /// When it arrives, microseconds since the epoch, if that is said.
+    /// When it arrives, microseconds since the epoch, if that is given.
     pub arrival_us: Option<i64>,
 }
 
-/// A text or number that is no time.
+/// A text or number that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no time\nhint: write '2026-01-31T12:00:00Z', or milliseconds since 1970")]
 pub struct TimeError(String);
@@ -53,7 +54,7 @@ pub struct TimeError(String);
 /// A time as text with a zone (without one it is UTC), or as milliseconds since 1970; in microseconds since the epoch.
 ///
 /// # Errors
-/// It is no time.
+/// It is not a time.
 pub fn parse_time_us(text: &str) -> Result<i64, TimeError> {
     let wrong = || TimeError(format!("'{text}'"));
     match text.parse::<f64>() {
@@ -63,7 +64,7 @@ pub fn parse_time_us(text: &str) -> Result<i64, TimeError> {
     }
 }
 
-/// A time for people and for files: UTC, to the millisecond.
+/// A time for users and for files: UTC, to the millisecond.
 pub fn time_text(time_us: i64) -> String {
     let ms = time_us.div_euclid(1_000);
     let text = literal_text(&Literal::Timestamp(ms * 1_000));
@@ -76,7 +77,7 @@ pub fn time_text(time_us: i64) -> String {
 /// Reads the line with this number.
 ///
 /// # Errors
-/// It is an object with a payload, and something beside it that is not understood.
+/// It is an object with a payload, and has another field that is unknown or invalid.
 pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
     let wrong = |message: String| {
         ServiceError::invalid(format!("line {line}: {message}")).with_hint(
@@ -84,7 +85,7 @@ pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
              without a payload is one itself",
         )
     };
-    // The text of a payload is kept: a number that is read and written again may be another.
+    // The text of a payload is kept, because a number that is read and written again may differ.
     let object = match serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
         Ok(object) if object.contains_key("payload") => object,
         _ => return Ok(Event { line, payload: text.as_bytes().to_vec(), ..Event::default() }),
@@ -114,10 +115,10 @@ pub fn parse_event(text: &str, line: usize) -> Result<Event, ServiceError> {
     Ok(event)
 }
 
-/// Has an input that reads files and the like, and no messages, read a topic: a trial reads them by itself.
+/// Makes an input read a topic if it reads files and the like, and no messages: a trial gives it these events itself.
 ///
 /// # Errors
-/// It has options that are those of no input.
+/// It has options that an input cannot have.
 pub(super) fn to_topic_input(input: &mut ApplicationInput) -> Result<(), ServiceError> {
     if CONNECTORS.messages(&input.address.connector).is_ok() {
         return Ok(());
@@ -131,7 +132,7 @@ pub(super) fn to_topic_input(input: &mut ApplicationInput) -> Result<(), Service
     }
 }
 
-/// Makes a topic of an address that is none: a trial writes and reads files and the like by itself, under the whole
+/// Turns an address that is not a topic into one: a trial itself takes the place of files and the like, under the whole
 /// address.
 pub(super) fn to_topic(address: &mut Address) {
     if address.connector != "mqtt" {
@@ -141,13 +142,13 @@ pub(super) fn to_topic(address: &mut Address) {
     }
 }
 
-/// Makes messages of the rows of an output that go elsewhere, to topics that are its addresses.
+/// Makes messages from the rows of an output that is not a topic, to topics with its addresses.
 pub(super) fn to_messages(output: &mut Output) {
     let Output { address, format, options, .. } = output;
     if address.connector == "mqtt" {
         return;
     }
-    // An address that is all in one parameter is a whole topic.
+    // An address that is just one parameter is a whole topic.
     match address.parts[..] {
         [Part::Parameter(_)] => address.connector = "mqtt".into(),
         _ => to_topic(address),
@@ -158,30 +159,30 @@ pub(super) fn to_messages(output: &mut Output) {
     }
 }
 
-/// Reads the times of events out of their payloads, by the inputs that the topics belong to.
+/// Reads the times of events from their payloads, by the inputs to which the topics belong.
 #[derive(Default)]
 pub(super) struct Reader {
     inputs: Vec<Input>,
-    /// Times that are most likely of another unit.
+    /// Times that are most likely in another unit.
     refusals: Refusals,
 }
 
-/// What an event is to the router.
+/// An event as messages for the router.
 pub(super) struct Messages {
-    /// Where it comes by, for people.
+    /// Its address in reports.
     pub(super) shown: String,
     /// Topics and payloads.
     pub(super) messages: Vec<(String, Vec<u8>)>,
 }
 
 struct Input {
-    /// The topics of all queries; `None` where each query names its own.
+    /// The topics of all queries; `None` if each query names its own.
     filter: Option<String>,
     decoder: Box<dyn Decoder>,
     event_time: Option<usize>,
     /// Its name, if its event time is computed, which is not done here.
     is_computed: Option<String>,
-    /// Of one that reads no topic its address, and what stands for a topic.
+    /// The address of an input that reads no topic, and its substitute for a topic.
     source: Option<(String, FeedLayout)>,
 }
 
@@ -189,14 +190,14 @@ impl Reader {
     /// Adds the inputs of an application.
     ///
     /// # Errors
-    /// An address or format is not understood.
+    /// An address or format is invalid.
     pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
         let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let inputs = application.inputs.iter().zip(input_formats(application)?);
         for ((input, rows), source) in inputs.zip(input_sources(application)?) {
             let decoder = rows.decoder().map_err(|error| format_error(&error, &input.format))?;
             let filter = match &source {
-                // No topic of MQTT is like it.
+                // No MQTT topic looks like this.
                 Some(_) => Some(input.address.to_string()),
                 None => {
                     let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
@@ -211,12 +212,12 @@ impl Reader {
         Ok(())
     }
 
-    /// The messages of an event that names the address of a source, or names nothing where there is one input: what
-    /// stands for a topic, and the payload, for each application that reads the source; and the address. `None` if it
-    /// comes by a topic.
+    /// The messages of an event that names the address of a source, or names nothing if there is only one input. They
+    /// have a substitute topic and the payload, one for each application that reads the source. `None` if the event has
+    /// a topic.
     ///
     /// # Errors
-    /// The payload is no text.
+    /// The payload is not text.
     pub(super) fn source_messages(&self, event: &Event, now_us: i64) -> Result<Option<Messages>, ServiceError> {
         let is_meant = |address: &str| match &event.topic {
             Some(topic) => topic == address,
@@ -235,8 +236,8 @@ impl Reader {
         Ok(Some(Messages { shown: format!("{address}{key}"), messages }))
     }
 
-    /// Refuses an event without an arrival that comes by an input whose event time is computed: the clock would not be
-    /// where that is, and the event would be refused as one of the future, or as late.
+    /// Refuses an event without an arrival for an input whose event time is computed. The clock would not be at that
+    /// time, and the event would be refused as future, or as late.
     ///
     /// # Errors
     /// It is such an event.
@@ -256,7 +257,7 @@ impl Reader {
         }
     }
 
-    /// The time in a payload, if an input that its topic belongs to has one.
+    /// The time in a payload, if an input of its topic has one.
     pub(super) fn event_time_us(&mut self, topic: Option<&str>, payload: &[u8]) -> Option<i64> {
         let mut events = Events::default();
         events.push(0, 0, payload);
@@ -271,7 +272,7 @@ impl Reader {
         Some(time_us)
     }
 
-    /// What is probably wrong with the times of events.
+    /// A warning if the times of events are probably wrong.
     pub(super) fn warning(&self) -> Option<String> {
         self.refusals.seconds().first().map(ToString::to_string)
     }
@@ -285,7 +286,7 @@ fn is_meant(filter: &Option<String>, topic: Option<&str>) -> bool {
     }
 }
 
-/// The real time, to which times of another unit look odd.
+/// The real time. Times in another unit are recognized by their distance from it.
 fn now_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)

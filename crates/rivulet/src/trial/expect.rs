@@ -1,8 +1,8 @@
-//! Results compared with those that a file expects: one JSON object a line, with `payload` and, if they matter, `topic`
-//! and `time`. What a trial prints as JSON is such a file; its lines of other kinds than results are passed over.
+//! Compares results with those that a file expects: one JSON object per line, with `payload` and, if they matter,
+//! `topic` and `time`. The JSON output of a trial is such a file; its lines that are not results are ignored.
 //!
-//! The order counts within a topic; without topics in the file, in all. Numbers are equal if they differ by less than a
-//! billionth.
+//! The order counts within a topic; if the file has no topics, among all results. Numbers are equal if they differ by
+//! less than a billionth.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::event::{parse_time_us, time_text};
 use super::report::Report;
 use crate::service::ServiceError;
 
-/// A result that is expected.
+/// An expected result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     line: usize,
@@ -20,10 +20,10 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Reads a line of a file; `None` for one that is no result.
+    /// Reads a line of a file; `None` for a line that is not a result.
     ///
     /// # Errors
-    /// It is no JSON object, or a field of it is not understood.
+    /// It is not a JSON object, or a field of it is unknown or invalid.
     pub fn parse(text: &str, line: usize) -> Result<Option<Self>, ServiceError> {
         let wrong = |message: &str| {
             ServiceError::invalid(format!("line {line} of the expected results {message}"))
@@ -56,13 +56,13 @@ impl Expected {
     }
 }
 
-/// A result as it was found.
+/// An actual result.
 struct Found<'a> {
     time_us: i64,
     payload: &'a [u8],
 }
 
-/// The first difference between results and what is expected, in words; `None` if there is none.
+/// The first difference between actual and expected results, in words; `None` if there is none.
 pub fn difference(expected: &[Expected], reports: &[Report]) -> Option<String> {
     let are_topics_known = expected.iter().all(|one| one.topic.is_some());
     let topic_of = |topic: &str| if are_topics_known { topic.to_owned() } else { String::new() };
@@ -115,7 +115,7 @@ fn difference_of(of_topic: &str, expected: &[&Expected], found: &[Found<'_>]) ->
     })
 }
 
-/// In what a result differs from what is expected; `None` if it does not.
+/// How a result differs from the expected one; `None` if it does not.
 fn differing(expected: &Expected, found: &Found<'_>) -> Option<String> {
     let payload = match serde_json::from_slice(found.payload) {
         Ok(payload) => payload,

@@ -1,13 +1,13 @@
-//! Applications tried in this process: the engine of a server, stepped, without a broker, a disk or a network, and with
-//! a clock that follows the events.
+//! Tries applications in this process: with the engine of a server, stepped, without a broker, a disk or a network, and
+//! with a clock that follows the events.
 //!
 //! What must hold: a trial gives the results that a server gives for the same events at the same times. So it has no
 //! interpreter of its own: statements, routes, groups and timers are the engine's. Events are processed one at a time,
-//! which changes no result, and the operators have watchers around them ([`watch`]), which say what became of an event.
+//! which changes no result. The operators have watchers around them ([`watch`]), which note what became of an event.
 //!
 //! In reading order: [`event`]: lines to events, with their times; [`network`]: where results go; [`watch`];
-//! [`report`]: what is told of an event; here: how events and time go through the engine; [`expect`]: results compared
-//! with a file; [`script`]: the statements of a script.
+//! [`report`]: the reports about an event; this file: how events and time go through the engine; [`expect`]: results
+//! compared with a file; [`script`]: the statements of a script.
 
 mod event;
 mod expect;
@@ -49,13 +49,14 @@ use watch::Seen;
 /// When the first event arrives if it has no time: the start of 2026.
 const START_US: i64 = 1_767_225_600_000_000;
 
-/// An event without a time comes so long after the event before it.
+/// The time between an event without a time and the event before it.
 const STEP_US: i64 = 1_000_000;
 
-/// How many tasks are run, and results handed to other queries, for one event or timer: more of them come to no end.
+/// The most tasks that are run, and results that are handed to other queries, for one event or timer. Beyond that they
+/// count as endless.
 const RUNS_MAX: usize = 1_000_000;
 
-/// How many timers fire between two events, and after the last: more of them come to no end.
+/// The most timers that fire between two events, and after the last. Beyond that they count as endless.
 const TIMERS_MAX: usize = 10_000_000;
 
 /// The most bytes of a reference table.
@@ -69,11 +70,11 @@ pub struct Trial {
     seen: Arc<Mutex<Seen>>,
     applications: Vec<Application>,
     reader: Reader,
-    /// Queries that are yet to be created, when all applications are there.
+    /// Queries that are yet to be created, once all applications exist.
     wanted: Vec<Wanted>,
     /// The names of queries.
     names: HashMap<QueryId, String>,
-    /// What the queries read; wildcards among them.
+    /// The topics that the queries read, with wildcards.
     topics: BTreeSet<String>,
     counts: Counts,
 }
@@ -88,7 +89,7 @@ impl Trial {
     /// An engine without applications.
     ///
     /// # Errors
-    /// The system gives no means for it.
+    /// The system lacks resources.
     pub fn new() -> Result<Self, ServiceError> {
         let clock = Arc::new(ManualClock::new(0));
         let results = Arc::<Results>::default();
@@ -116,7 +117,8 @@ impl Trial {
         })
     }
 
-    /// Loads a reference table. A relative path begins in `folder`, or in the working folder if there is no such file.
+    /// Loads a reference table. A relative path is looked up in `folder`, or in the working folder if there is no such
+    /// file.
     ///
     /// # Errors
     /// Its file cannot be read.
@@ -130,16 +132,16 @@ impl Trial {
     /// Registers an application.
     ///
     /// # Errors
-    /// It is refused, with its place.
+    /// It is refused. The error has its position.
     pub fn create_application(&mut self, create: &CreateApplication) -> Result<(), ServiceError> {
         let mut application =
             plan_application_with(create, &self.engine.loaded_tables()).map_err(ServiceError::from)?;
         for input in &mut application.inputs {
-            // Nothing outlives a trial.
+            // No data outlives a trial.
             input.durability = Some(Durability::None);
             event::to_topic_input(input)?;
         }
-        // What it would send elsewhere is shown. It is checked all the same.
+        // Rows for other places are shown instead. The outputs are checked all the same.
         check_outputs(&application, &Host::of_user())?;
         application.outputs.iter_mut().for_each(event::to_messages);
         self.reader.add(&application)?;
@@ -159,7 +161,7 @@ impl Trial {
         !self.wanted.is_empty() || !self.names.is_empty()
     }
 
-    /// Has a query created, before the next event, by its statement.
+    /// Arranges that a query is created by its statement, before the next event.
     ///
     /// # Errors
     /// There is no such application.
@@ -176,13 +178,13 @@ impl Trial {
         Ok(())
     }
 
-    /// Has a query of an application created, before the next event, with these values.
+    /// Arranges that a query of an application is created with these values, before the next event.
     pub fn create_query_with(&mut self, application: &str, parameters: Vec<Parameter<'static>>) {
         let name = format!("{application}_{}", self.wanted.len() + 1);
         self.wanted.push(Wanted::Parameters { name, application: application.to_owned(), parameters });
     }
 
-    /// Creates the queries that are wanted.
+    /// Creates the queries that are yet to be created.
     fn begin(&mut self) -> Result<(), ServiceError> {
         for wanted in std::mem::take(&mut self.wanted) {
             let name = match wanted {
@@ -215,7 +217,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The topics that its queries read, wildcards among them.
+    /// The topics that its queries read, with wildcards.
     ///
     /// # Errors
     /// A query is refused.
@@ -224,16 +226,16 @@ impl Trial {
         Ok(&self.topics)
     }
 
-    /// The time of an event: when it arrives, if that is said, or the time in its payload. `None` if it has neither.
+    /// The time of an event: its arrival, if that is given, or the time in its payload. `None` if it has neither.
     pub fn time_us(&mut self, event: &Event) -> Option<i64> {
         event.arrival_us.or_else(|| self.reader.event_time_us(event.topic.as_deref(), &event.payload))
     }
 
-    /// Lets the clock go on to the time of an event, and has the event processed. An event whose time is behind the
-    /// clock arrives now.
+    /// Advances the clock to the time of an event, and processes the event. An event with a time before the clock's
+    /// arrives now.
     ///
     /// # Errors
-    /// A query is refused; it is not known where or when the event comes; or processing comes to no end.
+    /// A query is refused, the topic or the time of the event is unknown, or processing is endless.
     pub fn feed(&mut self, event: &Event, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
         self.reader.check_arrival(event)?;
         let time_us = self.time_us(event);
@@ -267,11 +269,11 @@ impl Trial {
         Ok(())
     }
 
-    /// Lets time go on after the last event, to `until_us` or as far as a timer is due before it. Returns when the next
-    /// timer is due, if one is left.
+    /// Advances time after the last event, to `until_us` or to the last timer that is due before it. Returns when the
+    /// next timer is due, if one is left.
     ///
     /// # Errors
-    /// A query is refused; or timers come to no end.
+    /// A query is refused, or timers are endless.
     pub fn finish(&mut self, until_us: i64, tell: &mut dyn FnMut(Report)) -> Result<Option<i64>, ServiceError> {
         self.begin()?;
         self.fire_timers(until_us, tell)?;
@@ -283,12 +285,12 @@ impl Trial {
         rivulet_dataflow::Clock::now_us(&*self.clock)
     }
 
-    /// What came and what went.
+    /// The counters of events and results.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What the author of an application should know, with its name.
+    /// Warnings for the author of an application, with its name.
     pub fn warnings(&self) -> Vec<String> {
         let of_applications = self.session().applications().unwrap_or_default().into_iter();
         let named = of_applications.flat_map(|one| {
@@ -298,12 +300,12 @@ impl Trial {
         self.reader.warning().into_iter().chain(named).collect()
     }
 
-    /// The engine as whoever tries it sees it.
+    /// The engine, for the local user.
     fn session(&self) -> Session<'_> {
         self.engine.session(Caller::local_operator())
     }
 
-    /// The topic of an event that has none: there must be just one.
+    /// The topic of an event that has none: the queries must read exactly one.
     fn only_topic(&self, line: usize) -> Result<String, ServiceError> {
         let mut topics = self.topics.iter();
         let all = || self.topics.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -316,7 +318,7 @@ impl Trial {
         }
     }
 
-    /// Puts an event into the inboxes of those that want it; whether there are any.
+    /// Puts an event into the inboxes of the queries that read it. Returns whether there are any.
     fn route(&self, topic: &str, payload: &[u8], is_input: bool) -> bool {
         let router = self.engine.router();
         let mut pending = Pending::default();
@@ -326,7 +328,7 @@ impl Trial {
         routing.route(&received, &mut pending) == Push::Taken && pending.is_delivered()
     }
 
-    /// Runs what is ready.
+    /// Runs the tasks that are ready.
     fn run_ready(&self, runs: &mut usize) -> Result<(), ServiceError> {
         while self.engine.run_one(|_| 0, Duration::MAX) {
             count_run(runs)?;
@@ -334,7 +336,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Tells of results, and hands them to the queries that read them, until nothing more comes.
+    /// Reports results, and hands them to the queries that read them, until no more come.
     fn send_results(&mut self, runs: &mut usize, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
         loop {
             let results = self.results.take();
@@ -353,18 +355,18 @@ impl Trial {
         }
     }
 
-    /// Lets the clock go on to a time, with everything that is due before it.
+    /// Advances the clock to a time, and fires the timers that are due before it.
     fn advance(&mut self, to_us: i64, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
         self.fire_timers(to_us, tell)?;
         self.clock.set_us(to_us);
         Ok(())
     }
 
-    /// Fires the timers that are due by a time, each at its own.
+    /// Fires the timers that are due by a time, each at its own time.
     fn fire_timers(&mut self, until_us: i64, tell: &mut dyn FnMut(Report)) -> Result<(), ServiceError> {
         for _ in 0..TIMERS_MAX {
             let Some(due_us) = self.engine.next_timer_us().filter(|&due_us| due_us <= until_us) else { return Ok(()) };
-            // A timer that is due again at once has to wait for the clock.
+            // A timer that is due again at once has to wait until the clock advances.
             self.clock.set_us(due_us.max(self.now_us() + 1).min(until_us));
             self.engine.keep_time_once();
             let mut runs = 0;
@@ -378,7 +380,7 @@ impl Trial {
         Err(endless("timers"))
     }
 
-    /// Tells of what was refused beside the processing of an event.
+    /// Reports rows that were refused outside of the processing of an event.
     fn tell_refused(&mut self, tell: &mut dyn FnMut(Report)) {
         let seen = std::mem::take(&mut *self.seen.lock());
         for refused in report::refused(&seen, self.now_us(), &self.names) {
@@ -392,18 +394,18 @@ impl Trial {
     }
 }
 
-/// What an engine in a trial is configured with: the defaults, and nothing that outlives it.
+/// The configuration of an engine in a trial: the defaults, and no data that outlives it.
 fn config() -> Result<Config, ServiceError> {
-    // A file of settings in the working folder is that of a server.
+    // A settings file in the working folder belongs to a server.
     let sources = Sources { file: Some(PathBuf::from("/dev/null")), ..Sources::default() };
     let loaded =
         config::load(&sources).map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
     Ok(Config {
-        // It is never made, and only says where no statement may read.
+        // The folder is never made. It only determines where no statement may read.
         data_dir: std::env::temp_dir().join(format!("rivulet-trial-{}", std::process::id())),
-        // A script that a user runs has the rights of its user.
+        // A script that a user runs has the rights of that user.
         files: FilesConfig { allow: vec![PathBuf::from("/")], ..loaded.config.files },
-        // An event at a time, and queries side by side: so it is known what becomes of which.
+        // One event at a time, and no shared work between queries, so that it is known what becomes of each event.
         baseline: Baseline { batch_rows_max: Some(1), ..Baseline::default() },
         table_bytes_max: TABLE_BYTES_MAX,
         memory_bytes_max: None,

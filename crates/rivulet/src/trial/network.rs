@@ -1,4 +1,4 @@
-//! What an engine in a trial stands on: results go to a list, and there is no disk.
+//! The surroundings of an engine in a trial: results go to a list, and there is no disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rivulet_storage::{Disk, DiskFile};
 
 use crate::engine::stepped::Network;
 
-/// Takes results.
+/// Collects results.
 #[derive(Default)]
 pub(crate) struct Results(Arc<List>);
 
@@ -22,7 +22,7 @@ struct List {
 }
 
 impl Results {
-    /// Those that came since the last call: topics and payloads.
+    /// The results since the last call: topics and payloads.
     pub(crate) fn take(&self) -> Vec<(String, Vec<u8>)> {
         std::mem::take(&mut self.0.waiting.lock())
     }
@@ -58,7 +58,7 @@ impl Publisher for List {
     }
 }
 
-/// The disk of a log that nothing is written to: a trial makes no input durable.
+/// The disk of a log to which nothing is written: a trial makes no input durable.
 #[derive(Debug)]
 pub(super) struct NoDisk;
 

@@ -1,4 +1,4 @@
-//! What is told of a trial: results, refused rows, and why an event gave nothing.
+//! The reports of a trial: results, refused rows, and why an event gave no result.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,23 +10,23 @@ use serde_json::Value;
 use super::event::time_text;
 use super::watch::{Passed, Seen, Turned};
 
-/// Something that is told of a trial. Times are microseconds since the epoch.
+/// A report of a trial. Times are microseconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A result, a dead letter or a late row was published.
     Result {
-        /// When.
+        /// When it was published.
         time_us: i64,
-        /// Where.
+        /// Its topic.
         topic: String,
-        /// What.
+        /// Its payload.
         payload: Vec<u8>,
     },
     /// A row was refused.
     Refused {
-        /// When.
+        /// When it was refused.
         time_us: i64,
-        /// The line of the event; `None` for what a timer or the result of another query brought about.
+        /// The line of the event; `None` if a timer or the result of another query caused it.
         line: Option<usize>,
         /// The query.
         query: String,
@@ -39,7 +39,7 @@ pub enum Report {
     },
     /// An event gave no result at once.
     Nothing {
-        /// When.
+        /// When the event was processed.
         time_us: i64,
         /// The line of the event.
         line: usize,
@@ -47,12 +47,12 @@ pub enum Report {
         topic: String,
         /// The query; `None` if no query reads the topic.
         query: Option<String>,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// How much came and went.
+/// The counters of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events.
@@ -106,14 +106,14 @@ impl Report {
     }
 }
 
-/// The event that something is told of.
+/// The event that a report is about.
 pub(super) struct OfEvent<'a> {
     pub(super) line: usize,
     pub(super) topic: &'a str,
     pub(super) time_us: i64,
 }
 
-/// What was refused, where no event is known.
+/// Reports of refused rows whose event is unknown.
 pub(super) fn refused(seen: &Seen, time_us: i64, names: &HashMap<QueryId, String>) -> Vec<Report> {
     seen.refused.iter().map(|one| refusal(one, None, time_us, names)).collect()
 }
@@ -124,7 +124,7 @@ fn refusal(one: &Turned, line: Option<usize>, time_us: i64, names: &HashMap<Quer
     Report::Refused { time_us, line, query, reason: reason.name(), detail, content }
 }
 
-/// What became of an event: for each query what of it was refused, or why it gave nothing.
+/// Reports about an event: for each query its refused rows, or why it gave no result.
 pub(super) fn of_event(
     seen: &Seen,
     event: &OfEvent<'_>,
@@ -151,7 +151,7 @@ pub(super) fn of_event(
     reports
 }
 
-/// Why rows that went into an application did not come out.
+/// Why rows that entered an application did not leave it.
 fn why(passed: &[Passed], application: &Application) -> String {
     let operators = application.dataflow.operators();
     let name = |place: usize| operators[place].describe().operator;

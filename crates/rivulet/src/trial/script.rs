@@ -1,4 +1,4 @@
-//! A script of applications, as one registers it: tables, applications, and queries of them.
+//! A script of applications, as a user registers it: tables, applications, and queries of them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use rivulet_sql::{Statement, parse_script};
 use super::Trial;
 use crate::service::ServiceError;
 
-/// A trial of what a script has. Files of tables are looked for beside the script, in `folder`.
+/// A trial of a script. Files of tables are looked for beside the script, in `folder`.
 ///
 /// # Errors
-/// A statement that is refused, or is none of a trial, with its place.
+/// A statement is refused, or a trial cannot run it. The error has its position.
 pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
     let mut trial = Trial::new()?;
     for (statement, position) in parse_script(text).map_err(ServiceError::from)? {
@@ -29,7 +29,7 @@ pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
     Ok(trial)
 }
 
-/// The path of a file that a script in `folder` names: beside the script, or below the working folder if there is none.
+/// The path of a file that a script in `folder` names: beside the script, or in the working folder if there is none.
 pub fn beside_script(folder: &Path, path: &str) -> PathBuf {
     let beside = folder.join(path);
     let path = if beside.exists() { beside } else { PathBuf::from(path) };

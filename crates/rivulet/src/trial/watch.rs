@@ -1,6 +1,6 @@
 //! What becomes of rows on their way through an application: its operators, each with a watcher around it.
 //!
-//! A trial processes one event at a time, so what its watchers have noted afterwards is about that event.
+//! A trial processes one event at a time, so everything that its watchers have noted afterwards is about that event.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub(super) struct Seen {
     pub(super) refused: Vec<Turned>,
 }
 
-/// Rows of a query that went into an operator, and those that came out.
+/// The number of rows of a query that entered an operator, and that left it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) application: usize,
-    /// The place of the operator in its dataflow.
+    /// The index of the operator in its dataflow.
     pub(super) place: usize,
     pub(super) query: QueryId,
     pub(super) rows_in: u64,
@@ -42,7 +42,7 @@ pub(super) struct Turned {
     pub(super) content: String,
 }
 
-/// The operators of an application, the one with the number `application`, with watchers around them.
+/// The operators of the application with the number `application`, with watchers around them.
 pub(super) fn watched(line: &Line, application: usize, seen: &Arc<Mutex<Seen>>) -> Line {
     let around = |(place, inner): (usize, &Arc<dyn OperatorFactory>)| {
         let watcher = Notes { application, place, seen: seen.clone() };
@@ -74,7 +74,7 @@ impl OperatorFactory for Around {
     }
 }
 
-/// Notes what comes of each call of an operator.
+/// Notes the outcome of each call of an operator.
 #[derive(Clone)]
 struct Notes {
     application: usize,
@@ -93,7 +93,7 @@ impl Watcher for Notes {
             Call::Process(_, Element::Batch(batch)) => Some(batch.clone()),
             _ => None,
         };
-        // What could not be decoded was refused before the first operator.
+        // Payloads that could not be decoded were refused before the first operator.
         let first = if self.place == 0 && rows.is_some() { 0 } else { context.refusals.records().len() };
         let mut emitted = Vec::new();
         let inner = &mut Context::new(context.now_us, context.slots, &mut *context.refusals, &mut emitted);
