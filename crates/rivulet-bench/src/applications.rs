@@ -1,9 +1,9 @@
-//! The base applications of the workload: the scripts in `examples/`, what feeds each, and how the parameters of its
-//! queries are distributed.
+//! The base applications of the workload: the scripts in `examples/`, the stream that feeds each, and the distribution
+//! of their queries' parameters.
 //!
 //! They are the fifteen applications of the Pluto evaluation, one of which joins two streams, and the points of
-//! interest of MIST. The last three are not from an evaluation: of two a single query may have more to do than a
-//! worker, without state and with state by key; the queries of the other one read one topic, out of which each takes
+//! interest of MIST. The last three are not from an evaluation. In two of them a single query may need more than one
+//! worker, once without state and once with state by key. In the other one all queries read one topic, and each takes
 //! the events of its own device.
 
 use crate::digits::{write_fixed, write_integer};
@@ -17,19 +17,19 @@ pub struct BaseApplication {
     pub name: &'static str,
     /// The whole file in `examples/`, comments included.
     pub script: &'static str,
-    /// What its input is.
+    /// The kind of stream that feeds it.
     pub stream_type: StreamType,
-    /// What stands in its input topic before and after the parameter that says whose it is. If nothing stands after it,
-    /// the first part is the topic of all its queries, and an event's field `device` says whose it is.
+    /// The parts of its input topic before and after the parameter with the device. If there is no part after it, the
+    /// first part is the topic of all its queries, and the field `device` of an event names the device.
     topic: (&'static str, &'static str),
-    /// Of an application with two inputs: what stands behind the parameter in the topic of the second one, as its
-    /// events are published and as all of them are subscribed to.
+    /// For an application with two inputs: the part behind the parameter in the topic of the second input, as it is
+    /// published and as it is subscribed to for all queries.
     second_topic: Option<(&'static str, &'static str)>,
     /// Writes the parameters of one query.
     parameters: fn(u64, &Stream, &mut Random, &mut Parameters<'_>),
 }
 
-/// The applications of a run that names none: the four that every demonstration shows.
+/// The applications of a run that names none: the four of every demonstration.
 pub const DEFAULT_APPLICATIONS: [&str; 4] = ["ac_control", "abnormal_heart_rate", "fire_alarm", "electricity_warning"];
 
 /// The fifteen of the Pluto evaluation, in its order.
@@ -282,7 +282,7 @@ pub static BASE_APPLICATIONS: [BaseApplication; 19] = [
     },
 ];
 
-/// The base application with this name.
+/// Returns the base application with this name.
 pub fn base_application(name: &str) -> Option<&'static BaseApplication> {
     BASE_APPLICATIONS.iter().find(|application| application.name == name)
 }
@@ -296,7 +296,7 @@ impl BaseApplication {
         &self.script[start..start + length]
     }
 
-    /// The statement with another name, which makes it another application.
+    /// The statement with another name. That makes it another application.
     pub fn statement_named(&self, name: &str) -> String {
         self.statement().replacen(self.name, name, 1)
     }
@@ -306,8 +306,8 @@ impl BaseApplication {
         self.topic.1.is_empty()
     }
 
-    /// The filters that match the input topics of all its queries, for example `home/+/temperature`: one for each
-    /// input.
+    /// The filters that match the input topics of all its queries, one for each input, for example
+    /// `home/+/temperature`.
     pub fn input_filters(&self) -> impl Iterator<Item = String> + use<> {
         let (before, after) = self.topic;
         let first = if self.shares_topic() { before.into() } else { format!("{before}+{after}") };
@@ -334,7 +334,7 @@ impl BaseApplication {
         out.extend_from_slice(self.topic.1.as_bytes());
     }
 
-    /// Appends the parameters of query `number` as a JSON object; `stream` is the one that will feed it.
+    /// Appends the parameters of query `number` as a JSON object; `stream` is the sensor that feeds the query.
     pub(crate) fn write_parameters(&self, number: u64, stream: &Stream, random: &mut Random, out: &mut Vec<u8>) {
         out.push(b'{');
         (self.parameters)(number, stream, random, &mut Parameters { out, is_first: true });
@@ -359,7 +359,7 @@ impl Parameters<'_> {
         self.out.extend_from_slice(b"\":");
     }
 
-    /// A TEXT parameter: a number in quotes.
+    /// Writes a TEXT parameter: a number in quotes.
     fn text(&mut self, name: &str, number: u64) {
         self.name(name);
         self.out.push(b'"');
@@ -367,13 +367,13 @@ impl Parameters<'_> {
         self.out.push(b'"');
     }
 
-    /// A DOUBLE parameter.
+    /// Writes a DOUBLE parameter.
     fn decimal(&mut self, name: &str, value: f64, decimals: u32) {
         self.name(name);
         write_fixed(value, decimals, self.out);
     }
 
-    /// An INTERVAL parameter, as text: `"300 seconds"`.
+    /// Writes an INTERVAL parameter, as text: `"300 seconds"`.
     fn interval_seconds(&mut self, name: &str, seconds: u64) {
         self.name(name);
         self.out.push(b'"');

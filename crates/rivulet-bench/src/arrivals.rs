@@ -1,9 +1,9 @@
-//! When events are created: independent Poisson processes, one for each query, drawn as one.
+//! When events are created: one Poisson process for each query, independent of each other, drawn as one process.
 //!
-//! The superposition of N Poisson processes of rate r is a Poisson process of rate N r whose events belong to a
-//! uniformly chosen process each. The schedule is fixed before anything is sent and never waits for the receiver: an
-//! event that goes out late keeps its intended time, so that a stalled receiver sees its stall in every latency
-//! (no coordinated omission).
+//! The superposition of N Poisson processes of rate r is a Poisson process of rate N r, in which each event belongs to
+//! a uniformly chosen process. The schedule is fixed before anything is sent and never waits for the receiver. An event
+//! that is sent late keeps its intended time, so that a stalled receiver sees its stall in every latency (no
+//! coordinated omission).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::random::Random;
 /// An event of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it is created, microseconds since the start.
+    /// When it is created, in microseconds since the start.
     pub offset_us: i64,
     /// The query it is for.
     pub query: u32,
@@ -29,9 +29,8 @@ pub struct PoissonArrivals {
 }
 
 impl PoissonArrivals {
-    /// Events for queries `0..queries`, `rate_per_query` a second for each in the mean, until `duration` is over.
-    ///
-    /// Without queries, or with a rate that is not positive and finite, there are no events.
+    /// Makes a schedule for queries `0..queries`, with `rate_per_query` events a second for each on average, for
+    /// `duration`. Without queries, or with a rate that is not positive and finite, there are no events.
     pub fn new(queries: u32, rate_per_query: f64, duration: Duration, seed: u64) -> Self {
         let rate = f64::from(queries) * rate_per_query;
         let has_events = rate > 0.0 && rate.is_finite();
@@ -78,7 +77,8 @@ mod tests {
             let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-            // An exponential distribution has its mean as deviation, and 1/e of it lies above the mean.
+            // The standard deviation of an exponential distribution is its mean, and a share of 1/e lies above the
+            // mean.
             assert!((mean - 0.5).abs() < 0.04, "{mean}");
             assert!((variance.sqrt() - 0.5).abs() < 0.06, "{variance}");
             let above = gaps.iter().filter(|&&gap| gap > 0.5).count() as f64 / gaps.len() as f64;

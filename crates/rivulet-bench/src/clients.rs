@@ -1,8 +1,8 @@
-//! Ordinary MQTT clients that publish events to a broker: the simulated homes of a demonstration, and the generator
-//! where a real broker stands between it and the engine.
+//! Ordinary MQTT clients that publish events to a broker: the simulated homes of a demonstration, and the generator if
+//! there is a real broker between it and the engine.
 //!
-//! Plain blocking sockets, MQTT 3.1.1, QoS 0, no keep-alive. A connection that breaks is made again; what was meant for
-//! it meanwhile is counted as lost.
+//! They use plain blocking sockets, MQTT 3.1.1, QoS 0 and no keep-alive. A broken connection is made again; events for
+//! it in the meantime are counted as lost.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,9 +17,9 @@ use crate::sender::{OUTLETS_MAX, Outlets, write_patiently};
 
 /// How long a broker may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after a failure a connection is tried again.
+/// How long after a failure the client connects again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a write blocks before the writer looks whether it is to stop.
+/// How long a write blocks before the writer checks whether it has to stop.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A broker, and how to connect to it.
@@ -27,26 +27,26 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct BrokerOptions {
     /// Host and port, for example `127.0.0.1:1883`.
     pub address: String,
-    /// How many connections share the queries, 1 to 15; values outside are moved to the nearest.
+    /// The number of connections that share the queries, 1 to 15; values outside are moved to the nearest one.
     pub connections: usize,
-    /// What client identifiers begin with; a number follows.
+    /// The beginning of client identifiers; a number follows.
     pub client_id: String,
-    /// Name to log in with, if the broker asks.
+    /// The name for the login, if the broker requires one.
     #[serde(default)]
     pub username: Option<String>,
-    /// Password to log in with.
+    /// The password for the login.
     #[serde(default)]
     pub password: Option<String>,
 }
 
 impl BrokerOptions {
-    /// A broker at this address that does not ask who comes.
+    /// Returns the options for a broker at this address without a login.
     pub fn new(address: impl Into<String>, connections: usize, client_id: impl Into<String>) -> Self {
         let (address, client_id) = (address.into(), client_id.into());
         Self { address, connections, client_id, username: None, password: None }
     }
 
-    /// How many connections are made.
+    /// The number of connections.
     pub(crate) fn connection_count(&self) -> usize {
         self.connections.clamp(1, OUTLETS_MAX)
     }
@@ -60,12 +60,12 @@ pub(crate) struct Clients {
 
 enum Connection {
     Open(TcpStream),
-    /// Tried again from then on.
+    /// It is made again from this time on.
     Broken(Instant),
 }
 
 impl Clients {
-    /// Connects all of them.
+    /// Makes all connections.
     pub(crate) fn connect(options: BrokerOptions) -> io::Result<Self> {
         let connections = (0..options.connection_count())
             .map(|number| Ok(Connection::Open(open(&options, number)?)))
@@ -114,14 +114,14 @@ impl Drop for Clients {
         }
         for connection in &mut self.connections {
             if let Connection::Open(socket) = connection {
-                // Best effort: the broker sees the end of the connection anyway.
+                // Best effort: the broker notices the end of the connection anyway.
                 let _ = io::Write::write(socket, &farewell);
             }
         }
     }
 }
 
-/// Connects and waits for the broker's consent.
+/// Connects, and waits until the broker accepts.
 fn open(options: &BrokerOptions, number: usize) -> io::Result<TcpStream> {
     let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     let addresses: Vec<SocketAddr> = options.address.to_socket_addrs()?.collect();
@@ -146,7 +146,7 @@ fn open(options: &BrokerOptions, number: usize) -> io::Result<TcpStream> {
     encode_v3(connect.into(), &mut packet).map_err(|error| invalid(&error))?;
     write_patiently(&mut socket, &packet, &AtomicBool::new(true))?;
 
-    // A CONNACK has exactly four bytes, and nothing follows it before we say something.
+    // A CONNACK has exactly four bytes, and nothing follows it before the client sends something.
     let mut answer = [0; 4];
     socket.read_exact(&mut answer)?;
     let frame = split_frame(&answer, answer.len()).map_err(|error| invalid(&error))?;

@@ -1,5 +1,5 @@
-//! Small queries of many kinds over small files, and the answers of another engine: what a query means is no opinion of
-//! ours.
+//! Small queries of many kinds over small files, and the answers of another engine, so that the expected results do not
+//! depend on our own reading of SQL.
 //!
 //! Queries, data and answers are in `comparison/` beside this crate's `src/`. `cargo xtask oracle` computes the answers
 //! again.
@@ -18,9 +18,9 @@ static FILES: [(&str, &str); 3] = [
     ("tags.csv", include_str!("../comparison/tags.csv")),
 ];
 
-/// What begins a query, before its name.
+/// The mark before the name of a query.
 const HEAD: &str = "-- # ";
-/// What stands before the words of the other engine.
+/// The mark before the text for the other engine.
 const ORACLE: &str = "-- oracle\n";
 
 /// A query.
@@ -28,14 +28,14 @@ const ORACLE: &str = "-- oracle\n";
 pub struct Comparison {
     /// Its name.
     pub name: &'static str,
-    /// What it says.
+    /// Its text.
     pub select: &'static str,
-    /// What it says to DuckDB.
+    /// Its text for DuckDB.
     pub oracle: &'static str,
 }
 
 impl Comparison {
-    /// The script that declares the files in `folder` and asks the query.
+    /// Returns the script that declares the files in `folder` and runs the query.
     pub fn script(&self, folder: &Path) -> String {
         format!("{}\n{};", DECLARE.replace("{folder}", &folder.display().to_string()), self.select)
     }
@@ -45,7 +45,7 @@ impl Comparison {
         Expected::in_text(ANSWERS, &self.key())
     }
 
-    /// The name in the list of answers, which is one word.
+    /// Its name in the list of answers, which is one word.
     pub fn key(&self) -> String {
         self.name.replace(' ', "_")
     }

@@ -12,7 +12,7 @@ const PAIRS: [u8; 200] = {
     pairs
 };
 
-/// The longest that [`write_fixed`] writes: sign, 20 digits of a `u64`, point.
+/// The longest text that [`write_fixed`] writes: sign, 20 digits of a `u64`, point.
 const LENGTH_MAX: usize = 22;
 
 /// Appends a whole number.
@@ -21,14 +21,14 @@ pub(crate) fn write_integer(number: u64, out: &mut Vec<u8>) {
     write_scaled(false, number, 0, out);
 }
 
-/// Appends `value` rounded to `decimals` places (at most 9), always with that many digits after the point.
+/// Appends `value` rounded to `decimals` places (at most 9), always with this number of digits after the point.
 ///
-/// A value that is not finite, or too large for 64 bits once scaled, is written as the nearest number that fits; NaN as
-/// zero. The sensors simulated here give neither.
+/// A value that is not finite, or too large for 64 bits once scaled, is written as the nearest number that fits, and
+/// NaN as zero. The simulated sensors have neither.
 #[inline]
 pub(crate) fn write_fixed(value: f64, decimals: u32, out: &mut Vec<u8>) {
     debug_assert!(decimals <= 9);
-    // `as` saturates and takes NaN to zero; half a step added and cut off rounds a magnitude to nearest.
+    // `as` saturates and converts NaN to zero. Adding half a step and truncating rounds to the nearest step.
     let scaled = (value.abs() * POWERS_OF_TEN[decimals as usize] + 0.5) as u64;
     write_scaled(value < 0.0 && scaled > 0, scaled, decimals, out);
 }

@@ -1,5 +1,5 @@
-//! What feeds the queries of a run: for each query its sensor and its topic, 32 bytes and the topic's text; of a query
-//! with two inputs one sensor that speaks for both, and two topics.
+//! The sensors that feed the queries of a run. Each query has a sensor and a topic: 32 bytes and the text of the topic.
+//! A query with two inputs has one sensor for both, and two topics.
 
 use std::hint::black_box;
 
@@ -11,26 +11,26 @@ use crate::workload::Workload;
 /// The most queries one feed serves: their topics stay below 4 GiB.
 pub const QUERIES_MAX: u32 = 16_000_000;
 
-/// What an event takes to say whose it is, at most.
+/// The most bytes of an event that name its device.
 const DEVICE_BYTES_MAX: usize = 24;
 
-/// Stands between the two topics of a query; no topic of the workload has it.
+/// Separates the two topics of a query; no topic of the workload contains it.
 const BETWEEN_TOPICS: u8 = b' ';
 
 /// The sensors and topics of queries `0..queries()`.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     entries: Vec<Entry>,
-    /// All topics end to end; those of a query end where the next one's start.
+    /// All topics one after the other; those of a query end where those of the next one start.
     topics: Vec<u8>,
-    /// How many topics there are.
+    /// The number of topics.
     topic_count: u32,
     payload: Vec<u8>,
-    /// Whether all topics are one, so that an event must say whose it is.
+    /// Whether all queries have the same topic, so that an event must name its device.
     names_device: bool,
 }
 
-/// Side by side, because an event needs both and finds neither in a cache.
+/// Both are side by side, because an event needs both and finds neither in a cache.
 #[derive(Debug)]
 struct Entry {
     stream: Stream,
@@ -40,11 +40,11 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Feed {
-    /// The feed of the first `queries` queries (at most [`QUERIES_MAX`]) of a workload.
+    /// Makes the feed of the first `queries` queries (at most [`QUERIES_MAX`]) of a workload.
     pub(crate) fn new(workload: &Workload, queries: u32) -> Self {
         let queries = queries.min(QUERIES_MAX);
         let mut entries = Vec::with_capacity(queries as usize);
-        // Topics of the workload have 25 bytes in the mean.
+        // Topics of the workload have 25 bytes on average.
         let mut topics = Vec::with_capacity(queries as usize * 26);
         let mut topic_count = queries;
         for number in 0..u64::from(queries) {
@@ -69,12 +69,12 @@ impl Feed {
         self.entries.len() as u32
     }
 
-    /// How many topics the queries read.
+    /// The number of topics that the queries read.
     pub(crate) fn topic_count(&self) -> u32 {
         self.topic_count
     }
 
-    /// Where the events of a query are published: its topics, of which each query has one or two.
+    /// The one or two topics to which the events of a query are published.
     pub(crate) fn topics(&self, query: u32) -> impl Iterator<Item = &[u8]> {
         self.written_topics(query).split(|&byte| byte == BETWEEN_TOPICS)
     }
@@ -87,7 +87,7 @@ impl Feed {
         &self.topics[start..end]
     }
 
-    /// Where a reading of a query's sensor is published.
+    /// The topic to which a reading of a query's sensor is published.
     #[inline]
     fn topic_of(&self, query: u32, reading: &Reading) -> &[u8] {
         match reading {
@@ -99,7 +99,7 @@ impl Feed {
         }
     }
 
-    /// Brings what several queries need into the caches together, before [`Feed::next`] needs it one by one: these
+    /// Loads the data of several queries into the caches together, before [`Feed::next`] needs them one by one: these
     /// loads do not wait for each other.
     #[inline]
     pub(crate) fn warm(&self, queries: impl Iterator<Item = u32> + Clone) {
@@ -133,7 +133,7 @@ impl Feed {
         (self.topic_of(query, &reading), &self.payload)
     }
 
-    /// Memory held, in bytes.
+    /// The memory it holds, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.topics.capacity() + self.payload.capacity()
     }

@@ -1,8 +1,8 @@
-//! The generator: a process of its own that creates the events of a run and speaks MQTT as a broker would, so that an
-//! engine is measured on its ordinary way of being a client. Or, with a real broker in between, an ordinary client.
+//! The generator: a separate process that creates the events of a run. It speaks MQTT as a broker does, so that an
+//! engine is measured as an ordinary client. With a real broker in between, the generator is an ordinary client.
 //!
-//! It is told what to do in lines of JSON on its standard input ([`commands`]) and ends when that is closed. The
-//! engine's results are taken, counted and dropped. It reports its own lateness and CPU time, so that a reader can tell
+//! It reads commands as lines of JSON from its standard input ([`commands`]), and ends when that is closed. It
+//! receives, counts and drops the engine's results. It reports its own lateness and CPU time, so that a reader can tell
 //! a slow engine from a slow generator.
 
 pub mod commands;
@@ -33,51 +33,51 @@ use commands::{Answer, Command, Report};
 use crowd::Crowd;
 use results::Results;
 
-/// The longest line taken from the standard input, in bytes.
+/// The longest line of the standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// The longest wait for subscriptions that a command may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// What a generator is.
+/// The role of a generator.
 #[derive(Clone, Debug)]
 pub enum GeneratorOptions {
     /// It is the broker.
     Broker {
-        /// It listens here (port 0 for any).
+        /// The address where it listens (port 0 for any).
         address: SocketAddr,
-        /// At which quality of service events are delivered: at most once, or at least once.
+        /// The quality of service of events: at most once, or at least once.
         qos: Qos,
     },
-    /// The same for an engine that makes connections for each query.
+    /// It is the broker for an engine that makes connections for each query.
     Crowd(SocketAddr),
     /// It is a client of this broker.
     Client(BrokerOptions),
 }
 
 impl GeneratorOptions {
-    /// A broker on a free port of this machine.
+    /// Returns the options of a broker on a free port of this machine.
     pub fn broker(qos: Qos) -> Self {
         Self::Broker { address: ([127, 0, 0, 1], 0).into(), qos }
     }
 }
 
-/// Why a generator cannot go on.
+/// Why a generator cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum GeneratorError {
     /// It cannot listen.
     #[error("the generator cannot listen on {address}: {error}\nhint: choose port 0 for any free port")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// It cannot connect to the broker.
     #[error("the generator cannot connect to the broker at {address}: {error}\nhint: is the broker running there?")]
     Connect {
-        /// Where.
+        /// The address of the broker.
         address: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// Its input or output failed.
@@ -120,7 +120,7 @@ fn answer(output: &mut impl Write, answer: &Answer) -> io::Result<()> {
     output.flush()
 }
 
-/// The connections of a generator: those that come to it, or those that it makes.
+/// The connections of a generator: those it accepts, or those it makes.
 enum Side {
     Broker(Broker),
     Crowd(Box<Crowd>),
@@ -130,7 +130,7 @@ enum Side {
 struct Generator {
     side: Side,
     seed: u64,
-    /// With the sending thread while a run is under way.
+    /// The sending thread has it during a run.
     feed: Option<Feed>,
     queries: u32,
     run: Option<Run>,
@@ -139,7 +139,7 @@ struct Generator {
     runs: u64,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Feed>,
@@ -156,7 +156,7 @@ impl Generator {
                 Crowd::listen(address).map_err(|error| GeneratorError::Listen { address, error })?,
             )),
             GeneratorOptions::Client(broker) => {
-                // Fails now rather than in the middle of a run.
+                // This fails now rather than in the middle of a run.
                 Clients::connect(broker.clone())
                     .map_err(|error| GeneratorError::Connect { address: broker.address.clone(), error })?;
                 Side::Client(broker)
@@ -197,7 +197,7 @@ impl Generator {
         self.stop();
         self.seed = options.seed;
         let workload = Workload::new(options).map_err(|error| error.to_string())?;
-        // The old one goes first: two would double the memory.
+        // The old feed is dropped first: two would double the memory.
         self.feed = None;
         let feed = Feed::new(&workload, queries);
         let memory_bytes = feed.memory_bytes() as u64;
@@ -214,7 +214,8 @@ impl Generator {
         };
         let Some(feed) = &self.feed else { return Ok(Answer::Subscribed { queries: self.queries }) };
         let deadline = Instant::now() + timeout;
-        // The query up to which all are subscribed to; looked at again from the start when subscriptions change.
+        // The topics of all queries below `subscribed` are subscribed to. The search starts again when subscriptions
+        // change.
         let (mut seen_version, mut subscribed) = (None, 0);
         let mut outlets = broker.outlets(self.queries);
         loop {
@@ -306,11 +307,11 @@ impl Generator {
         Ok(Answer::Started { time_us })
     }
 
-    /// Ends a run that is under way and takes the feed back.
+    /// Ends a run in progress and takes the feed back.
     fn stop(&mut self) {
         if let Some(run) = self.run.take() {
             run.stop.store(true, Ordering::Relaxed);
-            // A sender that panicked leaves no feed: the next start says so.
+            // A sender that panicked leaves no feed: the next start reports that.
             self.feed = run.thread.join().ok();
         }
     }
@@ -352,12 +353,12 @@ impl Generator {
     }
 }
 
-/// CPU time of this process so far, in seconds, where the system tells (Linux).
+/// The CPU time of this process so far, in seconds, if the system tells it (Linux).
 pub fn process_cpu_s() -> Option<f64> {
-    /// What the kernel counts in when it speaks to programs (USER_HZ), on every architecture in use.
+    /// The unit in which the kernel reports times to programs (USER_HZ), on every architecture in use.
     const TICKS_PER_S: f64 = 100.0;
     let statistics = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program stands in parentheses and may hold anything; after it, fields 12 and 13 are user and
+    // The name of the program is in parentheses and may contain anything. Behind it, fields 12 and 13 are user and
     // system time.
     let (_, fields) = statistics.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -3,26 +3,26 @@
 /// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Each record as it came.
+    /// Each record, unchanged.
     Identity,
-    /// Each record as it came, dealt out to the instances behind a single source.
+    /// Each record, unchanged, distributed to the instances behind a single source.
     Repartition,
-    /// How often each address came so far.
+    /// The number of visits from each address so far.
     Wordcount,
-    /// Visits of each address in windows that follow each other.
+    /// The number of visits from each address in tumbling windows.
     Fixwindow,
 }
 
-/// What the generator is told.
+/// The settings of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visits {
-    /// Records.
+    /// The number of records.
     pub events: u64,
-    /// Records for each second of event time.
+    /// Records per second of event time.
     pub event_rate: u64,
-    /// Records a second by the clock; 0 is as fast as they are taken.
+    /// Records per second by the clock; 0 for as fast as they are taken.
     pub rate: u64,
-    /// How many different addresses visitors have.
+    /// The number of different addresses of visitors.
     pub ips: u64,
 }
 
@@ -36,10 +36,10 @@ impl Default for Visits {
 const GENERATOR: &str = include_str!("../hibench/generator.sql");
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Self; 4] = [Self::Identity, Self::Repartition, Self::Wordcount, Self::Fixwindow];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Identity => "identity",
@@ -54,7 +54,7 @@ impl Workload {
         self == Self::Fixwindow
     }
 
-    /// The whole script. `window_s` is the length of windows in seconds, where there are any.
+    /// The whole script. `window_s` is the length of windows in seconds, if there are any.
     pub fn script(self, visits: &Visits, window_s: u32) -> String {
         let Visits { events, event_rate, rate, ips } = visits;
         let mut options = format!("events => {events}, event_rate => {event_rate}, rate => {rate}, ips => {ips}");

@@ -1,5 +1,5 @@
 //! Simulated homes for a demonstration: sensors that publish over ordinary MQTT connections to a broker, one event a
-//! second each, with more fires and arrhythmias than life has.
+//! second each, with more fires and arrhythmias than in reality.
 
 use std::fmt;
 use std::io;
@@ -15,43 +15,43 @@ use crate::random::Random;
 use crate::sender::{Progress, Sender};
 use crate::workload::Workload;
 
-/// What the homes do.
+/// The settings of the homes.
 #[derive(Clone, Debug)]
 pub struct HomesOptions {
-    /// Where they publish.
+    /// The broker to which they publish.
     pub broker: BrokerOptions,
-    /// How many queries of the workload they feed.
+    /// The number of queries of the workload that they feed.
     pub queries: u32,
-    /// Events a second for each query, in the mean.
+    /// Events per second for each query, on average.
     pub rate_per_query: f64,
-    /// When they fall silent by themselves.
+    /// After how long they stop by themselves.
     pub duration: Duration,
-    /// How much more often than in life there is a fire, an arrhythmia or rain.
+    /// How much more often than in reality there is a fire, an arrhythmia or rain.
     pub episode_factor: f32,
 }
 
-/// Homes that publish until they are told to stop or their time is over.
+/// Homes that publish until they are stopped or their time is over.
 pub struct SimulatedHomes {
     stop: Arc<AtomicBool>,
     progress: Arc<Mutex<Progress>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What homes have done so far.
+/// The progress of the homes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HomesProgress {
     /// Events published.
     pub events_sent: u64,
     /// Events lost because a connection was broken.
     pub events_lost: u64,
-    /// 99 % of the events were published at most this long after their time, microseconds.
+    /// 99 % of the events were published at most this many microseconds after their time.
     pub lateness_us_p99: u64,
-    /// Whether they have fallen silent.
+    /// Whether they have stopped.
     pub is_finished: bool,
 }
 
 impl SimulatedHomes {
-    /// Connects, and lets the homes begin.
+    /// Connects, and starts the homes.
     ///
     /// Fails if the broker cannot be reached or refuses a connection.
     pub fn start(workload: &Workload, options: HomesOptions) -> io::Result<Self> {
@@ -74,7 +74,7 @@ impl SimulatedHomes {
         Ok(Self { stop, progress, thread: Some(thread) })
     }
 
-    /// What they have done so far.
+    /// Their progress so far.
     pub fn progress(&self) -> HomesProgress {
         let progress = self.progress.lock().expect("nobody panics while holding the progress");
         HomesProgress {
@@ -85,7 +85,7 @@ impl SimulatedHomes {
         }
     }
 
-    /// Lets them fall silent, and returns what they have done.
+    /// Stops them, and returns their progress.
     pub fn stop(mut self) -> HomesProgress {
         self.join();
         self.progress()

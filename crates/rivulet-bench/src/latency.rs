@@ -1,31 +1,32 @@
-//! Latencies as a histogram of fixed size: one microsecond to a thousand seconds, at most one percent off.
+//! Latencies as a histogram of fixed size, from one microsecond to a thousand seconds, with an error of at most one
+//! percent.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart, microseconds; longer ones count as this long.
+/// The longest latency that is recorded exactly, in microseconds; longer ones count as this long.
 const LATENCY_US_MAX: u64 = 1_000_000_000;
 
-/// A histogram of latencies in microseconds. About 25 KB whatever it holds; mergeable.
+/// A histogram of latencies in microseconds. It takes about 25 KB, however many latencies it has, and can be merged.
 #[derive(Clone, Debug)]
 pub struct LatencyHistogram {
     histogram: Histogram<u64>,
 }
 
-/// What a histogram says, in microseconds.
+/// A summary of a histogram, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
-    /// How many latencies were recorded; all else is 0 if none was.
+    /// The number of recorded latencies; if it is 0, all else is 0.
     pub count: u64,
     /// Half of them were at most this long.
     pub us_p50: u64,
-    /// 90 % were.
+    /// 90 % were at most this long.
     pub us_p90: u64,
-    /// 95 % were.
+    /// 95 % were at most this long.
     pub us_p95: u64,
-    /// 99 % were.
+    /// 99 % were at most this long.
     pub us_p99: u64,
-    /// 99.9 % were.
+    /// 99.9 % were at most this long.
     pub us_p999: u64,
     /// The longest.
     pub us_max: u64,
@@ -52,17 +53,17 @@ impl LatencyHistogram {
         self.histogram.saturating_record(latency_us.max(0).unsigned_abs().min(LATENCY_US_MAX));
     }
 
-    /// Adds what another histogram holds.
+    /// Adds the content of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("histograms have one shape");
     }
 
-    /// How many were recorded.
+    /// The number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The latency that this percentage (0 to 100) of the recorded ones do not exceed, microseconds; 0 if there is
+    /// The latency that this percentage (0 to 100) of the recorded ones do not exceed, in microseconds; 0 if there is
     /// none.
     pub fn percentile_us(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent)

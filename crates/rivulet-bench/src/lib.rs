@@ -1,15 +1,17 @@
-//! Workloads: what queries a run has, what feeds them, and when; and the generator that measures an engine with them.
+//! Workloads: the queries of a run, the streams that feed them, and their times; and the generator that measures an
+//! engine with them.
 //!
-//! The invariant of this crate: everything random is a function of a seed, and nothing that is late is early in the
-//! report: an event's time is the one it was meant for, whenever it was sent.
+//! The invariants of this crate: everything random is a function of a seed. And no report hides lateness: the time of
+//! an event is the intended one, whenever it was sent.
 //!
 //! In reading order:
+//!
 //! - [`streams`]: nine kinds of simulated sensors;
-//! - [`applications`]: the scripts in `examples/` and how their queries' parameters are distributed;
-//! - [`tables`]: the reference tables that some of them look events up in;
+//! - [`applications`]: the scripts in `examples/` and the distribution of their queries' parameters;
+//! - [`tables`]: the reference tables in which some of them look events up;
 //! - [`workload`]: query number n of a run;
 //! - [`arrivals`]: when events happen;
-//! - [`generator`]: a process that creates them and speaks MQTT as a broker would;
+//! - [`generator`]: a process that creates them and speaks MQTT as a broker does;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
 //! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `sensors:`;
 //! - [`nexmark`]: the queries of the NEXMark benchmark and their answers;

@@ -1,6 +1,5 @@
-//! Random numbers that cost about a nanosecond and are the same on every machine: a run is repeated by its seed.
-//!
-//! The generator is SplitMix64 (Steele, Lea, Flood 2014). Not for secrets.
+//! Random numbers that cost about a nanosecond and are the same on every machine: with the same seed a run can be
+//! repeated. The generator is SplitMix64 (Steele, Lea, Flood 2014). Not for secrets.
 
 /// A seeded source of random numbers.
 #[derive(Clone, Debug)]
@@ -12,13 +11,13 @@ pub struct Random {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {
-    /// A source that gives the same numbers for the same seed.
+    /// Makes a source. The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The source that belongs to item `number` of a run: a pure function of both, so that two processes which never
-    /// speak to each other agree about the item.
+    /// Makes the source of item `number` of a run. It is a pure function of both arguments, so that two processes agree
+    /// about the item without communicating.
     pub fn of(seed: u64, number: u64) -> Self {
         let mut mixer = Self::new(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         Self::new(mixer.bits() ^ number)
@@ -58,13 +57,13 @@ impl Random {
         self.unit() < probability
     }
 
-    /// Standard normal, nearly: the number of ones in 64 fair bits (binomial, standard deviation 4) with a uniform
-    /// dither between its steps, scaled to a standard deviation of one. Within 0.3 % of the normal distribution
-    /// function everywhere, which sensors' noise does not notice, for a tenth of the price of the exact thing.
+    /// Nearly standard normal: the number of ones in 64 fair bits (binomial, standard deviation 4) with a uniform
+    /// dither between its steps, scaled to a standard deviation of one. It is within 0.3 % of the normal distribution
+    /// function everywhere, which is enough for the noise of sensors, and costs a tenth of the exact distribution.
     #[inline]
     pub fn normal(&mut self) -> f32 {
         let bits = self.bits();
-        // The dither comes from a product of the same bits, whose high half hardly knows their count.
+        // The dither comes from a product of the same bits, whose high half is almost independent of their count.
         let dither = (bits.wrapping_mul(GOLDEN) >> 40) as f32 * (1.0 / (1u32 << 24) as f32) - 0.5;
         // 16 + 1/12 is the variance of count plus dither.
         const SCALE: f32 = 0.249_351;

@@ -1,8 +1,8 @@
-//! Sends the events of a schedule at their times, in large writes, and measures how late it was itself.
+//! Sends the events of a schedule at their times, in large writes, and measures its own lateness.
 //!
-//! One thread, blocking sockets. Events due are gathered for half a millisecond and written together. When a receiver
-//! does not take what is written, the sender waits and sends later, in order and complete; every event keeps its
-//! intended time, and the delay shows in the sender's lateness.
+//! It uses one thread and blocking sockets. Due events are gathered for half a millisecond and written together. If a
+//! receiver does not take what is written, the sender waits and sends later, in order and completely. Every event keeps
+//! its intended time, and the delay shows in the sender's lateness.
 
 use std::io;
 use std::num::NonZeroU16;
@@ -18,42 +18,43 @@ use crate::feed::Feed;
 use crate::latency::LatencyHistogram;
 use crate::random::Random;
 
-/// The most outlets a sender may have: the bits of a set of targets.
+/// The most outlets of a sender: a set of targets has one bit for each.
 pub(crate) const OUTLETS_MAX: usize = 15;
 
 /// How long events are gathered before they are written.
 const TICK: Duration = Duration::from_micros(500);
-/// How long the sender sleeps at most, so that it notices when it is to stop.
+/// The longest sleep of the sender, so that it notices when it has to stop.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// How often the CPU time is asked for, which costs as much as sending fifty events.
+/// How often the CPU time is read, which costs as much as sending fifty events.
 const CPU_READ_US: i64 = 100_000;
-/// How many events' queries are brought into the caches together.
+/// For how many events the data of their queries is loaded into the caches together.
 const WARM_EVENTS: usize = 32;
-/// The most events of one write.
+/// The most events in one write.
 pub(crate) const CHUNK_EVENTS: usize = 4096;
 
-/// Where packets go: connections, by number below [`OUTLETS_MAX`].
+/// The connections to which packets are written, numbered below [`OUTLETS_MAX`].
 pub(crate) trait Outlets {
     /// Called before each chunk: connections may have come or gone.
     fn refresh(&mut self);
 
-    /// The set of outlets that an event of this query goes to, a bit for each.
+    /// Returns the set of outlets for an event of this query, one bit for each.
     fn targets(&mut self, query: u32, topic: &[u8]) -> u16;
 
-    /// What an outlet speaks.
+    /// The MQTT version of an outlet.
     fn version(&self, outlet: usize) -> Version;
 
-    /// The identifier of the next packet for an outlet that acknowledges them (QoS 1); nothing for one that does not.
+    /// Returns the identifier of the next packet for an outlet that acknowledges packets (QoS 1); `None` for other
+    /// outlets.
     #[inline]
     fn next_packet_id(&mut self, _outlet: usize) -> Option<NonZeroU16> {
         None
     }
 
-    /// Writes whole packets. An error means that the outlet is gone and none, some or all of them were received.
+    /// Writes whole packets. An error means that the outlet is gone and that it received none, some or all of them.
     fn write(&mut self, outlet: usize, packets: &[u8], stop: &AtomicBool) -> io::Result<()>;
 }
 
-/// What a sender has done so far.
+/// The progress of a sender.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     /// Events written, counted for each outlet that they were written to.
@@ -64,9 +65,9 @@ pub(crate) struct Progress {
     pub events_lost: u64,
     /// Bytes of the packets written.
     pub bytes_sent: u64,
-    /// When events were written, after their intended times.
+    /// How long after their intended times events were written.
     pub lateness: LatencyHistogram,
-    /// CPU time of the sending thread, where the system tells.
+    /// The CPU time of the sending thread, if the system tells it.
     pub sender_cpu_s: Option<f64>,
     /// Whether the schedule is done.
     pub is_finished: bool,
@@ -76,9 +77,9 @@ pub(crate) struct Progress {
 pub(crate) struct Sender<'a> {
     pub(crate) feed: &'a mut Feed,
     pub(crate) arrivals: PoissonArrivals,
-    /// For the readings.
+    /// For readings.
     pub(crate) random: Random,
-    /// How much more often than usual rare things happen.
+    /// How much more often than usual rare events happen.
     pub(crate) episode_factor: f32,
     /// Ends the run early.
     pub(crate) stop: &'a AtomicBool,
@@ -86,9 +87,10 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends everything, or until told to stop.
+    /// Sends all events, or sends until it is stopped.
     pub(crate) fn run<O: Outlets>(mut self, outlets: &mut O) {
-        // Intended times count from here; the wall clock is read once, so that a step of it does not bend the schedule.
+        // Intended times count from here. The wall clock is read only once, so that setting it does not change the
+        // schedule.
         let start = Instant::now();
         let start_us = epoch_us();
         let cpu_start_s = thread_cpu_s();
@@ -142,7 +144,7 @@ impl Sender<'_> {
             }
             let Some(next) = pending else { break };
             if chunk.len() < CHUNK_EVENTS {
-                // The next tick counts from this one's beginning: writing is part of it.
+                // The next tick counts from the beginning of this one, including its writing.
                 let wake_us = next.offset_us.max(now_us + TICK.as_micros() as i64);
                 let sleep_us = (wake_us - elapsed_us(start)).max(0).unsigned_abs();
                 thread::sleep(Duration::from_micros(sleep_us).min(SLEEP_MAX));
@@ -153,7 +155,7 @@ impl Sender<'_> {
         progress.is_finished = true;
     }
 
-    /// Appends the packets of a chunk to the buffers of their outlets; returns how many events nobody wants.
+    /// Appends the packets of a chunk to the buffers of their outlets; returns the number of events without an outlet.
     fn fill<O: Outlets>(
         &mut self,
         chunk: &[Arrival],
@@ -189,7 +191,7 @@ impl Sender<'_> {
     }
 }
 
-/// Writes all of it to a socket whose write timeout is short, as long as it takes, unless told to stop.
+/// Writes all bytes to a socket with a short write timeout, however long it takes, unless it is stopped.
 pub(crate) fn write_patiently(socket: &mut impl io::Write, mut bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
     while !bytes.is_empty() {
         match socket.write(bytes) {
@@ -211,12 +213,12 @@ fn elapsed_us(start: Instant) -> i64 {
     start.elapsed().as_micros() as i64
 }
 
-/// The wall clock, microseconds since the epoch.
+/// The wall clock, in microseconds since the epoch.
 pub(crate) fn epoch_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-/// CPU time of this thread so far, in seconds, where the system tells (Linux).
+/// The CPU time of this thread so far, in seconds, if the system tells it (Linux).
 fn thread_cpu_s() -> Option<f64> {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let on_cpu_ns: u64 = statistics.split_ascii_whitespace().next()?.parse().ok()?;

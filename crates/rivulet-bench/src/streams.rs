@@ -1,10 +1,12 @@
-//! Nine kinds of simulated sensors, after the data sets of the Pluto evaluation: statistics like the real ones, a state
-//! of a few bytes, and tens of nanoseconds a reading, so that a million of them fit into one process.
+//! Nine kinds of simulated sensors, after the data sets of the Pluto evaluation. Their statistics are like the real
+//! ones. Each has a state of a few bytes and takes tens of nanoseconds for a reading, so that a million of them fit
+//! into one process.
 //!
-//! Values are per event at a mean of one event a second; a stream that is run faster lives faster. Where the
-//! description of a data set says "0.1 % fire episodes", one event in a thousand belongs to such an episode.
+//! Values are per event, for one event a second on average; in a stream with a higher rate the simulated time passes
+//! faster. Where the description of a data set says "0.1 % fire episodes", one event in a thousand belongs to such an
+//! episode.
 //!
-//! Text and time of a payload: `{"ts":1763712345678.901,"value":20.81}`, `ts` in milliseconds since the Unix epoch with
+//! The form of a payload: `{"ts":1763712345678.901,"value":20.81}`, with `ts` in milliseconds since the Unix epoch with
 //! three decimals.
 
 mod body;
@@ -84,11 +86,11 @@ pub enum Stream {
     Power(Power),
 }
 
-// A generator holds one for each query: a person's position is the largest, most kinds take half of it.
+// A generator holds one for each query. A person's position is the largest; most kinds take half of that.
 const _: () = assert!(size_of::<Stream>() <= 28);
 
 impl Stream {
-    /// A sensor of this kind, at a random point of its life.
+    /// Makes a sensor of this kind, at a random point of its life.
     pub fn new(stream_type: StreamType, random: &mut Random) -> Self {
         match stream_type {
             StreamType::Temperature => Self::Temperature(Temperature::new(random)),
@@ -103,13 +105,13 @@ impl Stream {
         }
     }
 
-    /// The next reading.
+    /// Returns the next reading.
     pub fn next(&mut self, random: &mut Random) -> Reading {
         self.next_with_episodes(random, 1.0)
     }
 
-    /// The next reading, where the rare things (a fire, an arrhythmia, hours without motion, rain) begin
-    /// `episode_factor` times as often as they should: a demonstration cannot wait for a fire.
+    /// Returns the next reading. Rare episodes (a fire, an arrhythmia, hours without motion, rain) begin
+    /// `episode_factor` times as often as usual, because a demonstration cannot wait for a fire.
     #[inline]
     pub fn next_with_episodes(&mut self, random: &mut Random, episode_factor: f32) -> Reading {
         match self {
@@ -126,7 +128,7 @@ impl Stream {
     }
 }
 
-/// What a sensor says at one moment.
+/// The reading of a sensor at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading {
     /// Degrees Celsius, in hundredths.
@@ -135,7 +137,7 @@ pub enum Reading {
     Humidity(f32),
     /// Beats per minute.
     HeartRate(u16),
-    /// Acceleration along three axes, gravity included, m/s2.
+    /// Acceleration along three axes, including gravity, in m/s2.
     Motion([f32; 3]),
     /// A person's position.
     PersonPosition {
@@ -154,12 +156,12 @@ pub enum Reading {
         longitude: f64,
         /// Metres a second.
         speed: f32,
-        /// Whether it drives (otherwise it stands).
+        /// Whether it drives; otherwise it stands.
         moving: bool,
     },
     /// The position of a herd's dog, or of one of its animals.
     HerdPosition {
-        /// Whether it is the dog's.
+        /// Whether it is the position of the dog.
         is_dog: bool,
         /// Degrees north.
         latitude: f64,
@@ -178,7 +180,7 @@ pub enum Reading {
 }
 
 impl Reading {
-    /// The kind of stream that it is from.
+    /// The kind of its stream.
     pub fn stream_type(&self) -> StreamType {
         match self {
             Self::Temperature(_) => StreamType::Temperature,

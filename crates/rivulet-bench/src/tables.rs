@@ -1,23 +1,23 @@
-//! The reference tables of the base applications: what stands in `examples/data`, and where that came from.
+//! The reference tables of the base applications: the content of `examples/data`, and its origin.
 
 use std::io;
 use std::path::Path;
 
 use crate::applications::BaseApplication;
 
-/// The files in `examples/data` by the path that the scripts say, which begins in `examples`.
+/// The files in `examples/data` by their paths in the scripts, which begin in `examples`.
 const FILES: [(&str, &str); 3] = [
     ("data/stations.csv", include_str!("../../../examples/data/stations.csv")),
     ("data/lots.csv", include_str!("../../../examples/data/lots.csv")),
     ("data/places.csv", include_str!("../../../examples/data/places.csv")),
 ];
 
-/// A reference table that must be there before the application that looks events up in it.
+/// A reference table that must exist before the application that looks events up in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSpec {
     /// The `CREATE TABLE` statement of the script.
     statement: &'static str,
-    /// The path in it.
+    /// The path in the statement.
     path: &'static str,
     content: &'static str,
 }
@@ -34,7 +34,7 @@ impl TableSpec {
         Some(Self { statement, path, content })
     }
 
-    /// Writes the rows to a file in `folder`, and gives the statement that creates the table from it.
+    /// Writes the rows to a file in `folder`, and returns the statement that creates the table from it.
     pub fn write(&self, folder: &Path) -> io::Result<String> {
         let name = Path::new(self.path).file_name().expect("the path is one of a file");
         let file = folder.join(name);
@@ -51,7 +51,7 @@ mod tests {
     use crate::random::Random;
     use crate::streams::{random_place_in_beijing, random_place_in_porto};
 
-    /// Places with names of some kinds, and a price if there is a range of them.
+    /// Writes places with names of some kinds, and with prices if there is a range for them.
     fn places(
         seed: u64,
         count: u32,

@@ -1,5 +1,5 @@
-//! Which queries a run has: query `number` is a pure function of the run's options and the number, so that whoever
-//! submits the queries and whoever feeds them agree without speaking to each other.
+//! The queries of a run. Query `number` is a pure function of the run's options and the number, so that the program
+//! that submits the queries and the one that feeds them agree without communicating.
 
 use serde::{Deserialize, Serialize};
 

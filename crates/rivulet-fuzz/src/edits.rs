@@ -1,4 +1,4 @@
-//! Changes to files that were whole: what a disk, a crash or a stranger may do to them.
+//! Changes to intact files, as a disk, a crash or a stranger may make them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The most changes that one input makes.
 const EDITS_MAX: usize = 16;
 
-/// Changes files as the input says, until that is at its end. Returns whether anything was done to them.
+/// Changes files as the input says, until the input ends. Returns whether any file was changed.
 pub fn apply(files: &mut Files, input: &mut Input<'_>) -> bool {
     let before = files.clone();
     let names: Vec<String> = files.keys().cloned().collect();
@@ -56,7 +56,7 @@ fn edit(file: &mut Vec<u8>, operation: u8, other: &[u8], input: &mut Input<'_>) 
             file[at..end].fill(0);
         }
         6 => *file = other.to_vec(),
-        // Removed by the caller, who has all of them.
+        // The caller removes the file, because it has all of them.
         _ => {}
     }
 }

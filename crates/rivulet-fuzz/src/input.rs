@@ -1,13 +1,13 @@
-//! Bytes read as a list of choices. Behind the end there are zeros, so any bytes are such a list.
+//! Bytes read as a list of choices. Behind the end there are zeros, so any bytes are a valid list.
 
-/// What is left of the bytes.
+/// The bytes that are not read yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'b> {
     rest: &'b [u8],
 }
 
 impl<'b> Input<'b> {
-    /// All of them.
+    /// Starts with all bytes.
     pub fn new(bytes: &'b [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -24,23 +24,23 @@ impl<'b> Input<'b> {
         first
     }
 
-    /// The next two bytes as a number.
+    /// Returns the next two bytes as a number.
     pub fn short(&mut self) -> usize {
         usize::from(self.byte()) << 8 | usize::from(self.byte())
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         let number = if end <= 256 { usize::from(self.byte()) } else { self.short() };
         number % end
     }
 
-    /// One of several.
+    /// Returns one of several choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// As many of the next bytes as a byte in front of them says, or as there are.
+    /// Returns as many bytes as the next byte says, or all that are left if there are fewer.
     pub fn piece(&mut self) -> &'b [u8] {
         let wanted = usize::from(self.byte());
         let (piece, rest) = self.rest.split_at(wanted.min(self.rest.len()));
@@ -48,7 +48,7 @@ impl<'b> Input<'b> {
         piece
     }
 
-    /// All that is left.
+    /// Returns all bytes that are left.
     pub fn rest(self) -> &'b [u8] {
         self.rest
     }

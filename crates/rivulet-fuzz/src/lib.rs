@@ -1,18 +1,18 @@
-//! What is fuzzed: for every place where our code reads bytes from outside, one function that takes any bytes and
+//! The fuzz targets: for every place where our code reads bytes from outside, one function that takes any bytes and
 //! panics if anything is wrong.
 //!
 //! - [`Target`]: such a function with its name; [`TARGETS`]: all of them;
-//! - [`targets`]: one file each, which says what must hold;
-//! - [`input`]: bytes read as a list of choices; [`edits`]: changes to files that were whole; [`reference`]: simple
-//!   doubles of what is tested;
-//! - [`mutate`]: bytes into other bytes, for the test that has no fuzzer.
+//! - [`targets`]: one file for each, which says what must hold;
+//! - [`input`]: bytes read as a list of choices; [`edits`]: changes to intact files; [`reference`]: simple doubles of
+//!   tested code;
+//! - [`mutate`]: bytes into other bytes, for the test, which has no fuzzer.
 //!
-//! `cargo xtask fuzz TARGET` runs one under libFuzzer, which looks for inputs that reach new code (`fuzz/`); the test
+//! `cargo xtask fuzz TARGET` runs one under libFuzzer, which looks for inputs that reach new code (`fuzz/`). The test
 //! of this crate runs all of them over the committed inputs (`fuzz/corpus/TARGET/`) and a number of mutations of these.
 //!
-//! What is parsed by others alone has no target: HTTP itself (hyper), the protocol of Kafka (librdkafka), and the XML
-//! of object stores, which is searched for a few words (`rivulet-storage`, `store/s3/answer.rs`, with a test of every
-//! cut). What an HTTP source is posted goes to the formats.
+//! Input that only the code of others parses has no target: HTTP itself (hyper), the protocol of Kafka (librdkafka),
+//! and the XML of object stores, which is searched for a few words (`rivulet-storage`, `store/s3/answer.rs`, with a
+//! test of every cut). Bodies that are posted to an HTTP source go to the formats.
 //!
 //! The invariant: a target is a function of its bytes. It leaves nothing behind, neither in memory nor on disk, opens
 //! no socket, and reads and writes no file but its own.
@@ -25,20 +25,20 @@ mod rows;
 pub mod scratch;
 pub mod targets;
 
-/// A function that any bytes may be given to.
+/// A function that accepts any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name: of the folder of its inputs, and of the program that fuzzes it.
+    /// The name, also of the folder of its inputs and of the program that fuzzes it.
     pub name: &'static str,
-    /// The function. It panics if what must hold does not.
+    /// The function. It panics if something that must hold does not hold.
     pub run: fn(&[u8]),
-    /// Pieces of what it reads, for mutations.
+    /// Pieces of its input, for mutations.
     pub words: &'static [&'static str],
-    /// How many mutations the test tries: fewer of what takes long.
+    /// How many mutations the test tries; slow targets have fewer.
     pub mutations: usize,
 }
 
-/// Everything that is fuzzed.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     targets::mqtt_packets::TARGET,
     targets::mqtt_topics::TARGET,

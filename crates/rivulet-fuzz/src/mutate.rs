@@ -1,15 +1,16 @@
-//! Bytes into other bytes, without knowing what they mean: what a fuzzer does, but for the looking at what is reached.
+//! Bytes into other bytes, without knowing what they mean: what a fuzzer does, but without observing which code is
+//! reached.
 
-/// Where random numbers come from: each call gives one below its argument, which is not 0.
+/// The source of random numbers: each call returns one below its argument, which is not 0.
 pub type Random<'r> = &'r mut dyn FnMut(usize) -> usize;
 
 /// The longest input that is made.
 const BYTES_MAX: usize = 1 << 14;
 
-/// Bytes at which programs err.
+/// Bytes at which programs often fail.
 const BYTES: [u8; 9] = [0, 1, 0x7f, 0x80, 0xff, b'"', b'\n', b'(', b' '];
 
-/// Changes `bytes` in one to eight places. `others` are inputs of the same target, `words` pieces of what it reads.
+/// Changes `bytes` in one to eight places. `others` are inputs of the same target, and `words` pieces of its input.
 pub fn mutate(bytes: &mut Vec<u8>, others: &[Vec<u8>], words: &[&str], random: Random<'_>) {
     for _ in 0..=random(8) {
         mutate_once(bytes, others, words, random);

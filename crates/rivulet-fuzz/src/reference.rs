@@ -1,11 +1,11 @@
-//! Simple doubles of what is tested: slow, and plain to see that they are right.
+//! Simple doubles of tested code: slow, but easy to see that they are right.
 
-/// The records of a CSV text as Rivulet defines them: fields without a value are `None`. `None` for a text that is
-/// refused.
+/// Returns the records of a CSV text as Rivulet defines them; fields without a value are `None`. Returns `None` for a
+/// text that is refused.
 ///
-/// RFC 4180, with these rules: `fields` fields a line; an empty field has no value, and `""` is the empty text; a quote
-/// stands at the beginning of a field or not at all; the line feed may have a carriage return before it, and the last
-/// line none of both; a line without a character is no record, but with one field.
+/// RFC 4180, with these rules: each line has `fields` fields; an empty field has no value, and `""` is the empty text;
+/// a quote is only allowed at the beginning of a field; a carriage return may precede the line feed, and the last line
+/// may end without both; a line without a character is no record, except if there is one field.
 pub fn csv(text: &[u8], delimiter: u8, fields: usize) -> Option<Vec<Vec<Option<Vec<u8>>>>> {
     let mut records = Vec::new();
     let mut at = 0;

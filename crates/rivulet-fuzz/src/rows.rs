@@ -1,5 +1,5 @@
-//! Rows of given columns, for what is planned from any bytes and then run: few, the same each time, with nulls, ends of
-//! the numbers and equal keys among them.
+//! Rows of given columns, to run what was planned from any bytes: few rows, the same each time, with nulls, extreme
+//! numbers and equal keys among them.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// When the first of them happens, microseconds since the epoch.
+/// The event time of the first row, in microseconds since the epoch.
 pub(crate) const BEGIN_US: i64 = 1_766_275_200_000_000;
 
-/// How much later the next one does.
+/// The time between two rows, in microseconds.
 pub(crate) const STEP_US: i64 = 700_000;
 
 const FLOATS: [Option<f64>; 7] = [Some(1.5), Some(-2.25), None, Some(0.0), Some(4096.0), Some(20.5), Some(-0.5)];
 const INTEGERS: [Option<i64>; 7] = [Some(3), Some(100), Some(0), None, Some(-1), Some(7), Some(3)];
 const TEXTS: [Option<&str>; 7] = [Some("a"), Some("b"), Some(""), Some("a"), None, Some("é\u{10348}"), Some("20.5")];
-/// What takes the place of those.
+/// The numbers instead of these for [`Values::Ends`].
 const FLOATS_AT_ENDS: [f64; 4] = [f64::MAX, f64::MIN, f64::MIN_POSITIVE, -0.0];
 const INTEGERS_AT_ENDS: [i64; 4] = [i64::MAX, i64::MIN, i64::MIN + 1, -1];
 
-/// Which values rows have.
+/// The kind of values in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// Such as devices send: sums of them are exact.
+    /// Values such as devices send; sums of them are exact.
     Usual,
-    /// Those at which computations overflow.
+    /// Values at which computations overflow.
     Ends,
 }
 
-/// `count` rows of these columns; `None` if a column has a type that no source has. Columns that may not be null are
-/// not, and times only grow.
+/// Returns `count` rows of these columns; `None` if a column has a type that no source has. Columns declared without
+/// nulls have none, and times only grow.
 pub(crate) fn sample(schema: &SchemaRef, count: usize, values: Values) -> Option<RecordBatch> {
     let columns = schema.fields().iter().zip(0..).map(|(field, place)| column(field, place, count, values));
     let columns = columns.collect::<Option<Vec<_>>>()?;
@@ -42,7 +42,7 @@ pub(crate) fn sample(schema: &SchemaRef, count: usize, values: Values) -> Option
 }
 
 fn column(field: &Field, place: usize, count: usize, values: Values) -> Option<ArrayRef> {
-    // Columns of one type differ.
+    // Makes columns of the same type differ.
     let rows = (0..count).map(|row| row * (1 + place % 3) + place);
     let is_at_end = |row: usize| values == Values::Ends && row.is_multiple_of(3);
     let is_required = !field.is_nullable();
@@ -68,10 +68,11 @@ fn column(field: &Field, place: usize, count: usize, values: Values) -> Option<A
     })
 }
 
-/// Each row in words, without the digits of floating-point numbers: how sums of these are put together may show in the
-/// last one.
+/// Returns each row as text, without the digits of floating-point numbers: the last one may depend on the order in
+/// which a sum is computed.
 ///
 /// # Panics
+///
 /// If a column has a type that cannot be shown.
 pub(crate) fn in_words(rows: &RecordBatch) -> Vec<String> {
     let options = FormatOptions::new().with_null("null");

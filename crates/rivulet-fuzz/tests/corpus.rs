@@ -1,6 +1,6 @@
-//! Every target over its committed inputs, those that once failed among them, and over a number of mutations of these:
-//! so targets do not rot, and what a fuzzer would find first is found here. `RIVULET_FUZZ_MUTATIONS` in the environment
-//! asks for so many of each.
+//! Runs every target over its committed inputs, including those that once failed, and over a number of mutations of
+//! these. So targets stay valid, and what a fuzzer would find first is found here. `RIVULET_FUZZ_MUTATIONS` in the
+//! environment sets the number of mutations of each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

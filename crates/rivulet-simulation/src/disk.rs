@@ -1,11 +1,11 @@
 //! A disk in memory that loses whatever a disk may lose.
 //!
-//! It keeps apart what a file has (the page cache) from what is on the platter. A sync moves the one to the other; the
-//! loss of power takes what was not synced, in whole or in part: of each file a prefix of the writes, the last of them
-//! torn, or any of them; of each folder any of the names that came or went. The end of the process alone takes nothing,
-//! so that what it leaves unsynced can still be lost later.
+//! It keeps the content of a file (the page cache) apart from what is on the platter. A sync moves content to the
+//! platter. A loss of power takes all or part of what was not synced: of each file it leaves a prefix of the writes,
+//! with the last one torn, or any of them; of each folder it leaves any of the added and removed names. The end of the
+//! process alone takes nothing, but what it leaves unsynced can still be lost later.
 //!
-//! It can be full, fail to sync, and go off at any operation: from then on nothing works until
+//! The disk can be full, fail to sync, and go off at any operation: from then on nothing works until
 //! [`SimulatedDisk::after_crash`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,24 +26,24 @@ pub struct DiskFaults {
     pub full: u64,
     /// Syncs that failed.
     pub sync: u64,
-    /// Operations in the middle of which the machine or the process went.
+    /// Operations during which the machine or the process ended.
     pub cut_short: u64,
-    /// Writes, and changes of names, that the loss of power took.
+    /// Writes, and changes of names, that a loss of power took.
     pub lost: u64,
-    /// Writes of which it left a part.
+    /// Writes of which a loss of power left a part.
     pub torn: u64,
 }
 
-/// How an engine ends without being asked.
+/// How an engine ends without being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// `kill -9`: what was written is there, synced or not.
+    /// `kill -9`: all written content remains, synced or not.
     Process,
     /// The loss of power.
     Power,
 }
 
-/// Ways in which the disk lies, to see whether that is noticed.
+/// Ways in which the disk lies, to test that this is noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lies {
     /// A sync of a file in this folder does nothing.
@@ -52,14 +52,14 @@ pub struct Lies {
     pub forgets_names: bool,
 }
 
-/// A handle to the disk; all handles are to the same one.
+/// A handle to the disk; all clones are handles to the same disk.
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<State>>);
 
 type FileNumber = u64;
 
 struct State {
-    /// Where each name leads, and where it would after the loss of power.
+    /// The file of each name, and what it would be after a loss of power.
     names: BTreeMap<PathBuf, FileNumber>,
     synced_names: BTreeMap<PathBuf, FileNumber>,
     folders: BTreeSet<PathBuf>,
@@ -67,7 +67,7 @@ struct State {
     files: BTreeMap<FileNumber, FileState>,
     next: FileNumber,
     random: StdRng,
-    /// Operations that still work; `None` for any number.
+    /// The number of operations that still work; `None` for any number.
     left: Option<u64>,
     is_full: bool,
     /// Whether syncs fail.
@@ -115,7 +115,7 @@ impl FileState {
         self.unsynced.clear();
     }
 
-    /// What the loss of power leaves.
+    /// Keeps only what a loss of power leaves.
     fn lose(&mut self, random: &mut StdRng, faults: &mut DiskFaults) {
         let changes = std::mem::take(&mut self.unsynced);
         if random.random_bool(0.5) {
@@ -128,7 +128,7 @@ impl FileState {
                 Change::Write { at: *at, bytes: part }.apply(&mut self.synced);
             }
         } else {
-            // Nobody said in which order.
+            // Their order is not defined.
             for change in &changes {
                 match random.random_bool(0.5) {
                     true => change.apply(&mut self.synced),
@@ -139,7 +139,7 @@ impl FileState {
         self.bytes.clone_from(&self.synced);
     }
 
-    /// A sync that failed: nobody knows what of it is there, and the system takes it for written all the same.
+    /// Fails a sync: any part of the content may be on the platter, and the system takes all of it for written.
     fn fail_to_sync(&mut self, random: &mut StdRng) {
         for change in std::mem::take(&mut self.unsynced) {
             if random.random_bool(0.5) {
@@ -158,7 +158,7 @@ fn missing(path: &Path) -> io::Error {
 }
 
 impl State {
-    /// Before each operation that changes something; false if it is the one in the middle of which everything ends.
+    /// Called before each operation that changes something; returns false if everything ends during this operation.
     fn begin(&mut self) -> io::Result<bool> {
         self.operations += 1;
         match &mut self.left {
@@ -224,7 +224,7 @@ impl State {
         Ok(())
     }
 
-    /// The names directly in a folder change on the platter as they have in memory.
+    /// Puts the names directly in a folder on the platter as they are in memory.
     fn sync_folder(&mut self, folder: &Path) -> io::Result<()> {
         if !self.begin()? {
             return Err(off());
@@ -244,7 +244,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes what was not synced.
+    /// Takes all or part of what was not synced.
     fn lose_power(&mut self) {
         let Self { names, synced_names, folders, synced_folders, files, random, faults, .. } = self;
         let all: BTreeSet<PathBuf> = names.keys().chain(synced_names.keys()).cloned().collect();
@@ -281,7 +281,7 @@ impl State {
 }
 
 impl SimulatedDisk {
-    /// An empty disk; what it loses follows from the seed.
+    /// Returns an empty disk. The seed decides what it loses.
     pub fn new(seed: u64, lies: Lies) -> Self {
         Self(Arc::new(Mutex::new(State {
             names: BTreeMap::new(),
@@ -300,12 +300,12 @@ impl SimulatedDisk {
         })))
     }
 
-    /// Nothing works any more after so many operations, and the last of them is done in part.
+    /// Makes the disk go off after this number of operations. The last of them is done in part.
     pub fn go_off_after(&self, operations: u64) {
         self.0.lock().left = Some(operations);
     }
 
-    /// It does not go off any more, if it has not.
+    /// Cancels [`Self::go_off_after`] if the disk is still on.
     pub fn stay_on(&self) {
         let mut state = self.0.lock();
         if !state.is_off() {
@@ -318,23 +318,23 @@ impl SimulatedDisk {
         self.0.lock().is_off()
     }
 
-    /// From now on it is full, or not any more.
+    /// Makes the disk full, or gives it room again.
     pub fn set_full(&self, is_full: bool) {
         self.0.lock().is_full = is_full;
     }
 
-    /// From now on syncs fail, or not any more.
+    /// Makes syncs fail, or work again.
     pub fn fail_to_sync(&self, fails: bool) {
         self.0.lock().fails_to_sync = fails;
     }
 
-    /// Whether it is full or fails.
+    /// Whether it is full or its syncs fail.
     pub fn is_sick(&self) -> bool {
         let state = self.0.lock();
         state.is_full || state.fails_to_sync
     }
 
-    /// The disk as the next process finds it.
+    /// Makes the disk what the next process finds.
     pub fn after_crash(&self, crash: Crash) {
         let mut state = self.0.lock();
         state.left = None;
@@ -348,12 +348,12 @@ impl SimulatedDisk {
         self.0.lock().faults
     }
 
-    /// How many operations there were that change anything.
+    /// The number of operations so far that change anything.
     pub fn operations(&self) -> u64 {
         self.0.lock().operations
     }
 
-    /// A file as something to read and write; it is made if it is not there.
+    /// Opens a file for reading and writing; makes it if it does not exist.
     pub(crate) fn open_or_create(&self, path: &Path) -> io::Result<SimulatedFile> {
         let mut state = self.0.lock();
         if state.is_off() {
@@ -363,7 +363,7 @@ impl SimulatedDisk {
             Some(number) => *number,
             None => {
                 let number = state.make(path)?;
-                // As a catalog does with its folder.
+                // A catalog syncs its folder too.
                 state.synced_names.insert(path.to_owned(), number);
                 number
             }
@@ -371,7 +371,7 @@ impl SimulatedDisk {
         Ok(SimulatedFile { disk: self.clone(), path: path.to_owned(), number })
     }
 
-    /// Makes a folder as a library does that does not think of the loss of power.
+    /// Makes a folder as a library does that does not consider losses of power.
     pub(crate) fn make_unsynced_folder(&self, folder: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         if !state.begin()? {
@@ -381,7 +381,7 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Gives a file a further name, which must be free.
+    /// Gives a file another name, which must not exist yet.
     pub(crate) fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         if !state.begin()? {

@@ -1,8 +1,8 @@
-//! Big queries: real flows of planned SQL, whose tasks run in any order, with checkpoints in a line of epochs on the
-//! simulated disk, and restarts at another parallelism.
+//! Big queries: real flows of planned SQL, whose tasks run in any order, with checkpoints as epochs on the simulated
+//! disk, and restarts at another parallelism.
 //!
-//! Their sources are files that grow; their sinks write files, of which an epoch says how much is final. In the end the
-//! final rows have to be those that a loop over all rows gives, each once.
+//! Their sources are files that grow. Their sinks write files, and an epoch says how much of these is final. In the end
+//! the final rows must be those that a loop over all rows gives, each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -35,13 +35,13 @@ const STEP_US: i64 = 500_000;
 const WINDOW_US: i64 = 10_000_000;
 const KEYS: i64 = 5;
 
-/// How often everything is tried at the end, until it has to be done.
+/// The most rounds at the end until everything has to be done.
 const ROUNDS_MAX: usize = 20_000;
 
 /// A row of a result.
 type Row = [i64; 4];
 
-/// What is computed.
+/// What a flow computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
     /// Sums by key in windows.
@@ -60,7 +60,7 @@ impl FlowKind {
         }
     }
 
-    /// What is to come of so many rows of each partition, sorted.
+    /// Returns the expected result, sorted, if each partition has this number of rows.
     fn expected(self, rows: &[i64]) -> Vec<Row> {
         let all = rows.iter().zip(0_i64..).flat_map(|(&rows, partition)| (0..rows).map(move |row| (partition, row)));
         let mut expected: Vec<Row> = match self {
@@ -90,59 +90,59 @@ fn key(partition: i64, row: i64) -> i64 {
 /// A simulation of a flow.
 #[derive(Clone, Debug)]
 pub struct FlowPlan {
-    /// Where it comes from.
+    /// The seed that it was made from.
     pub seed: u64,
     /// What is computed.
     pub kind: FlowKind,
-    /// How many files are read.
+    /// The number of files that are read.
     pub partitions: usize,
-    /// What happens.
+    /// The steps, in order.
     pub steps: Vec<FlowStep>,
 }
 
-/// Something that happens.
+/// A step of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowStep {
     /// A file gets more rows.
     Grow {
         /// Which file.
         partition: usize,
-        /// How many.
+        /// How many rows.
         rows: u8,
     },
     /// Tasks run.
     Run {
-        /// Chooses among those that are ready.
+        /// Chooses among the ready tasks.
         choose: u16,
-        /// How many.
+        /// How many tasks run.
         times: u8,
     },
     /// Time passes.
     Tick,
     /// A checkpoint begins.
     Checkpoint,
-    /// If all tasks have come to the barrier, it is written.
+    /// The checkpoint is written, if all tasks have reached its barrier.
     Finish,
-    /// It is given up.
+    /// The checkpoint is abandoned.
     GiveUp,
     /// The disk is full, or has room again.
     Disk {
         /// Whether it is full.
         is_full: bool,
     },
-    /// Everything ends after so many operations of the disk, and goes on at another parallelism.
+    /// The process ends after this number of disk operations, and the flow restarts at another parallelism.
     Crash {
-        /// How.
+        /// How it ends.
         crash: Crash,
-        /// After how many operations; at once if 0.
+        /// The number of operations; 0 ends it at once.
         operations: u16,
-        /// In how many instances it goes on.
+        /// The number of instances after the restart.
         parallelism: u8,
     },
 }
 
 impl FlowPlan {
-    /// The plan of a seed.
+    /// Makes the plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed ^ 0xf10f);
         let partitions = random.random_range(1..4);
@@ -175,7 +175,7 @@ struct Growing {
     has_ended: Arc<AtomicBool>,
 }
 
-/// One that is read.
+/// Reads a growing file.
 struct Reader {
     file: Growing,
     partition: i64,
@@ -209,7 +209,7 @@ impl Source for Reader {
     }
 }
 
-/// A sink's file, of which what an epoch names is final.
+/// A file of a sink. The part of it that an epoch names is final.
 struct Part {
     file: Box<dyn DiskFile>,
     name: String,
@@ -251,16 +251,16 @@ impl TransactionalSink for Part {
     }
 }
 
-/// A flow that runs.
+/// A running flow.
 struct Running {
     workers: Workers,
     flow: Flow,
     epochs: Epochs,
-    /// What was final when it began.
+    /// The files that were final when it started.
     final_before: Vec<String>,
     /// The names of its own files.
     files: Vec<String>,
-    /// The number of the checkpoint that is being made.
+    /// The checkpoint in progress: its number and the state collected so far.
     under_way: Option<(u64, Arc<CollectedState>)>,
 }
 
@@ -371,7 +371,7 @@ impl FlowWorld {
         });
     }
 
-    /// Starts the flow where its newest epoch is.
+    /// Starts the flow from its newest epoch.
     fn start(&mut self) -> Result<(), String> {
         if self.running.is_some() {
             return Ok(());
@@ -527,8 +527,8 @@ impl FlowWorld {
         Ok(())
     }
 
-    /// Writes the checkpoint that is under way, if all tasks have come to its barrier; whether none is under way any
-    /// more.
+    /// Writes the checkpoint in progress, if all tasks have reached its barrier. Returns whether there is none in
+    /// progress any more.
     fn finish(&mut self) -> Result<bool, String> {
         let Some(running) = &mut self.running else { return Ok(true) };
         let Some((number, state)) = running.under_way.clone() else { return Ok(true) };
@@ -585,7 +585,7 @@ impl FlowWorld {
         Err("it does not come to its end".into())
     }
 
-    /// Everything that is final, and what the last run has written beyond it.
+    /// Checks all final rows, and what the last run has written behind them.
     fn check(&mut self) -> Result<(), String> {
         let Some(running) = &self.running else { return Err("nothing runs".into()) };
         let mut found: Vec<Row> = Vec::new();
@@ -627,7 +627,7 @@ impl FlowWorld {
     }
 }
 
-/// What is saved of a flow.
+/// Returns the epoch that saves a flow.
 fn epoch_of(snapshot: &Snapshot, final_before: &[String]) -> Result<Epoch, String> {
     let sources: Vec<_> = snapshot.sources[0].iter().map(|state| json!([state.position, state.newest_us])).collect();
     let reached: Vec<_> = snapshot.reached_us.iter().map(|(node, reached_us)| json!([node, reached_us])).collect();

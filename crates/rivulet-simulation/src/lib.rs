@@ -1,27 +1,26 @@
-//! The whole engine on a simulated clock, network, disk and scheduler, against a simple model.
+//! The whole engine on a simulated clock, network, disk and scheduler, compared with a simple model.
 //!
-//! A seed becomes a [`Plan`]: queries, and some hundred steps of all kinds, crashes and faults among them. It is run on
-//! one thread by an engine [by hand](rivulet::engine::stepped), which does nothing between two calls; so the same seed
-//! has the same history, byte for byte. What fails is run again with steps left out, until none can be spared
-//! ([`shrink`]).
+//! A seed becomes a [`Plan`]: queries, and some hundred steps of all kinds, including crashes and faults. It runs on
+//! one thread in a [stepped engine](rivulet::engine::stepped), which does nothing between two calls; so the same seed
+//! has the same history, byte for byte. A plan that fails is run again with steps left out, until every remaining step
+//! is needed ([`shrink`]).
 //!
-//! Real: catalog, statements, routes, deduplication windows, inboxes, groups and their operators, capture, splits
-//! and merges, log, epochs, checkpoints, recovery, replay. Simulated: the clock; the [`disk`], down to unsynced bytes
-//! and names; the connections of clients; who runs next.
+//! Real: catalog, statements, routes, deduplication windows, inboxes, groups and their operators, snapshots, splits and
+//! merges, log, epochs, checkpoints, recovery, replay. Simulated: the clock; the [`disk`], down to unsynced bytes and
+//! names; the connections of clients; which task runs next.
 //!
-//! That it bites is tested with defects on purpose ([`Defect`]); each is found within some hundred seeds, most within
-//! the first ten. What it has found in earnest, now mended: folders whose own names were not synced, so that the loss
-//! of power took whole lines of checkpoints; a segment of the log that stopped the start because its header had not
-//! come to the disk; frames that a killed process had written and not synced, taken for durable by the next; messages
-//! forgotten by the log while their senders could still send them again; results that were events of other queries,
-//! lost because they had left before the log was on disk.
+//! Deliberate defects ([`Defect`]) test that the simulation finds errors. Each is found within some hundred seeds, most
+//! within the first ten. The simulation has found these real errors, which are fixed: folders whose own names were not
+//! synced, so that a loss of power took whole lines of epochs; a segment of the log that prevented the start because
+//! its header had not reached the disk; frames that a killed process had written and not synced, and that the next
+//! process took for durable; messages that the log forgot while their senders could still send them again; results that
+//! were events of other queries, lost because they were sent before the log was on disk.
 //!
-//! Queries are created, altered, paused, resumed and dropped while others run, and some read the results of others.
+//! Queries are created, altered, paused, resumed and dropped while others run, and some read the results of others. Not
+//! simulated: results on their way to a broker (they are sent as soon as their receiver has room), spilled queries,
+//! shared inputs.
 //!
-//! Not simulated: results on their way to a broker (they leave as soon as who reads them has room), shelves of silent
-//! queries, shared inputs.
-//!
-//! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] are the same for big
+//! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] is the same for big
 //! queries.
 
 pub mod plan;
@@ -40,29 +39,29 @@ use disk::DiskFaults;
 use plan::Plan;
 use world::World;
 
-/// Something that is wrong on purpose, to see whether that is noticed.
+/// A deliberate defect, to test that it is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// Messages are acknowledged when they are in the log's memory.
+    /// Messages are acknowledged when the log has them in memory only.
     AcknowledgesBeforeSync,
-    /// Messages that come again are not recognised.
+    /// Repeated messages are not recognised.
     DuplicatesAreNew,
     /// Syncs of the log's files do nothing.
     LogIsNotSynced,
-    /// Syncs of the checkpoints' files do nothing: they get their names before their content.
+    /// Syncs of the checkpoints' files do nothing: files get their names before their content.
     CheckpointsAreNotSynced,
     /// Syncs of folders do nothing.
     NamesAreNotSynced,
     /// The catalog forgets when queries were created, paused and resumed.
     LifecycleLogIsForgotten,
-    /// The catalog forgets which values queries had before they got others.
+    /// The catalog forgets the earlier values of altered queries.
     AlterationsAreForgotten,
-    /// Results that are given once more are not known by their identity.
+    /// Repeated results are not recognised by their identity.
     ResultsHaveNoIdentity,
 }
 
 impl Defect {
-    /// All of them.
+    /// All defects.
     pub const ALL: [Self; 8] = [
         Self::AcknowledgesBeforeSync,
         Self::DuplicatesAreNew,
@@ -89,18 +88,18 @@ impl Defect {
     }
 }
 
-/// What happened in simulations.
+/// Counts of what happened in simulations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Steps.
     pub steps: u64,
     /// Events that devices sent.
     pub events: u64,
-    /// Results that came, those that came again included.
+    /// Results that arrived, including repeated ones.
     pub results: u64,
-    /// Messages whose sender was told that they are there.
+    /// Messages that were acknowledged to their sender.
     pub acknowledged: u64,
-    /// Messages that came again and were recognised.
+    /// Repeated messages that were recognised.
     pub recognised: u64,
     /// How often there was no room for a message.
     pub full: u64,
@@ -120,9 +119,9 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Checkpoints that could not be made.
     pub checkpoints_failed: u64,
-    /// Operations of the disk that change anything.
+    /// Disk operations that change anything.
     pub disk_operations: u64,
-    /// What went wrong there.
+    /// Faults of the disk.
     pub faults: DiskFaults,
 }
 
@@ -154,14 +153,14 @@ impl AddAssign for Counts {
     }
 }
 
-/// What came of a simulation.
+/// The outcome of a simulation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// All that happened, a line each.
+    /// The whole history, one line for each event.
     pub history: String,
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// What was wrong.
+    /// The error, if there was one.
     pub failure: Option<String>,
 }
 
@@ -172,7 +171,7 @@ pub fn run(plan: &Plan, defect: Option<Defect>) -> Outcome {
     Outcome { history: std::mem::take(&mut world.history), counts: world.counts, failure }
 }
 
-/// What goes wrong in a run, a panic included.
+/// Returns the error of a run; a panic is one too.
 fn failure_of(run: impl FnOnce() -> Result<(), String>) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => outcome.err(),

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: one seed with its history, or many with what they came to.
+//! `cargo xtask sim`: runs one seed and shows its history, or runs many seeds and shows their counts.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ cargo xtask sim --seeds N [--from SEED]    N simulations on all cores, and what 
     --defect NAME                          with something wrong on purpose, to see whether that is noticed:
 ";
 
-/// After so many seeds progress is shown.
+/// Progress is shown each time after this number of seeds.
 const SHOWN_EVERY: u64 = 100;
 
 fn help() -> ExitCode {
@@ -26,7 +26,7 @@ fn help() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What is run of a seed.
+/// What is run for a seed.
 #[derive(Clone, Copy)]
 struct What {
     small: bool,
@@ -71,7 +71,7 @@ fn one(seed: u64, what: What) -> ExitCode {
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Runs a plan and shows all of it; whether it fails.
+/// Runs a plan and shows its history and counts; returns whether it fails.
 fn show(plan: &impl Shrinks) -> bool {
     let outcome = plan.run();
     println!("{}", outcome.history);
@@ -82,7 +82,7 @@ fn show(plan: &impl Shrinks) -> bool {
     fails
 }
 
-/// Shows the least of a plan that fails.
+/// Shows the smallest failing part of a plan.
 fn explain<P: Shrinks>(plan: &P) {
     if let Some((least, outcome)) = shrink(plan) {
         println!("the least of it that fails, {} of {} parts:\n\n{}", least.parts(), plan.parts(), outcome.history);
@@ -92,7 +92,7 @@ fn explain<P: Shrinks>(plan: &P) {
 fn many(from: u64, seeds: u64, what: What) -> ExitCode {
     let begun = Instant::now();
     let (next, has_failed) = (AtomicU64::new(from), AtomicBool::new(false));
-    // How many were run, what they came to, and the lowest that has failed.
+    // The number of plans that were run, the sum of their counts, and the failure with the lowest seed.
     let sum = Mutex::new((0, Counts::default(), None::<(u64, String)>));
     let until = from.saturating_add(seeds);
     let work = || {

@@ -1,16 +1,16 @@
-//! What queries are to answer, in plain Rust: for each kind of query its SQL, and beside it a function over one event
-//! after the other that nobody has to think about twice.
+//! The expected results of queries, in plain Rust: for each kind of query its SQL, and beside it a simple function over
+//! one event after the other.
 
 use serde_json::{Value, json};
 
 /// An event of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// Which of its device, from 1.
+    /// The number of the event among those of its device, from 1.
     pub number: i64,
-    /// Its time, seconds since the beginning.
+    /// Its time, in seconds since the beginning.
     pub at_s: i64,
-    /// What was measured: a whole number, so that sums are exact.
+    /// The measured value: a whole number, so that sums are exact.
     pub value: f64,
 }
 
@@ -19,24 +19,24 @@ pub struct Event {
 pub enum Kind {
     /// Rows above a bound.
     Filter,
-    /// A text that comes only when it is another one.
+    /// A text that is emitted only when it changes.
     OnChange,
-    /// The difference to the row before.
+    /// The difference from the previous row.
     Lag,
-    /// Rows between a high and a low bound that were reached.
+    /// Rows between reaching a high bound and reaching a low bound.
     Hysteresis,
-    /// Count, sum and last number in windows of ten seconds.
+    /// The count, sum and last number in windows of ten seconds.
     Tumble,
-    /// The sum of each three rows.
+    /// The sum of every three rows.
     CountWindow,
-    /// Rows above a bound, of those that another query gives.
+    /// Rows above a bound, from the results of another query.
     Relay,
-    /// The sum of each two rows that another query gives.
+    /// The sum of every two rows, from the results of another query.
     Sums,
 }
 
 impl Kind {
-    /// All that read devices.
+    /// All kinds that read devices.
     pub const ALL: [Self; 6] =
         [Self::Filter, Self::OnChange, Self::Lag, Self::Hysteresis, Self::Tumble, Self::CountWindow];
 
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Whether its results can be read by other queries: numbers and values, of each event at most one.
+    /// Whether other queries can read its results: numbers and values, at most one for each event.
     pub fn is_chained(self) -> bool {
         matches!(self, Self::Filter | Self::Relay | Self::Sums)
     }
@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// A query that looks at one event after the other.
+/// A query that processes one event after the other.
 #[derive(Clone, Debug)]
 pub struct Model {
     kind: Kind,
@@ -104,19 +104,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// A query that has seen nothing.
+    /// Makes a query that has processed no event.
     pub fn new(kind: Kind, low: f64) -> Self {
         Self { kind, low, before: None, level: None, is_high: false, window: Vec::new() }
     }
 
-    /// Gives it another bound. What it knows by the one before begins anew; what it has said stays said.
+    /// Gives the query another bound. State that depends on the previous bound begins anew; earlier results stay.
     pub fn alter(&mut self, low: f64) {
         if low != self.low {
             (self.low, self.is_high) = (low, false);
         }
     }
 
-    /// The result that an event leads to, if any.
+    /// Processes an event; returns its result, if there is one.
     pub fn see(&mut self, event: Event) -> Option<Value> {
         let Event { number, value, .. } = event;
         match self.kind {
@@ -161,7 +161,7 @@ fn sum(rows: &[Event]) -> f64 {
     rows.iter().map(|row| row.value).sum()
 }
 
-/// Whether two results say the same: `3` and `3.0` do, and so do a null and nothing.
+/// Whether two results are equal in meaning: `3` and `3.0` are, and so are a null and a missing value.
 pub fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

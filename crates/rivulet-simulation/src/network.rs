@@ -1,9 +1,9 @@
-//! The network: clients that send with QoS 1 and send again what was not acknowledged, and a receiver of results.
+//! The network: clients that send with QoS 1 and repeat what was not acknowledged, and a receiver of results.
 //!
-//! Between a client and the engine are two queues, of messages and of acknowledgements; the end of a connection empties
-//! both. What the engine does with a message is what its broker does: ask the deduplication window of the client
-//! whether it has come before, route it, and acknowledge it when the log has it. Results too go their way as in the
-//! broker: first to other queries that read them, in their order, then to the receiver.
+//! Between a client and the engine are two queues, of messages and of acknowledgements. The end of a connection empties
+//! both. The engine treats a message as its broker does: it asks the client's deduplication window whether the message
+//! is a repeat, routes it, and acknowledges it when the log has it. Results are sent as in the broker: first to other
+//! queries that read them, in order, then to the receiver.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::Defect;
 /// The most messages of a client that wait for an acknowledgement.
 const UNACKNOWLEDGED_MAX: usize = 8;
 
-/// The side of the engine: what it knows of clients, and the results that it has published. One for each process.
+/// The engine's side: the state of clients, and the results that it has published. Each process has one.
 pub(crate) struct Side {
     dedup_windows: DedupWindows,
     results: Arc<Results>,
@@ -31,19 +31,19 @@ pub(crate) struct Side {
 struct Results {
     clock: Arc<dyn Clock>,
     defect: Option<Defect>,
-    /// Where other queries read them, once the engine is there.
+    /// Routes results to other queries, once the engine exists.
     router: OnceLock<Arc<Router>>,
     way: Mutex<Way>,
-    /// How many there were.
+    /// The number of results so far.
     count: AtomicU64,
     are_away: AtomicBool,
 }
 
-/// Results on their way.
+/// Results that are not sent yet.
 #[derive(Default)]
 struct Way {
     waiting: VecDeque<GivenResult>,
-    /// The first of them, if some queries have it and others have no room.
+    /// The first of them, if some of its queries have it and others have no room.
     pending: Pending,
     published: Vec<(String, Vec<u8>)>,
 }
@@ -55,7 +55,7 @@ struct GivenResult {
 }
 
 impl Results {
-    /// Lets those leave that can; whether all have.
+    /// Sends the results that find room; returns whether all are sent.
     fn leave(&self) -> bool {
         let mut way = self.way.lock();
         let Way { waiting, pending, published } = &mut *way;
@@ -86,12 +86,12 @@ impl Side {
         Self { dedup_windows: DedupWindows::default(), results: Arc::new(results) }
     }
 
-    /// From now on queries read results of others.
+    /// Lets queries read results of others from now on.
     pub(crate) fn route_to(&self, router: &Arc<Router>) {
         let _ = self.results.router.set(router.clone());
     }
 
-    /// Whether all results have left.
+    /// Whether all results have been sent.
     pub(crate) fn has_sent_all(&self) -> bool {
         self.results.leave()
     }
@@ -149,14 +149,14 @@ impl Publisher for Results {
         self.next() - self.way.lock().waiting.len() as u64
     }
 
-    /// Nothing happens by waiting.
+    /// Nothing happens while it waits.
     fn wait_until_left(&self, until: u64, _limit: Duration, _is_given_up: &dyn Fn() -> bool) -> bool {
         self.leave();
         self.first_left() >= until
     }
 }
 
-/// Which event of which device.
+/// Identifies an event: its device and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventName {
     pub(crate) device: usize,
@@ -169,20 +169,20 @@ struct Message {
     packet_id: u16,
     topic: String,
     payload: String,
-    /// Whether it was under way before: then it comes marked as a duplicate.
+    /// Whether it was sent before: then it is marked as a duplicate.
     was_sent: bool,
 }
 
-/// What became of a message that the engine was to read.
+/// What became of the next message for the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// Nothing was under way.
+    /// There was no message in flight.
     Nothing,
-    /// There is no room; it stays under way.
+    /// There is no room; the message stays in flight.
     Full,
-    /// It was taken, for the first time as far as the engine knows.
+    /// It was accepted, for the first time as far as the engine knows.
     New(EventName, LogPosition),
-    /// The engine has recognised it.
+    /// The engine has recognised it as a repeat.
     Again(EventName, LogPosition),
 }
 
@@ -190,15 +190,15 @@ pub(crate) enum Delivered {
 pub(crate) struct Client {
     name: String,
     next_packet_id: u16,
-    /// What it has sent and not heard of, oldest first.
+    /// Sent messages without an acknowledgement, oldest first.
     unacknowledged: VecDeque<Message>,
-    /// Under way to the engine; whether marked as duplicate.
+    /// Messages in flight to the engine, and whether each is marked as a duplicate.
     under_way: VecDeque<(Message, bool)>,
     pending: Pending,
     dedup_window: Option<Arc<DedupWindow>>,
-    /// Whether it repeats without a mark after its session was lost, as MQTT 5 has it.
+    /// Whether it repeats without a mark after its session was lost, as MQTT 5 requires.
     obeys_lost_session: bool,
-    /// Whether the engine's process has ended since it was connected.
+    /// Whether the engine's process has ended since the client was connected.
     has_lost_session: bool,
 }
 
@@ -216,12 +216,12 @@ impl Client {
         }
     }
 
-    /// Whether it may send one more.
+    /// Whether it may send one more message.
     pub(crate) fn has_room(&self) -> bool {
         self.unacknowledged.len() < UNACKNOWLEDGED_MAX
     }
 
-    /// Whether everything was acknowledged.
+    /// Whether all its messages are acknowledged.
     pub(crate) fn is_done(&self) -> bool {
         self.unacknowledged.is_empty()
     }
@@ -236,7 +236,7 @@ impl Client {
         self.unacknowledged.push_back(message);
     }
 
-    /// The connection is over, and all that was under way in it.
+    /// Ends the connection, and loses everything in flight on it.
     pub(crate) fn lose_connection(&mut self, side: Option<&Side>) {
         self.under_way.clear();
         self.pending = Pending::default();
@@ -249,7 +249,7 @@ impl Client {
         }
     }
 
-    /// Comes back, and sends again what was not acknowledged, before anything new; returns how many messages that are.
+    /// Connects again, and repeats what was not acknowledged before anything new; returns the number of these messages.
     pub(crate) fn connect(&mut self, side: &Side) -> usize {
         if self.dedup_window.is_some() {
             return 0;
@@ -266,7 +266,7 @@ impl Client {
         self.under_way.len()
     }
 
-    /// The engine reads the next message, as its broker does.
+    /// Makes the engine read the next message, as its broker does.
     pub(crate) fn deliver(&mut self, engine: &Engine, now_us: i64, defect: Option<Defect>) -> Delivered {
         let Some(dedup_window) =
             self.dedup_window.as_deref().filter(|dedup_window| dedup_window.admission() == Admission::Open)
@@ -300,7 +300,7 @@ impl Client {
         delivered
     }
 
-    /// Hears of what the log has by now; returns of how many messages.
+    /// Receives acknowledgements for messages that the log has by now; returns how many.
     pub(crate) fn acknowledge(&mut self, engine: &Engine, defect: Option<Defect>) -> usize {
         let (Some(dedup_window), Some(log)) = (&self.dedup_window, engine.router().log()) else { return 0 };
         let durable = match defect {

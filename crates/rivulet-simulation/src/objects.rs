@@ -1,5 +1,5 @@
-//! Objects as files of the simulated disk, written as the object store of folders does it: under another name first,
-//! then linked to theirs, and nothing of it synced; and the catalog's file.
+//! Objects as files of the simulated disk, written as the object store of folders does: under another name first, then
+//! linked to their own name, without a sync; and the catalog's file.
 
 use std::fmt;
 use std::io;
@@ -53,7 +53,7 @@ impl Objects {
             at += part.len() as u64;
         }
         let linked = self.disk.link(&staged, &path);
-        // As with the real one: whether that works or not.
+        // The result is ignored, as in the real one.
         let _ = self.disk.remove(&staged);
         linked
     }

@@ -1,5 +1,5 @@
-//! What happens in one simulation, written down before it happens: everything from one seed, and each step by itself,
-//! so that steps can be left out to find those that matter.
+//! The plan of one simulation, made before it runs: everything follows from one seed. Each step is independent, so that
+//! steps can be left out to find those that matter.
 
 use std::fmt;
 
@@ -12,32 +12,32 @@ use crate::model::Kind;
 /// A simulation.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where it comes from.
+    /// The seed that it was made from.
     pub seed: u64,
     /// How many clients send; device `d` belongs to client `d % clients`.
     pub clients: usize,
-    /// Most events in front of a task.
+    /// The most events in the inbox of a task.
     pub inbox_rows_max: usize,
-    /// How large a segment of the log becomes.
+    /// The size of a segment of the log, in bytes.
     pub segment_bytes: u64,
-    /// What runs.
+    /// The queries.
     pub queries: Vec<QueryPlan>,
-    /// What happens.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 /// A query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryPlan {
-    /// What it is known by, also when others are left out.
+    /// Its number, which stays the same when other queries are left out.
     pub number: usize,
     /// What it computes.
     pub kind: Kind,
-    /// Whose events.
+    /// The events that it reads.
     pub reads: Reads,
     /// Its bound.
     pub low: i32,
-    /// Whether it is created by a step, and not at the beginning.
+    /// Whether it is created by a step and not at the beginning.
     pub comes_later: bool,
 }
 
@@ -46,27 +46,27 @@ pub struct QueryPlan {
 pub enum Reads {
     /// The events of a device.
     Device(usize),
-    /// The results of the query with this number, or nothing if that was left out.
+    /// The results of the query with this number; nothing if that query was left out.
     Query(usize),
 }
 
-/// Something that happens. Where one of several is meant, a number chooses among those that there are then.
+/// A step. If it is about one of several things, a number chooses among those that exist at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A device measures something so long after the last time, and its client sends it.
+    /// A device measures a value, and its client sends it.
     Send {
         /// Which device.
         device: usize,
-        /// What it measures.
+        /// The measured value.
         value: i32,
-        /// How long after the event before, seconds.
+        /// The time since the device's previous event, in seconds.
         gap_s: u8,
     },
-    /// The engine reads so many messages of a client.
+    /// The engine reads messages of a client.
     Deliver {
         /// Which client.
         client: usize,
-        /// How many.
+        /// How many messages.
         messages: u8,
     },
     /// A client gets the acknowledgements that are due.
@@ -74,44 +74,44 @@ pub enum Step {
         /// Which client.
         client: usize,
     },
-    /// A connection ends, with all that is under way in it, and its client comes back.
+    /// A connection ends, everything in flight on it is lost, and its client connects again.
     Disconnect {
         /// Which client.
         client: usize,
     },
-    /// A task that is ready runs, to its end or for one batch.
+    /// A ready task runs until it is done, or for one batch.
     Run {
         /// Chooses the task.
         choose: u16,
-        /// Whether for one batch.
+        /// Whether it runs for one batch only.
         is_short: bool,
     },
     /// Time passes.
     Tick {
-        /// How much, milliseconds.
+        /// How much, in milliseconds.
         by_ms: u16,
     },
-    /// So much time passes that whoever was not told of a message has come back by now, if all have.
+    /// If all messages are acknowledged, so much time passes that no client repeats any of them.
     Rest,
     /// The log is written.
     Commit,
     /// A checkpoint is made.
     Checkpoint,
-    /// Some of the log is replayed, if it has to be.
+    /// A part of the log is replayed, if it has to be.
     Replay {
-        /// How many at most.
+        /// The most events.
         events: u8,
-        /// Whether all that is left may be handed over.
+        /// Whether the whole rest may be replayed.
         ends: bool,
     },
-    /// Half of the queries of a task go to another one, or two tasks become one.
+    /// Half of the queries of a task move to another task, or two tasks are merged.
     Rebalance {
         /// Chooses the group, and the task.
         choose: u16,
-        /// Whether two become one.
+        /// Whether two tasks are merged.
         merges: bool,
     },
-    /// Results find no room, or do again.
+    /// There is no room for results, or there is room again.
     Receivers {
         /// Whether there is no room.
         are_away: bool,
@@ -121,12 +121,12 @@ pub enum Step {
         /// Whether it is full.
         is_full: bool,
     },
-    /// Syncs fail, or do not any more.
+    /// Syncs fail, or work again.
     Syncs {
         /// Whether they fail.
         fail: bool,
     },
-    /// A query is created that was not at the beginning.
+    /// A query is created that did not exist at the beginning.
     Create {
         /// Which one.
         query: usize,
@@ -150,27 +150,27 @@ pub enum Step {
         /// Which one.
         query: usize,
     },
-    /// The engine ends after so many operations of the disk, in the middle of one.
+    /// The engine ends after this number of disk operations, during the last one.
     Crash {
-        /// How.
+        /// How it ends.
         crash: Crash,
-        /// After how many operations; at once if 0.
+        /// The number of operations; 0 ends it at once.
         operations: u16,
     },
     /// The engine is stopped and started.
     Restart,
 }
 
-/// How much there is in one simulation.
+/// The most steps in one simulation.
 const STEPS_MAX: usize = 320;
 const QUERIES_MAX: usize = 9;
 const CHAINED_MAX: usize = 4;
 
-/// All that is measured is less.
+/// All measured values are less than this.
 pub const VALUE_END: i32 = 80;
 
 impl Plan {
-    /// The plan of a seed.
+    /// Makes the plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let random = &mut random;
@@ -179,7 +179,7 @@ impl Plan {
             (0..random.random_range(1..4)).map(|_| Kind::ALL[random.random_range(0..Kind::ALL.len())]).collect();
         let mut queries: Vec<QueryPlan> = Vec::new();
         for number in 0..random.random_range(1..QUERIES_MAX) {
-            // Some are equal and share a slot.
+            // Some queries are equal and share a slot.
             let again = queries.get(random.random_range(0..QUERIES_MAX)).filter(|_| random.random_bool(0.3)).copied();
             let query = again.unwrap_or_else(|| QueryPlan {
                 number,
@@ -217,7 +217,7 @@ impl Plan {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         let of_queries = self.queries.iter().filter_map(|query| match query.reads {
             Reads::Device(device) => Some(device),

@@ -1,4 +1,4 @@
-//! From a plan that fails to a small one that fails too: parts are left out for as long as something still fails.
+//! Reduces a failing plan to a small one that fails too: parts are left out as long as it still fails.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::flows::{self, FlowPlan};
 use crate::plan::Plan;
 use crate::{Defect, Outcome, run};
 
-/// How many plans are tried.
+/// The most plans that are tried.
 const TRIES_MAX: usize = 600;
 
 /// Something that can be run with parts left out.
@@ -14,14 +14,14 @@ pub trait Shrinks: Clone {
     /// Runs it.
     fn run(&self) -> Outcome;
 
-    /// How many parts it has.
+    /// The number of its parts.
     fn parts(&self) -> usize;
 
-    /// The same without some of its parts; `None` if they cannot be spared.
+    /// Returns it without some of its parts; `None` if these cannot be left out.
     fn without(&self, parts: Range<usize>) -> Option<Self>;
 }
 
-/// A plan, and what is wrong on purpose.
+/// A plan with a deliberate defect, if there is one.
 impl Shrinks for (Plan, Option<Defect>) {
     fn run(&self) -> Outcome {
         run(&self.0, self.1)
@@ -57,7 +57,7 @@ impl Shrinks for FlowPlan {
     }
 }
 
-/// The smallest part found that fails, and what came of it; `None` if `plan` does not fail.
+/// Returns the smallest failing part that is found, and its outcome; `None` if `plan` does not fail.
 pub fn shrink<P: Shrinks>(plan: &P) -> Option<(P, Outcome)> {
     let outcome = plan.run();
     outcome.failure.as_ref()?;
@@ -72,7 +72,7 @@ pub fn shrink<P: Shrinks>(plan: &P) -> Option<(P, Outcome)> {
                 tries += 1;
                 let fewer = smallest.without(from..(from + length).min(smallest.parts()));
                 match fewer.map(|fewer| (fewer.run(), fewer)) {
-                    // What comes behind has moved to here.
+                    // The parts behind it have moved here.
                     Some((again, fewer)) if again.failure.is_some() => (smallest, outcome) = (fewer, again),
                     _ => from += length,
                 }

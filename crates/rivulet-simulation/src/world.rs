@@ -1,16 +1,17 @@
-//! One simulation as it happens: the engine by hand, everything around it, and what is checked.
+//! A simulation while it runs: the stepped engine, everything around it, and the checks.
 //!
 //! What is checked:
-//! - each query gives the results of its [`Model`] over the events of its device, in their order. After a crash it may
-//!   go back, but to nowhere that it had not reached, and goes on from there without a gap: so each event is in its
-//!   state exactly once, and each result comes at least once;
-//! - a query gets the events that come while it is there and not paused, also where these come once more after a crash,
-//!   each with the values that the query had when it came;
-//! - a query that reads the results of another one gets each of them once;
-//! - a query that was dropped gives nothing any more;
-//! - when nothing fails any more everything comes to its end, within a bounded number of steps: each message is
-//!   acknowledged, and each result there;
-//! - the engine starts whenever the disk is well, and finds its queries.
+//!
+//! - Each query gives the results of its [`Model`] over the events of its device, in order. After a crash it may go
+//!   back, but only to a state that it had reached, and continues from there without a gap: so each event is in its
+//!   state exactly once, and each result comes at least once.
+//! - A query gets the events that come while it exists and is not paused, even if these are repeated after a crash.
+//!   Each event counts with the values that the query had when the event came.
+//! - A query that reads the results of another one gets each of them once.
+//! - A query that was dropped gives no more results.
+//! - Once nothing fails any more, everything is completed within a limited number of steps: each message is
+//!   acknowledged, and each result has arrived.
+//! - The engine starts whenever the disk works, and finds its queries.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -36,16 +37,17 @@ use crate::objects::Objects;
 use crate::plan::{Plan, QueryPlan, Reads, Step, VALUE_END};
 use crate::{Counts, Defect};
 
-/// When simulations begin, microseconds since the epoch.
+/// When simulations begin, in microseconds since the epoch.
 const START_US: i64 = 1_766_275_200_000_000;
 
-/// After so long nothing is sent again of which a client was not told: longer than the engine expects it.
+/// After this time in microseconds no unacknowledged message is repeated any more: longer than the engine expects
+/// repeats.
 const REST_US: i64 = 11_000_000;
 
-/// How often everything is tried when nothing fails any more, until it has to be done.
+/// The most rounds until everything has to be done, once nothing fails any more.
 const ROUNDS_MAX: usize = 300;
 
-/// How many tasks are run in one such round.
+/// The most tasks that run in one such round.
 const RUNS_MAX: usize = 5_000;
 
 /// A query and what is known of its results.
@@ -53,21 +55,21 @@ struct Watched {
     plan: QueryPlan,
     name: String,
     topic: String,
-    /// Before which event of its device it came, was paused (false) or resumed.
+    /// The events of its device before which it was created or resumed (true), or paused (false).
     changes: Vec<(usize, bool)>,
-    /// A change that may be there after a restart, or not.
+    /// A change that may or may not have happened after a restart.
     unclear: Option<(usize, bool)>,
-    /// Before which event of its device it got another bound.
+    /// The events of its device before which it got another bound, and that bound.
     lows: Vec<(usize, i32)>,
-    /// One that may be there after a restart, or not.
+    /// A bound that it may or may not have after a restart.
     unclear_low: Option<(usize, i32)>,
-    /// Whether others read its results.
+    /// Whether other queries read its results.
     is_read: bool,
-    /// What it is to give for all that was sent.
+    /// The expected results for everything that was sent.
     expected: Vec<Value>,
-    /// Which of them may come next: after a crash several may, until one comes that decides.
+    /// The indices of expected results that may come next. After a crash there may be several, until a result decides.
     next: Vec<usize>,
-    /// How many of them were seen.
+    /// The number of expected results that have been seen.
     reached: usize,
     life: Life,
 }
@@ -76,7 +78,7 @@ struct Watched {
 enum Life {
     NotYet,
     Lives,
-    /// Creating or dropping it failed: it may be there after a restart, or not.
+    /// Creating or dropping it failed: it may or may not exist after a restart.
     Unclear,
     Dropped,
 }
@@ -84,24 +86,24 @@ enum Life {
 struct Device {
     client: usize,
     sent: Vec<Event>,
-    /// Where they stand in the log, as far as they are there.
+    /// The log positions of its events, as far as the log has them.
     taken: Vec<Option<LogPosition>>,
 }
 
 impl Device {
-    /// How many events have been received and not been lost.
+    /// The number of events that have been received and not lost.
     fn received(&self) -> usize {
         self.taken.iter().take_while(|position| position.is_some()).count()
     }
 }
 
 impl Watched {
-    /// Whether it gets the events of its device from this one on.
+    /// Whether it gets this event of its device.
     fn is_there_at(&self, event: usize) -> bool {
         self.changes.iter().rev().find(|(at, _)| *at <= event).is_some_and(|(_, is_there)| *is_there)
     }
 
-    /// Its bound now.
+    /// Its current bound.
     fn low(&self) -> i32 {
         self.lows.last().map_or(self.plan.low, |(_, low)| *low)
     }
@@ -177,7 +179,7 @@ impl World {
         }
     }
 
-    /// Runs all of it.
+    /// Runs all steps.
     pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let outcome = self.run_all();
         self.counts.faults = self.disk.faults();
@@ -199,7 +201,7 @@ impl World {
         self.note("-- nothing fails any more");
         self.run_until_idle()?;
         self.note("-- once more from what is on disk");
-        // So often that the log has nothing of what came first: what is saved is all there is to know.
+        // Often enough that the log no longer has the first events: only the saved state has them.
         for value in [11, 77, 30] {
             for device in 0..self.devices.len() {
                 self.send(device, value, 6);
@@ -221,14 +223,14 @@ impl World {
         let _ = writeln!(self.history, "{text}");
     }
 
-    /// Registers applications and queries, on a disk that is well.
+    /// Registers applications and queries, on a disk that works.
     fn create(&mut self) -> Result<(), Failure> {
         self.start()?;
         let Some(engine) = self.engine.clone() else { return Err("the engine does not start".into()) };
         let queries = self.plan.queries.clone();
         let mut script = vec![Kind::Filter.sql()];
-        // What nobody reads is in no log, and comes again behind what was sent later: so each device has a query that
-        // always reads it, and never has a result.
+        // Events that no query reads are not in the log, and repeats of them come behind later events. So each device
+        // has a query that always reads it and never has a result.
         script.extend((0..self.devices.len()).map(|device| {
             format!(
                 "CREATE QUERY reader{device} FROM APPLICATION filter_queries WITH (device => 'd{device}', low => {VALUE_END}.0, \
@@ -253,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts the engine, if that can be done now.
+    /// Starts the engine, if that is possible now.
     fn start(&mut self) -> Result<(), Failure> {
         if self.engine.is_some() {
             return Ok(());
@@ -274,7 +276,7 @@ impl World {
         self.counts.starts += 1;
         let Some(engine) = self.engine.clone() else { return Ok(()) };
         self.side.route_to(engine.router());
-        // What is lost comes again, behind all that has happened.
+        // Lost events are sent again, behind everything that has happened.
         let found_to = engine.found_to();
         for device in &mut self.devices {
             let is_lost = |position: &&mut Option<LogPosition>| position.is_some_and(|position| position > found_to);
@@ -286,7 +288,7 @@ impl World {
                 (Life::Unclear, Some(_)) => watched.life = Life::Lives,
                 (Life::Unclear, None) => {
                     watched.life = Life::Dropped;
-                    // Whose results are read is not dropped: it was never there.
+                    // A query whose results are read cannot be dropped, so it was never created.
                     watched.changes.retain(|_| !watched.is_read);
                 }
                 (Life::Lives, None) if self.counts.starts > 1 => {
@@ -350,13 +352,13 @@ impl World {
         Engine::stepped(self.config.clone(), surroundings).map_err(|error| error.to_string())
     }
 
-    /// The engine is gone, and with it what was in memory.
+    /// Ends the engine's process; everything in memory is lost.
     fn end_process(&mut self, crash: Crash) {
         match crash {
             Crash::Power => self.counts.power_losses += 1,
             Crash::Process => self.counts.kills += 1,
         }
-        // What it does as it goes reaches nothing any more.
+        // What the engine does while it ends no longer reaches the disk.
         self.disk.go_off_after(0);
         self.drop_engine();
         self.disk.after_crash(crash);
@@ -462,7 +464,7 @@ impl World {
         Ok(())
     }
 
-    /// After each step: results, and whether it was the last of the process.
+    /// Called after each step: takes the results, and ends the process if the disk is off.
     fn look(&mut self) -> Result<(), Failure> {
         self.take_results()?;
         if self.disk.is_off() {
@@ -520,8 +522,9 @@ impl World {
         self.note(&format!("device {device} sends {payload}"));
     }
 
-    /// Works out what all queries are to give for what was sent: what is yet to be received comes behind all that has
-    /// happened. What was lost before its sender heard of it may have had results that nobody expects any more.
+    /// Computes the expected results of all queries for everything that was sent. Events that are not received yet come
+    /// behind all others. An event that was lost before its acknowledgement may have had results that are no longer
+    /// expected.
     fn expect(&mut self) {
         let expected: Vec<Vec<Value>> = self.watched.iter().map(|watched| self.expected_of(&watched.plan)).collect();
         for (watched, expected) in self.watched.iter_mut().zip(expected) {
@@ -560,7 +563,7 @@ impl World {
         events.into_iter().filter_map(see).collect()
     }
 
-    /// Whether a message was taken.
+    /// Delivers a message; returns whether it was accepted.
     fn deliver(&mut self, engine: &Engine, client: usize) -> bool {
         let again = self.clients[client].connect(&self.side);
         if again > 0 {
@@ -627,7 +630,7 @@ impl World {
         done.map_err(|error| format!("queries cannot be moved: {error}"))
     }
 
-    /// Where a query stands that was not left out, if that is what has become of it.
+    /// Returns the index of a query that was not left out, if its life is as given.
     fn place(&self, number: usize, life: Life) -> Option<usize> {
         self.watched.iter().position(|watched| watched.plan.number == number && watched.life == life)
     }
@@ -673,7 +676,7 @@ impl World {
         let watched = &mut self.watched[place];
         match done {
             Ok(()) => watched.changes.push(change),
-            // Not before the log is replayed.
+            // This is refused until the log is replayed.
             Err(error) if error.kind == ErrorKind::Unavailable && error.message.contains("replayed") => return Ok(()),
             Err(_) if is_unwell => watched.unclear = Some(change),
             Err(error) => return Err(format!("{} cannot be paused or resumed: {error}", watched.name)),
@@ -691,7 +694,7 @@ impl World {
         if self.watched[place].unclear_low.is_some() || self.watched[place].low() == low || self.side.is_away() {
             return Ok(());
         }
-        // It waits until what came before is processed, and nobody else would do that.
+        // The statement waits until earlier events are processed, and nothing else processes them here.
         engine.keep_time_once();
         let mut runs = 0;
         while engine.run_one(|_| 0, Duration::MAX) {
@@ -708,7 +711,7 @@ impl World {
         let watched = &mut self.watched[place];
         match altered {
             Ok(()) => watched.lows.push(change),
-            // Not before the log is replayed, nor before what waits is processed.
+            // This is refused until the log is replayed and waiting events are processed.
             Err(error) if ["replayed", "not processed"].iter().any(|why| error.message.contains(why)) => return Ok(()),
             Err(_) if is_unwell => watched.unclear_low = Some(change),
             Err(error) => return Err(format!("{} cannot be altered: {error}", watched.name)),
@@ -724,7 +727,7 @@ impl World {
         let Some(place) = self.place(query, Life::Lives).filter(|&place| !self.watched[place].is_read) else {
             return Ok(());
         };
-        // What it gave before counts.
+        // Its earlier results count.
         let name = self.watched[place].name.clone();
         let dropped = engine.session(Caller::local_operator()).drop_query(&name);
         self.take_results()?;
@@ -738,7 +741,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever was not told of a message has come back by now, if all have.
+    /// If all messages are acknowledged, lets so much time pass that no client repeats any of them.
     fn rest(&mut self) {
         if self.clients.iter().all(Client::is_done) {
             self.clock.advance_us(REST_US);
@@ -746,7 +749,7 @@ impl World {
         }
     }
 
-    /// Nothing fails any more: everything has to come to its end.
+    /// Runs until everything is completed, while nothing fails any more.
     fn run_until_idle(&mut self) -> Result<(), Failure> {
         self.disk.stay_on();
         self.disk.set_full(false);
@@ -782,14 +785,14 @@ impl World {
         Err("it does not come to its end".into())
     }
 
-    /// Whether it is known what a query reads.
+    /// Whether it is known which events a query reads.
     fn is_certain(&self, query: &QueryPlan) -> bool {
         let Reads::Query(number) = query.reads else { return true };
         let read = self.watched.iter().find(|watched| watched.plan.number == number);
         read.is_none_or(|read| read.life != Life::Unclear && self.is_certain(&read.plan))
     }
 
-    /// Each query that lives has given all of its results.
+    /// Checks that each living query has given all of its results.
     fn check_complete(&self) -> Result<(), Failure> {
         for watched in self.watched.iter().filter(|one| matches!(one.life, Life::Lives | Life::Unclear)) {
             let all = watched.expected.len();
@@ -807,7 +810,7 @@ impl World {
     }
 }
 
-/// The statement that creates a query.
+/// Returns the statement that creates a query.
 fn creation(query: &QueryPlan) -> String {
     let QueryPlan { number, kind, reads, low, .. } = query;
     let read = match reads {

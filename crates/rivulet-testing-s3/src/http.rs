@@ -1,25 +1,25 @@
-//! As much of HTTP/1.1 as a client of an object store needs.
+//! The part of HTTP/1.1 that a client of an object store needs.
 
 use std::io::{self, BufRead, Write};
 use std::net::TcpStream;
 use std::ops::Range;
 
-/// The largest body that is read.
+/// The largest body that is read, in bytes.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// A request.
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// As it came.
+    /// The path as received.
     pub(crate) path: String,
-    /// As it came.
+    /// The query as received.
     pub(crate) raw_query: String,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
 impl Request {
-    /// Reads the next one; `None` if there is none, or it makes no sense.
+    /// Reads the next request; `None` if there is none, or it is invalid.
     pub(crate) fn read(reader: &mut impl BufRead) -> Option<Self> {
         let mut line = || {
             let mut line = String::new();
@@ -103,14 +103,14 @@ impl Answer {
     }
 }
 
-/// What a header asks of an object of so many bytes.
+/// Returns the range that a header requests, of an object with this number of bytes.
 pub(crate) fn range(header: &str, bytes: usize) -> Option<Range<usize>> {
     let (first, last) = header.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
     (first < bytes && first <= last).then(|| first..bytes.min(last + 1))
 }
 
-/// Reads percent encoding; what is none stands for itself.
+/// Decodes percent encoding; invalid sequences stay as they are.
 pub(crate) fn from_percent(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&byte, behind)) = rest.split_first() {
@@ -123,7 +123,7 @@ pub(crate) fn from_percent(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Percent encoding, as what is signed has it.
+/// Encodes a text with percent signs, as signatures need it.
 pub(crate) fn to_percent(text: &str) -> String {
     let encoded = |byte: u8| match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
         true => char::from(byte).to_string(),

@@ -1,21 +1,21 @@
-//! Keys, and the services that give some for an hour: a role for a token, a pod's, and a machine's.
+//! Keys, and the services that give temporary ones: for a role with a token, for a pod, and for a machine.
 
 use crate::http::{Answer, Request};
 use crate::{ACCESS_KEY_ID, POD_TOKEN, ROLE, SECRET_ACCESS_KEY, WEB_IDENTITY_TOKEN};
 
-/// The token that a machine gives to who asks for its credentials.
+/// The token with which a client of the machine's service asks for credentials.
 const MACHINE_TOKEN: &str = "of the machine";
 
-/// What requests may be signed with.
+/// A key that requests may be signed with.
 pub(crate) struct Key {
     pub(crate) id: String,
     pub(crate) secret: String,
-    /// What has to be sent with a key that is given for a time.
+    /// The token that must be sent with a temporary key.
     pub(crate) token: Option<String>,
 }
 
 impl Key {
-    /// The key that may do everything, always.
+    /// Returns the permanent key, which may do everything.
     pub(crate) fn lasting() -> Self {
         Self { id: ACCESS_KEY_ID.into(), secret: SECRET_ACCESS_KEY.into(), token: None }
     }
@@ -26,8 +26,8 @@ impl Key {
     }
 }
 
-/// Answers who asks for a key, and adds it to those that are known; `None` if something else is asked for. `expiry` is
-/// when they end, as text of ISO 8601.
+/// Answers a request for a key, and adds the key to `keys`; `None` if the request is for something else. `expiry` is
+/// when the key ends, as text of ISO 8601.
 pub(crate) fn answer(request: &Request, keys: &mut Vec<Key>, expiry: &str) -> Option<Answer> {
     let denied = || Some(Answer::error(403, "AccessDenied", "this token is not known"));
     let json = |key: &Key| {

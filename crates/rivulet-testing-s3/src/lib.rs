@@ -1,8 +1,7 @@
-//! An S3-compatible object store in the test process, with one bucket in memory, which can be made to fail ([`Fault`]).
+//! An S3-compatible object store in the test process, with one bucket in memory. It can be made to fail ([`Fault`]).
 //!
-//! It checks every signature from what came over the wire, by a calculation of its own, so that a client that signs
-//! something else than it sends is found out. It also takes objects in parts, and gives keys for a time as the services
-//! of roles do (`keys`).
+//! It computes every signature from the received request by itself, so that it detects a client that signs something
+//! else than it sends. It also accepts objects in parts, and gives temporary keys as the services of roles do (`keys`).
 //!
 //! The invariant: no product crate depends on this one outside of tests.
 
@@ -22,7 +21,7 @@ use parking_lot::Mutex;
 use http::{Answer, Request};
 use keys::Key;
 
-/// The bucket that is there.
+/// The only bucket.
 pub const BUCKET: &str = "state";
 
 /// The region that signatures must be for.
@@ -34,19 +33,19 @@ pub const ACCESS_KEY_ID: &str = "test-key";
 /// Its secret.
 pub const SECRET_ACCESS_KEY: &str = "a secret / with + signs";
 
-/// The role that a token stands for.
+/// The role that a token gives.
 pub const ROLE: &str = "arn:aws:iam::123456789012:role/of the test";
 
-/// The token that stands for it.
+/// The token that gives the role.
 pub const WEB_IDENTITY_TOKEN: &str = "header.claims+and/more=.signature";
 
 /// The token of a pod.
 pub const POD_TOKEN: &str = "of the pod";
 
-/// When every object was written.
+/// The time at which all objects were written.
 const MOMENT: &str = "2026-01-02T03:04:05Z";
 
-/// How many names a page of a list has.
+/// The number of names on a page of a list.
 const PAGE: usize = 3;
 
 /// What goes wrong.
@@ -54,30 +53,30 @@ const PAGE: usize = 3;
 pub enum Fault {
     /// Every request is denied.
     Denied,
-    /// The bucket is not there.
+    /// The bucket does not exist.
     NoBucket,
-    /// There is no room for what is put.
+    /// There is no room for new objects.
     Full,
-    /// What is put under a name with this in it is refused.
+    /// An object whose name contains this is refused.
     NoPutOf(&'static str),
-    /// So many requests are answered with 503.
+    /// This number of requests is answered with 503.
     Busy(u32),
-    /// So many are carried out, but their connections are cut instead of an answer.
+    /// This number of requests is carried out, but their connections are cut instead of an answer.
     LostAnswers(u32),
-    /// So many are answered, and the one behind them is carried out without an answer.
+    /// This number of requests is answered, and the next one is carried out without an answer.
     LostAnswerBehind(u32),
-    /// Nothing is answered.
+    /// No request is answered.
     Silent,
-    /// Each answer takes so long.
+    /// Each answer takes this long.
     Slow(Duration),
     /// Lists do not end: each page is empty, or the first one again.
     EndlessLists {
-        /// Whether it is empty.
+        /// Whether each page is empty.
         is_empty: bool,
     },
-    /// This part of an upload is refused; each other one takes so long.
+    /// This part of an upload is refused; every other part takes this long.
     NoPart(usize, Duration),
-    /// Objects cannot be put on a condition by requests of this method.
+    /// Requests of this method cannot put objects on a condition.
     NoConditions(&'static str),
 }
 
@@ -96,9 +95,9 @@ struct Upload {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Object>,
-    /// Uploads that have begun, with their parts.
+    /// Uploads in progress, with their parts.
     uploads: BTreeMap<String, Upload>,
-    /// Those that were given behind the one that lasts.
+    /// The temporary keys, behind the permanent one.
     keys: Vec<Key>,
     /// When keys end that are given from now on.
     expiry: Option<String>,
@@ -117,10 +116,11 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts one with an empty bucket, on a free port.
+    /// Starts a store with an empty bucket, on a free port.
     ///
     /// # Panics
-    /// There is no free port.
+    ///
+    /// If there is no free port.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let mut server = Self {
@@ -151,37 +151,38 @@ impl S3Server {
         }));
     }
 
-    /// Ends it, and cuts all connections. What is in the bucket stays.
+    /// Stops the store, and cuts all connections. The content of the bucket stays.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.is_over.store(true, Ordering::Release);
         self.state.lock().connections.drain(..).for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
-        // Wakes it up.
+        // Wakes up the accepting thread.
         let _ = TcpStream::connect(self.address);
         thread.join().expect("the server has not panicked");
     }
 
-    /// Starts it again at the same address.
+    /// Starts the store again at the same address.
     ///
     /// # Panics
-    /// Somebody else has taken the port.
+    ///
+    /// If another program has taken the port.
     pub fn restart(&mut self) {
         self.stop();
         let listener = TcpListener::bind(self.address).expect("the same port");
         self.listen(listener);
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Has something go wrong from now on, or nothing any more.
+    /// Makes the store fail in this way from now on, or not at all.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.state.lock().fault = fault;
     }
 
-    /// Puts an object in the place of somebody else.
+    /// Puts an object into the bucket as another client would.
     pub fn put_foreign(&self, name: &str) {
         self.state.lock().objects.insert(name.into(), Object::default());
     }
@@ -194,32 +195,33 @@ impl S3Server {
     /// Changes the bytes of an object.
     ///
     /// # Panics
-    /// There is none of that name.
+    ///
+    /// If there is no object of that name.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.state.lock().objects.get_mut(name).expect("an object of that name").bytes);
     }
 
-    /// How many uploads in parts have begun, and not ended.
+    /// The number of uploads in parts that have begun and not ended.
     pub fn unfinished_uploads(&self) -> usize {
         self.state.lock().uploads.len()
     }
 
-    /// How many keys were given for a time.
+    /// The number of temporary keys that were given.
     pub fn given_keys(&self) -> usize {
         self.state.lock().keys.len().saturating_sub(1)
     }
 
-    /// When keys end that are given from now on, as text of ISO 8601. In a thousand years without.
+    /// Sets when keys end that are given from now on, as text of ISO 8601. Without this call, in a thousand years.
     pub fn set_expiry(&self, moment: &str) {
         self.state.lock().expiry = Some(moment.into());
     }
 
-    /// Forgets every key that was given for a time.
+    /// Forgets all temporary keys.
     pub fn forget_given_keys(&self) {
         self.state.lock().keys.truncate(1);
     }
 
-    /// Method and path of each request since this was last asked, in the order in which they were carried out.
+    /// Returns the method and path of each request since the last call, in the order in which they were carried out.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().requests)
     }
@@ -337,7 +339,7 @@ fn mark(request: &Request) -> String {
     request.header("x-amz-meta-rivulet-put").unwrap_or_default().to_owned()
 }
 
-/// Puts an object, or says why not.
+/// Puts an object; returns an error answer if that is not possible.
 fn put(request: &Request, state: &mut State, name: String, object: Object) -> Option<Answer> {
     let on_condition = request.header("if-none-match") == Some("*");
     match &state.fault {
@@ -363,12 +365,12 @@ fn put(request: &Request, state: &mut State, name: String, object: Object) -> Op
     None
 }
 
-/// The number of the part that a request puts.
+/// The number of the part in a request.
 fn part_number(request: &Request) -> Option<usize> {
     request.query("partNumber")?.parse().ok()
 }
 
-/// A part of an upload, its end, or its abort.
+/// Answers requests about a part of an upload, its end, or its abort.
 fn answer_upload(request: &Request, state: &mut State, name: String, id: &str) -> Answer {
     let unknown = || Answer::error(404, "NoSuchUpload", "The specified upload does not exist");
     let Some(upload) = state.uploads.get_mut(id).filter(|upload| upload.name == name) else { return unknown() };

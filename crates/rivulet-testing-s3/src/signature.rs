@@ -1,4 +1,4 @@
-//! Checks the signature (AWS Signature Version 4) of a request, from what came over the wire.
+//! Checks the signature (AWS Signature Version 4) of a received request.
 
 use ring::{digest, hmac};
 
@@ -6,7 +6,8 @@ use crate::REGION;
 use crate::http::{Request, to_percent};
 use crate::keys::Key;
 
-/// Whether who asks knows the secret of one of the keys, and has signed this very request; if not, why.
+/// Checks that the sender knows the secret of one of the keys and has signed this very request; the error says what is
+/// wrong.
 pub(crate) fn check(request: &Request, keys: &[Key]) -> Result<(), String> {
     let header = |name: &str| request.header(name).ok_or_else(|| format!("there is no header {name}"));
     let authorization = header("authorization")?;

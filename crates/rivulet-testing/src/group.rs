@@ -1,5 +1,5 @@
-//! A group run by hand: the real decoder, operators and runtime of an application, stepped by the test, with a clock
-//! that stands still until the test moves it. Nothing is replaced but the sockets and the clock.
+//! A group stepped by a test: the real decoder, operators and runtime of an application, with a clock that stands still
+//! until the test moves it. Only the sockets and the clock are replaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use rivulet_sql::{Application, Input, ParamValue, ParameterRows, StateMigration,
 /// The results of each query, in order, as JSON.
 pub type Results = BTreeMap<QueryId, Vec<String>>;
 
-/// The results of each query by their numbers, whatever came more than once.
+/// The results of each query by their numbers; repeated results count once.
 #[derive(Default)]
 struct Numbered {
     results: BTreeMap<QueryId, BTreeMap<u64, String>>,
-    /// What came once more and was something else.
+    /// Repeated results that differ from the first one.
     differing: Vec<String>,
 }
 
@@ -51,17 +51,19 @@ pub struct TestGroup {
 const SPILL_BYTES_MAX: u64 = 1 << 30;
 
 impl TestGroup {
-    /// A group of the application in `sql` (the text of one `CREATE APPLICATION`), at `now_us`.
+    /// Makes a group of the application in `sql` (the text of one `CREATE APPLICATION`), at `now_us`.
     ///
     /// # Panics
+    ///
     /// If the text is not one valid `CREATE APPLICATION` with JSON input.
     pub fn new(sql: &str, now_us: i64) -> Self {
         Self::with_results(sql, now_us, Arc::default(), Arc::default(), false)
     }
 
-    /// The same, with equal queries that are computed once: see [`TestGroup::join`].
+    /// Does the same, with equal queries computed once: see [`TestGroup::join`].
     ///
     /// # Panics
+    ///
     /// As [`TestGroup::new`] does.
     pub fn sharing(sql: &str, now_us: i64) -> Self {
         Self::with_results(sql, now_us, Arc::default(), Arc::default(), true)
@@ -115,9 +117,10 @@ impl TestGroup {
         Self { sql: sql.to_owned(), application, group, clock, results, numbered, spills: false, shares }
     }
 
-    /// The same group, able to spill silent queries to a file in the folder of the system for such.
+    /// Returns the same group, able to spill silent queries to a file in the system's folder for temporary files.
     ///
     /// # Panics
+    ///
     /// If the file cannot be made.
     #[must_use]
     pub fn spilling(self) -> Self {
@@ -126,16 +129,17 @@ impl TestGroup {
         Self { spills: true, ..self }
     }
 
-    /// Spills the queries that had no event in the last `sweeps` calls of this, and for which nothing is due within
+    /// Spills the queries that had no event during the last `sweeps` calls of this, and for which nothing is due within
     /// `horizon_us`.
     ///
     /// # Panics
+    ///
     /// If the disk fails.
     pub fn spill(&self, sweeps: u8, horizon_us: i64) -> usize {
         self.group.spill_silent(sweeps, horizon_us).expect("there is room on disk")
     }
 
-    /// What became of silent queries.
+    /// What became of spilled queries.
     pub fn spill_status(&self) -> SpillStatus {
         self.group.spill_status()
     }
@@ -166,20 +170,21 @@ impl TestGroup {
         self.group.merge(task, into).expect("state can be moved");
     }
 
-    /// How a query of the application can be cut in parts.
+    /// Whether and how a query of the application can run in several parts.
     pub fn cut(&self) -> &Cut {
         self.group.cut()
     }
 
-    /// Has a task run in so many parts from its next activation on, if its queries can be cut.
+    /// Makes a task run in this number of parts from its next activation on, if its queries allow it.
     pub fn run_in_parts(&self, task: &Task, parts: usize) {
         self.group.cut_on(task, &vec![0; parts.saturating_sub(1)]);
     }
 
-    /// Processes what waits, then moves everything into a fresh group: the same queries in the same slots, and their
-    /// state through bytes. What the fresh group emits is added to what this one has emitted.
+    /// Processes waiting events, then moves everything into a new group: the same queries in the same slots, and their
+    /// state through bytes. The results of the new group are added to those of this one.
     ///
     /// # Panics
+    ///
     /// If the state cannot be exported and imported.
     #[must_use]
     pub fn moved(self) -> Self {
@@ -193,7 +198,7 @@ impl TestGroup {
         let Some((_, somebodys, _)) = known.iter().flatten().next().cloned() else { return fresh };
         let mut empty = Vec::new();
         for (slot, query) in slots.into_iter().zip(known) {
-            // A slot that nobody has is held by somebody, so that the ones after it are the same.
+            // A free slot gets a query for now, so that later slots keep their indices.
             let (query, parameters, further) = query.unwrap_or_else(|| {
                 empty.push(slot);
                 (None, somebodys.clone(), None)
@@ -209,28 +214,31 @@ impl TestGroup {
         fresh
     }
 
-    /// An empty group of the same application; what it emits is added to what this one has emitted.
+    /// Makes an empty group of the same application. Its results are added to those of this one.
     fn fresh(&self) -> Self {
         let (results, numbered) = (self.results.clone(), self.numbered.clone());
         let fresh = Self::with_results(&self.sql, self.clock.now_us(), results, numbered, self.shares);
         if self.spills { fresh.spilling() } else { fresh }
     }
 
-    /// What changed since the last capture, or everything.
+    /// Returns a snapshot of what changed since the last one, or of everything.
     ///
     /// # Panics
-    /// If anything could not be captured.
+    ///
+    /// If anything cannot be saved.
     pub fn snapshot(&self, everything: bool) -> GroupSnapshot {
         let captured = self.group.snapshot(everything, &mut |_| {});
         assert_eq!(captured.failures, (0, None), "state can be exported");
         captured
     }
 
-    /// What a new version of the application makes of this group: another one with the same queries in the same slots,
-    /// whose parameters `bind` is given rows for, in the order of `queries`, and with as much of the state as it can
-    /// use. Events that wait are for the new one. Also returns what was captured just before, and where its state goes.
+    /// Replaces this group by one of a new version of the application. It has the same queries in the same slots, and
+    /// as much of the state as it can use. `bind` gives the parameters of the queries, one row each, in the order of
+    /// `queries`. Waiting events go to the new group. Also returns the snapshot from just before, and where its state
+    /// goes.
     ///
     /// # Panics
+    ///
     /// If the parameters do not fit, or state cannot be taken over.
     #[must_use]
     pub fn replaced(
@@ -265,11 +273,12 @@ impl TestGroup {
         (after, captured, map)
     }
 
-    /// What a restart makes of this group: an empty one to which the queries are added whose parameters `bind` is given
-    /// rows for, with the state of these captures, which goes where `map` says if a version before has made them. Also
-    /// returns their slots. Whatever else the group had is gone.
+    /// Restarts this group: makes an empty one and adds queries with the state of these snapshots. `bind` gives the
+    /// parameters of the queries, one row each. `map` says where the state of snapshots of an earlier version goes.
+    /// Also returns the slots. Everything else of the group is lost.
     ///
     /// # Panics
+    ///
     /// If the parameters do not fit, or anything is lost.
     #[must_use]
     pub fn restarted(
@@ -298,30 +307,33 @@ impl TestGroup {
         self.group.add(&[query], &self.bound(parameters))[0]
     }
 
-    /// Adds a query, which shares a slot with equal ones where that is possible.
+    /// Adds a query, which shares a slot with equal queries if possible.
     ///
     /// # Panics
+    ///
     /// If the parameters do not fit.
     pub fn join(&self, query: QueryId, parameters: &[(&str, ParamValue<'_>)]) -> Joined {
         self.group.join(&[query], &self.bound(parameters))[0]
     }
 
-    /// Takes a query out, which may share its slot.
+    /// Removes a query, which may share its slot.
     pub fn leave(&self, slot: Slot, query: QueryId) {
         self.group.remove(&self.group.leave(&[(slot, query)]));
     }
 
-    /// Sees to it that a query is alone in its slot, and returns that.
+    /// Makes a query the only one in its slot, and returns the slot.
     ///
     /// # Panics
+    ///
     /// If its state cannot be copied.
     pub fn part(&self, slot: Slot, query: QueryId) -> Slot {
         self.group.part(slot, query).expect("state can be copied")
     }
 
-    /// Gives a query other values while it runs, and returns the slot that it has then.
+    /// Alters a query while it runs, and returns its new slot.
     ///
     /// # Panics
+    ///
     /// If the values do not fit, or state cannot be taken over.
     pub fn alter(&self, slot: Slot, query: QueryId, parameters: &[(&str, ParamValue<'_>)], number: u64) -> Slot {
         self.run();
@@ -334,10 +346,11 @@ impl TestGroup {
         slot
     }
 
-    /// What [`TestGroup::alter`] is to be the same as, for the only query of a group: it is dropped and made anew, with
-    /// the state that does not depend on what changes.
+    /// Does what [`TestGroup::alter`] must be equal to, for the only query of a group: drops the query and creates it
+    /// anew, with the state that does not depend on the altered values.
     ///
     /// # Panics
+    ///
     /// If the values do not fit, or state cannot be taken over.
     #[must_use]
     pub fn recreated(self, query: QueryId, parameters: &[(&str, ParamValue<'_>)]) -> Self {
@@ -351,7 +364,7 @@ impl TestGroup {
         fresh
     }
 
-    /// Other values of a query, and what becomes of its state.
+    /// Returns the altered values of a query, and what becomes of its state.
     fn alteration(
         &self,
         slot: Slot,
@@ -367,7 +380,7 @@ impl TestGroup {
         (values, alteration)
     }
 
-    /// How many queries share a slot with one before them.
+    /// The number of queries that share a slot with an earlier one.
     pub fn further_queries(&self) -> usize {
         self.group.further_queries()
     }
@@ -400,17 +413,19 @@ impl TestGroup {
         assert_eq!(self.group.push(slot, arrival_us, payload.as_bytes()), Push::Taken);
     }
 
-    /// The same for an event of one of the further inputs, by its place among the declared ones.
+    /// Does the same for an event of another input, by its index among the declared ones.
     ///
     /// # Panics
+    ///
     /// If the inbox is full.
     pub fn push_from(&self, input: InputIndex, slot: Slot, arrival_us: i64, payload: &str) {
         self.push_message(input, slot, arrival_us, "", payload);
     }
 
-    /// The same for an event that was sent to a topic.
+    /// Does the same for an event that was sent to a topic.
     ///
     /// # Panics
+    ///
     /// If the inbox is full.
     pub fn push_message(&self, input: InputIndex, slot: Slot, arrival_us: i64, topic: &str, payload: &str) {
         self.clock.set_us(arrival_us);
@@ -418,22 +433,22 @@ impl TestGroup {
         assert_eq!(self.group.push_from(input, slot, arrival_us, topic, payload), Push::Taken);
     }
 
-    /// Puts an event of a log into the inbox. The clock moves to when it came, unless it is
-    /// later already.
+    /// Puts an event of a log into the inbox. The clock moves to the event's arrival time, unless it is later already.
     ///
     /// # Panics
+    ///
     /// If the inbox is full.
     pub fn push_logged(&self, event: Event<'_>) {
         self.clock.set_us(self.clock.now_us().max(event.arrival_us));
         assert_eq!(self.group.push_event(event, false), Push::Taken);
     }
 
-    /// Timers go no further than `at_us`, until this is called again.
+    /// Limits timers to `at_us`, until this is called again.
     pub fn hold_timers_at(&self, at_us: i64) {
         self.group.hold_timers_at(at_us);
     }
 
-    /// Runs the group on what is in the inbox, and what timers are due.
+    /// Runs the group for the events in the inbox and for due timers.
     pub fn run(&self) {
         self.group.run();
     }
@@ -444,20 +459,21 @@ impl TestGroup {
         self.run();
     }
 
-    /// Sets the clock forward by `by_us`, in which no time passes.
+    /// Sets the clock forward by `by_us`, as a leap during which no time passes.
     pub fn leap(&self, by_us: i64) {
         self.clock.leap_us(by_us);
     }
 
-    /// Ends the input: what is open is closed.
+    /// Ends the input: open windows are closed.
     pub fn end(&self) {
         self.group.end();
     }
 
-    /// The state of some slots (all without), through bytes as it would be saved.
+    /// Exports the state of some slots (`None` for all), through bytes as it would be saved.
     ///
     /// # Panics
-    /// If it cannot be exported, or does not survive its bytes.
+    ///
+    /// If it cannot be exported, or changes when it is written and read.
     pub fn export(&self, slots: Option<Vec<Slot>>) -> Vec<Option<StateFrame>> {
         let selection = slots.map_or(StateSelection::All, StateSelection::Slots);
         let frames = self.group.export_state(&selection).expect("state can be exported");
@@ -467,15 +483,16 @@ impl TestGroup {
             .collect()
     }
 
-    /// What each query has emitted, in order.
+    /// The results of each query so far, in order.
     pub fn results(&self) -> Results {
         self.results.lock().clone()
     }
 
-    /// The same, each result once, in order of their numbers.
+    /// The same results, each once, in order of their numbers.
     ///
     /// # Panics
-    /// If a result that came more than once was not always the same.
+    ///
+    /// If a repeated result differs from the first one.
     pub fn numbered_results(&self) -> Results {
         let numbered = self.numbered.lock();
         assert!(numbered.differing.is_empty(), "{:?}", numbered.differing);
@@ -507,13 +524,12 @@ fn json_format(input: &Input) -> InputFormat {
     InputFormat { format: Format::Json, times: Times::default(), schema, event_time_column, topic_columns }
 }
 
-/// Keeps results by query. Where there are conditions for outputs, the bits of those that a row goes to stand before
-/// it.
+/// Keeps results by query. If outputs have conditions, each result is preceded by the bits of its outputs.
 struct Kept {
     has_output_bits: bool,
     encoder: Box<dyn Encoder>,
     rows: EncodedRows,
-    /// What was not flushed yet.
+    /// Results that are not flushed yet.
     written: Vec<(QueryId, String)>,
     results: Arc<Mutex<Results>>,
     numbered: Arc<Mutex<Numbered>>,

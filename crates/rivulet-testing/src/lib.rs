@@ -1,6 +1,6 @@
-//! What tests of several crates share.
+//! Code that tests of several crates share.
 //!
-//! - [`group`]: an application's group run by hand, with a clock by hand ([`TestGroup`]);
+//! - [`group`]: an application's group stepped by a test, with a clock that the test moves ([`TestGroup`]);
 //! - [`page`]: generated pages of the book;
 //! - [`random`]: random applications, parameters and events ([`random::RandomApplication`]).
 //!

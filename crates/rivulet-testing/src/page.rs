@@ -1,7 +1,7 @@
-//! Generated pages of `docs/reference`: compared with the file, or written where `RIVULET_UPDATE` is set
-//! (`cargo xtask docs`).
+//! Generated pages of `docs/reference`: compared with the file, or written if `RIVULET_UPDATE` is set (`cargo xtask
+//! docs`).
 //!
-//! It needs nothing but the standard library, so that crates below this one can include it as a file.
+//! It uses only the standard library, so that crates below this one can include it as a file.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,10 @@ pub fn root() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this")).join("../..")
 }
 
-/// Compares a generated text with the file `docs/reference/NAME`, or writes the file where that is asked for.
+/// Compares a generated text with the file `docs/reference/NAME`, or writes the file if `RIVULET_UPDATE` is set.
 ///
 /// # Panics
+///
 /// If they differ, or the file cannot be written.
 pub fn check(name: &str, generated: &str) {
     let path = root().join("docs/reference").join(name);
@@ -27,8 +28,8 @@ pub fn check(name: &str, generated: &str) {
     assert!(found == generated, "docs/reference/{name} is stale; `cargo xtask docs` writes it again");
 }
 
-/// A page in Markdown with its paragraphs and list items broken into lines of at most [`COLUMNS_MAX`] characters.
-/// Code, tables and headings stay as they are.
+/// Returns a page in Markdown with its paragraphs and list items broken into lines of at most [`COLUMNS_MAX`]
+/// characters. Code, tables and headings stay as they are.
 pub fn wrapped(page: &str) -> String {
     let mut out = String::with_capacity(page.len() + page.len() / 50);
     let mut is_code = false;

@@ -1,4 +1,4 @@
-//! Random applications, parameters and events: everything from one seed, so that a failure can be had again.
+//! Random applications, parameters and events: everything from one seed, so that a failure can be repeated.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -25,23 +25,23 @@ pub struct RandomParameters {
 /// An event for one of several queries.
 #[derive(Clone, Debug)]
 pub struct RandomEvent {
-    /// Which of the queries, from 0.
+    /// The index of the query, from 0.
     pub query: usize,
-    /// By which input it comes where there are two.
+    /// The input, if there are two.
     pub input: InputIndex,
-    /// When it arrives, microseconds since the epoch.
+    /// When it arrives, in microseconds since the epoch.
     pub arrival_us: i64,
-    /// Where it was sent to.
+    /// The topic it was sent to.
     pub topic: &'static str,
     /// Its payload, mostly well-formed.
     pub payload: String,
 }
 
-/// In the place of a window: a row pattern.
+/// A row pattern instead of a window.
 const PATTERN: &str = "pattern";
 
 impl RandomApplication {
-    /// The application of a seed.
+    /// Makes the application of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let mut pick = |options: &[&str]| options[random.random_range(0..options.len())].to_owned();
@@ -157,7 +157,7 @@ impl RandomApplication {
     }
 }
 
-/// An application over two inputs: `body`, over both put together, or a join of them.
+/// Makes an application over two inputs: `body` over their union, or a join of them.
 fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -> String) -> String {
     let body = match pick(&["union", "latest", "interval"]).as_str() {
         "union" => {
@@ -230,7 +230,7 @@ fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -
 }
 
 impl RandomParameters {
-    /// Parameters for one query.
+    /// Makes parameters for one query.
     pub fn new(random: &mut StdRng) -> Self {
         Self {
             low: f64::from(random.random_range(0..100)),
@@ -239,18 +239,18 @@ impl RandomParameters {
         }
     }
 
-    /// The same with the threshold of others.
+    /// Returns the same parameters with the threshold of `other`.
     #[must_use]
     pub fn with_low(self, other: Self) -> Self {
         Self { low: other.low, ..self }
     }
 
-    /// Hands the parameters, with names and implicit topics, to `bind`.
+    /// Passes the parameters, with names and implicit topics, to `bind`.
     pub fn with<T>(self, bind: impl FnOnce(&[(&str, ParamValue<'_>)]) -> T) -> T {
         self.with_topics("in", "out", bind)
     }
 
-    /// The same with other topics.
+    /// Does the same with other topics.
     pub fn with_topics<T>(self, input: &str, output: &str, bind: impl FnOnce(&[(&str, ParamValue<'_>)]) -> T) -> T {
         bind(&[
             ("low", ParamValue::Float(self.low)),
@@ -262,7 +262,8 @@ impl RandomParameters {
     }
 }
 
-/// Random events for `queries` queries from `start_us` on: out of order, silent at times, some broken, some from 1970.
+/// Makes random events for `queries` queries from `start_us` on: out of order, with silences, some broken, some from
+/// 1970.
 pub fn events(random: &mut StdRng, queries: usize, count: usize, start_us: i64) -> Vec<RandomEvent> {
     let mut arrival_us = start_us;
     (0..count)

@@ -1,9 +1,9 @@
-//! The broker's side of MQTT, as far as an engine under test needs it: sessions of 3.1.1 and 5, subscriptions, results
-//! taken and counted. No retained messages, no stored sessions; delivery at QoS 0, or at QoS 1 as fast as
-//! acknowledgements come.
+//! The broker's side of MQTT, as far as an engine under test needs it: sessions of 3.1.1 and 5 and subscriptions;
+//! results are received and counted. There are no retained messages and no stored sessions. Events are delivered at QoS
+//! 0, or at QoS 1 as fast as acknowledgements come.
 //!
-//! One thread listens, one reads from each connection. Whoever writes to a connection (its reader, with answers; the
-//! sender, with events) writes whole packets under the connection's lock.
+//! One thread listens, and one reads from each connection. The reader (with answers) and the sender (with events) write
+//! whole packets to a connection, under the connection's lock.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,12 +29,12 @@ const PACKET_BYTES_MAX: usize = 1 << 20;
 const CONNECT: u8 = 1;
 /// How much is read from a connection at a time, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// How long a write blocks before the writer looks whether it is to stop.
+/// How long a write blocks before the writer checks whether it has to stop.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long the sender sleeps while a client has acknowledged too little.
 const ACKNOWLEDGEMENT_WAIT: Duration = Duration::from_micros(100);
-/// Who takes fewer unacknowledged messages at a time than are written at a time is not served at QoS 1.
+/// A client that accepts fewer unacknowledged messages than are written at a time is not served at QoS 1.
 const RECEIVE_MIN: u16 = CHUNK_EVENTS as u16;
 
 /// A running broker; dropping it closes all connections and ends its threads.
@@ -46,9 +46,9 @@ pub(super) struct Broker {
 
 /// What the threads share.
 struct State {
-    /// At which quality of service events are delivered.
+    /// The quality of service at which events are delivered.
     qos: Qos,
-    /// At most [`OUTLETS_MAX`] connections; one that has gone leaves its place to the next.
+    /// At most [`OUTLETS_MAX`] connections; the next connection takes the index of one that has gone.
     sessions: Mutex<Vec<Option<Arc<Session>>>>,
     /// Changes whenever connections or subscriptions do.
     version: AtomicU64,
@@ -72,7 +72,7 @@ struct Session {
 }
 
 impl Session {
-    /// Waits until so many of the identified messages may be written.
+    /// Waits until this number of identified messages may be written.
     fn wait_for_room(&self, stop: &AtomicBool) -> io::Result<()> {
         let identified = self.identified.load(Ordering::Relaxed);
         while identified.saturating_sub(self.acknowledged.load(Ordering::Acquire)) > u64::from(self.receive_max) {
@@ -104,7 +104,7 @@ impl Broker {
         Ok(Self { address, state, listener: Some(listener) })
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -210,7 +210,7 @@ impl From<CodecError> for End {
 fn serve(mut socket: TcpStream, state: &Arc<State>) -> Result<(), End> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    // Nobody may keep a thread without connecting.
+    // A client must not keep a thread without connecting.
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut buffer = vec![0; READ_BYTES];
     let (mut start, mut end) = (0, 0);
@@ -273,7 +273,7 @@ impl Drop for Seat {
     }
 }
 
-/// Takes a CONNECT and answers it.
+/// Reads a CONNECT and answers it.
 fn connect(frame: &Frame<'_>, socket: &TcpStream, state: &Arc<State>, answers: &mut Vec<u8>) -> Result<Seat, End> {
     if frame.kind() != PacketKind::Connect {
         return Err(End::Failed);
@@ -336,7 +336,7 @@ fn connect(frame: &Frame<'_>, socket: &TcpStream, state: &Arc<State>, answers: &
     Ok(Seat { session, index, state: Arc::clone(state) })
 }
 
-/// Takes any later packet and appends the answer.
+/// Reads any later packet and appends the answer.
 fn answer(frame: &Frame<'_>, session: &Session, state: &State, answers: &mut Vec<u8>) -> Result<(), End> {
     match frame.kind() {
         PacketKind::Publish => {
@@ -419,7 +419,7 @@ fn unsubscribe_ack(packet_id: NonZeroU16, status: Vec<v5::UnsubscribeAckReason>)
     v5::UnsubscribeAck { packet_id, properties: Vec::new(), reason_string: None, status }
 }
 
-/// Adds filters; says of each whether it was taken.
+/// Adds filters; returns for each whether it was accepted.
 fn subscribe<'a>(
     filters: impl Iterator<Item = &'a str>,
     session: &Session,
@@ -432,7 +432,7 @@ fn subscribe<'a>(
     taken.into_iter()
 }
 
-/// Removes filters; says of each whether it was there.
+/// Removes filters; returns for each whether it existed.
 fn unsubscribe<'a>(
     filters: impl Iterator<Item = &'a str>,
     session: &Session,
@@ -448,12 +448,12 @@ fn unsubscribe<'a>(
 /// The route of a query that has not been looked up since subscriptions changed: no set of outlets has this bit.
 const UNKNOWN: u16 = 1 << OUTLETS_MAX;
 
-/// The connections as outlets of a sender: an event goes to everybody who has subscribed to its topic.
+/// The connections as outlets of a sender: an event goes to every connection that has subscribed to its topic.
 pub(super) struct Subscribers {
     state: Arc<State>,
     version: Option<u64>,
     sessions: Vec<Option<Arc<Session>>>,
-    /// For each query the outlets that want it; who wants one of its topics wants both.
+    /// For each query, the outlets that have subscribed to it; an outlet that has one of its topics has both.
     routes: Vec<u16>,
 }
 

@@ -59,7 +59,7 @@ impl GeneratorHandle {
     pub fn in_this_process(options: GeneratorOptions) -> Result<Self, HandleError> {
         let ((input, commands), (answers, output)) = (io::pipe()?, io::pipe()?);
         thread::Builder::new().name("generator".into()).spawn(move || {
-            // Its failure is seen on this side as an end.
+            // The other side sees its failure as an end.
             let _ = run_generator(options, BufReader::new(input), output);
         })?;
         Self::new(commands, answers, None)
@@ -70,7 +70,7 @@ impl GeneratorHandle {
         answers: impl Read + Send + 'static,
         child: Option<Child>,
     ) -> Result<Self, HandleError> {
-        // One answer to each command: there is never a second one waiting.
+        // Each command has one answer, so a second one is never waiting.
         let (sender, receiver) = sync_channel(2);
         thread::Builder::new().name("generator-answers".into()).spawn(move || {
             for line in BufReader::new(answers).lines() {
@@ -88,17 +88,17 @@ impl GeneratorHandle {
         Ok(handle)
     }
 
-    /// Where the engine shall connect; `None` from a generator that is a client of another broker.
+    /// The address for the engine to connect to; `None` if the generator is a client of another broker.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The process id of the generator, if it is a process of its own.
+    /// The process id of the generator, if it is a separate process.
     pub fn process_id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Lets it make sensors and topics for queries `0..queries` of a workload. Returns their memory in bytes.
+    /// Makes the sensors and topics of queries `0..queries` of a workload. Returns their memory in bytes.
     pub fn prepare(&mut self, queries: u32, workload: WorkloadOptions) -> Result<u64, HandleError> {
         match self.tell(&Command::Prepare { queries, workload }, ANSWER_TIMEOUT)? {
             Answer::Prepared { memory_bytes, .. } => Ok(memory_bytes),
@@ -115,7 +115,7 @@ impl GeneratorHandle {
         }
     }
 
-    /// Lets it send. Returns when the schedule began, microseconds since the epoch.
+    /// Starts sending. Returns when the schedule began, in microseconds since the epoch.
     pub fn start(&mut self, rate_per_query: f64, duration: Duration, episode_factor: f32) -> Result<i64, HandleError> {
         let duration_ms = duration.as_millis().try_into().unwrap_or(u64::MAX);
         match self.tell(&Command::Start { rate_per_query, duration_ms, episode_factor }, ANSWER_TIMEOUT)? {
@@ -124,17 +124,17 @@ impl GeneratorHandle {
         }
     }
 
-    /// How far it is.
+    /// Returns its progress.
     pub fn report(&mut self) -> Result<Report, HandleError> {
         self.told_report(&Command::Report {})
     }
 
-    /// Ends the run under way.
+    /// Ends the run in progress.
     pub fn stop(&mut self) -> Result<Report, HandleError> {
         self.told_report(&Command::Stop {})
     }
 
-    /// Waits until the run under way has sent everything, however late, but at most `timeout`; then ends it.
+    /// Waits until the run in progress has sent everything, however late, but at most `timeout`; then ends it.
     pub fn finish(&mut self, timeout: Duration) -> Result<Report, HandleError> {
         let deadline = Instant::now() + timeout;
         while self.report()?.is_running && Instant::now() < deadline {
@@ -163,7 +163,7 @@ impl GeneratorHandle {
         let line = match self.answers.recv_timeout(timeout) {
             Ok(line) => line?,
             Err(RecvTimeoutError::Timeout) => {
-                // A late answer would be taken for that to the next command.
+                // A late answer would be taken for the answer to the next command.
                 self.commands = None;
                 return Err(HandleError::Timeout(timeout));
             }

@@ -1,23 +1,23 @@
-//! What comes from the engine: counted, and where it carries the time of its event, measured.
+//! The results of the engine: they are counted, and their latency is measured if they have the time of their event.
 
 use crate::latency::LatencyHistogram;
 use crate::sender::epoch_us;
 
-/// What the field with an event's time is called.
+/// The field with the time of an event.
 const TIME: &[u8] = b"\"ts\":";
 
-/// Messages that were received from an engine.
+/// Messages received from an engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Results {
     pub(super) received: u64,
     /// Payload bytes.
     pub(super) bytes: u64,
-    /// From the time in an event, which the result repeats, to now.
+    /// The time from the event, which the result repeats, until now.
     pub(super) latency: LatencyHistogram,
 }
 
 impl Results {
-    /// Takes one message.
+    /// Counts one message.
     pub(super) fn take(&mut self, payload: &[u8]) {
         self.received += 1;
         self.bytes += payload.len() as u64;
@@ -27,7 +27,7 @@ impl Results {
     }
 }
 
-/// The time in a JSON object's field `ts`, which is in milliseconds since the epoch; as microseconds.
+/// Returns the time in the field `ts` of a JSON object, which is in milliseconds since the epoch, as microseconds.
 fn time_us(payload: &[u8]) -> Option<i64> {
     let start = payload.windows(TIME.len()).position(|window| window == TIME)? + TIME.len();
     let length = payload[start..].iter().position(|byte| b",}".contains(byte))?;

@@ -1,8 +1,7 @@
-//! Results in a form that can be compared: rows as text, without an order, floats to nine digits.
+//! Results in a form that can be compared: rows as text, without an order, with nine digits of floating-point numbers.
 //!
-//! A result that changes is what is left of it: a row that is taken back is as if it had never been there. Known
-//! answers are kept in full where they are small, otherwise as the number of rows, a sum of their hashes, and some of
-//! them to look at.
+//! Of a result with changes, the final rows count: a retracted row is as if it had never been there. Small known
+//! answers are kept in full. Of others, the number of rows, a sum of their hashes, and some rows as a sample are kept.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +11,20 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What separates cells of a row.
+/// Separates the cells of a row.
 const SEPARATOR: char = '|';
 /// A cell without a value.
 const NULL: &str = "\\N";
-/// Answers that take at most so many bytes are kept in full.
+/// Answers of at most this number of bytes are kept in full.
 const FULL_BYTES_MAX: usize = 3_000;
-/// Of the others, rows of at most so many bytes together.
+/// Of other answers, rows with at most this number of bytes together are kept.
 const SOME_BYTES_MAX: usize = 1_000;
-/// The query whose windows go by the clock.
+/// The query with windows by the clock.
 const BY_THE_CLOCK: &str = "q12";
-/// Differences that a message shows.
+/// The most differences in a message.
 const SHOWN_MAX: usize = 5;
 
-/// A result: rows, and how often each is there.
+/// A result: rows, and how often each occurs.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     rows: BTreeMap<String, i64>,
@@ -33,10 +32,11 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Adds the rows of a batch, or takes back those that are marked.
+    /// Adds the rows of a batch, or removes those that are marked as retractions.
     ///
     /// # Errors
-    /// A column whose values cannot be written as text.
+    ///
+    /// A column has values that cannot be written as text.
     pub fn add(&mut self, batch: &RecordBatch, retracts: Option<&BooleanBuffer>) -> Result<(), ArrowError> {
         let options = FormatOptions::new()
             .with_null(NULL)
@@ -61,7 +61,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Adds the rows of a text: a row on each line behind the first, cells separated by `|`, as DuckDB writes them.
+    /// Adds the rows of a text in the form that DuckDB writes: a row on each line behind the first, with cells
+    /// separated by `|`.
     pub fn of_text(text: &str) -> Self {
         let mut answer = Self::default();
         for line in text.lines().skip(1) {
@@ -91,13 +92,13 @@ impl Answer {
         self.rows.values().sum()
     }
 
-    /// A sum of the hashes of all rows, which does not depend on their order.
+    /// A sum of the hashes of all rows, independent of their order.
     fn digest(&self) -> u64 {
         let each = self.rows.iter().map(|(row, count)| xxh3_64(row.as_bytes()).wrapping_mul(*count as u64));
         each.fold(0, u64::wrapping_add)
     }
 
-    /// Of rows that begin with a key and a number, the sum of the numbers of each key.
+    /// Sums the numbers of each key, for rows that begin with a key and a number.
     fn sums(&self) -> Result<Self, String> {
         let mut sums = BTreeMap::new();
         for (row, count) in &self.rows {
@@ -110,13 +111,13 @@ impl Answer {
         Ok(Self { rows: rows.collect(), line: String::new() })
     }
 
-    /// Each row as often as it is there, sorted.
+    /// The sorted rows, each as often as it occurs.
     fn lines(&self) -> impl Iterator<Item = &str> {
         let each = self.rows.iter().flat_map(|(row, &count)| std::iter::repeat_n(row, count.max(0) as usize));
         each.map(String::as_str)
     }
 
-    /// The result as a known answer: a section of its file.
+    /// The result as a known answer, in the form of a section of its file.
     pub fn section(&self, query: &str) -> String {
         let bytes = self.lines().map(|line| line.len() + 1).sum::<usize>();
         let bytes_max = if bytes <= FULL_BYTES_MAX { FULL_BYTES_MAX } else { SOME_BYTES_MAX };
@@ -133,18 +134,18 @@ impl Answer {
     }
 }
 
-/// Appends a cell in the one form in which it is compared.
+/// Appends a cell in the form in which cells are compared.
 fn push_canonical(cell: &str, out: &mut String) {
     let bytes = cell.as_bytes();
     let looks_like_number = bytes.first().is_some_and(|first| first.is_ascii_digit() || matches!(first, b'-' | b'.'));
     if looks_like_number && bytes.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         if let Ok(number) = cell.parse::<f64>() {
-            // Engines add in different orders; and there is one zero.
+            // Engines add in different orders. There is one zero.
             let number = if number == 0.0 { 0.0 } else { number };
             out.push_str(&format!("{number:.8e}"));
             return;
         }
-        // A time is written without zeros at its end.
+        // A time is written without trailing zeros.
         if bytes.len() > 20 && bytes[4] == b'-' && bytes[19] == b'.' {
             out.push_str(cell.trim_end_matches('0').trim_end_matches('.'));
             return;
@@ -156,12 +157,12 @@ fn push_canonical(cell: &str, out: &mut String) {
 /// A known answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: i64,
     digest: u64,
-    /// All rows, or the first.
+    /// All rows, or the first ones.
     some: Vec<&'static str>,
-    /// Whether the windows of the result go by the clock, so that only their sums can be known.
+    /// Whether the windows of the result depend on the clock, so that only their sums are known.
     is_of_sums: bool,
 }
 
@@ -172,14 +173,14 @@ static ANSWERS: [(&str, &str); 3] = [
 ];
 
 impl Expected {
-    /// The answer of a query over a corpus, by their names. Of q12, whose windows depend on the clock, it is the number
-    /// of bids of each bidder in all windows together.
+    /// Returns the answer of a query over a corpus, by their names. For q12, whose windows depend on the clock, it is
+    /// the number of bids of each bidder in all windows together.
     pub fn of(query: &str, corpus: &str) -> Option<Self> {
         let (_, text) = ANSWERS.iter().find(|(name, _)| *name == corpus)?;
         Some(Self { is_of_sums: query == BY_THE_CLOCK, ..Self::in_text(text, query)? })
     }
 
-    /// The answer under this name in a list of [sections](Answer::section).
+    /// Returns the answer under this name in a list of [sections](Answer::section).
     pub fn in_text(text: &'static str, query: &str) -> Option<Self> {
         text.split("## ").find_map(|section| {
             let mut lines = section.lines();
@@ -196,9 +197,10 @@ impl Expected {
         })
     }
 
-    /// Whether a result is this answer.
+    /// Checks that a result is this answer.
     ///
     /// # Errors
+    ///
     /// What differs, in words.
     pub fn check(&self, answer: &Answer) -> Result<(), String> {
         match self.is_of_sums {

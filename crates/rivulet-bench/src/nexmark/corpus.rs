@@ -1,4 +1,4 @@
-//! Streams of known content, and how they are written to files for engines that read those.
+//! Streams of known content, and how they are written to files for engines that read files.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,20 +13,20 @@ use rivulet_dataflow::{Batch, Polled, Refusals};
 
 use super::queries::STREAMS;
 
-/// What the generator is told.
+/// The settings of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// Persons, auctions and bids together.
+    /// The number of persons, auctions and bids together.
     pub events: u64,
-    /// Events for each second of event time.
+    /// Events per second of event time.
     pub event_rate: u64,
-    /// Events a second by the clock; 0 is as fast as they are taken.
+    /// Events per second by the clock; 0 for as fast as they are taken.
     pub rate: u64,
     /// Another seed is another stream.
     pub seed: u64,
     /// The event time of the first event.
     pub base_time: String,
-    /// So many events at a time come in a wrong order.
+    /// The size of the groups in which events are out of order.
     pub disorder: u64,
 }
 
@@ -57,7 +57,7 @@ impl Stream {
         ]
     }
 
-    /// The options as they stand behind WITH.
+    /// The options in the form behind WITH.
     pub fn options(&self) -> String {
         let option = |(name, value): (&str, String)| match value.parse::<u64>() {
             Ok(_) => format!("{name} => {value}"),
@@ -67,10 +67,10 @@ impl Stream {
     }
 }
 
-/// A stream over which the answers of all queries are known.
+/// A stream for which the answers of all queries are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Corpus {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// What is special about it.
     pub description: &'static str,
@@ -81,8 +81,8 @@ pub struct Corpus {
     disorder: u64,
 }
 
-/// All of them. Events of one stream have times of their own, to the millisecond, where results depend on which of two
-/// came first.
+/// All of them. If results depend on which of two events came first, the events of a stream have different times, to
+/// the millisecond.
 pub static CORPORA: [Corpus; 3] = [
     Corpus {
         name: "in_order",
@@ -114,7 +114,7 @@ pub static CORPORA: [Corpus; 3] = [
 ];
 
 impl Corpus {
-    /// What the generator is told.
+    /// Returns the settings of the generator.
     pub fn stream(&self) -> Stream {
         Stream {
             events: self.events,
@@ -127,10 +127,10 @@ impl Corpus {
     }
 }
 
-/// How files are written.
+/// The format of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Fields with commas between, with a header; times are milliseconds since 1970.
+    /// Comma-separated fields with a header; times are milliseconds since 1970.
     Csv,
     /// An object on each line; times are milliseconds since 1970.
     Json,
@@ -148,7 +148,7 @@ impl FileFormat {
         }
     }
 
-    /// How names of such files end.
+    /// The extension of such files.
     pub fn ending(self) -> &'static str {
         match self {
             Self::Csv => "csv",
@@ -161,21 +161,21 @@ impl FileFormat {
 /// Why a stream could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
-    /// A file or folder.
+    /// Writing a file or folder failed.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// Which.
+        /// Its path.
         path: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The generator or the sink.
+    /// The generator or the sink failed.
     #[error("{0}")]
     Connector(String),
 }
 
-/// Writes the streams `person`, `auction` and `bid` to files of these names in `folder`, which is made if it is not
-/// there. Returns the number of rows of each.
+/// Writes the streams `person`, `auction` and `bid` to files of these names in `folder`, which is made if it does not
+/// exist. Returns the number of rows of each.
 pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Result<[u64; 3], CorpusError> {
     fs::create_dir_all(folder).map_err(|error| CorpusError::Write { path: folder.display().to_string(), error })?;
     let mut rows = [0; 3];
@@ -189,7 +189,7 @@ pub fn write_stream(stream: &Stream, folder: &Path, format: FileFormat) -> Resul
 /// The connectors that the corpus is made with.
 static GENERATORS: Connectors = Connectors::with(&crate::sources::CONNECTORS);
 
-/// All events of one kind through the connectors' own source and sink.
+/// Writes all events of one kind with the connectors' own source and sink.
 fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> Result<u64, CorpusError> {
     let failed = |error: &dyn std::fmt::Display| CorpusError::Connector(error.to_string());
     let (mut source, schema) = open_stream(stream, kind)?;
@@ -223,7 +223,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
             Polled::End => break,
         }
     }
-    // A file is final at once.
+    // The file is final at once.
     sink.finish().map_err(|error| failed(&error))?;
     Ok(rows)
 }
@@ -252,13 +252,13 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
     Ok((source, schema))
 }
 
-/// Rows as operators have them; times play no part where they are only written.
+/// Makes a batch of rows. Their times have no effect, because the rows are only written.
 fn batch_of(columns: RecordBatch) -> Batch {
     let rows = columns.num_rows();
     Batch::new(vec![0; rows].into(), vec![0; rows].into(), vec![0; rows].into(), columns)
 }
 
-/// Writes the table that q13 looks bids up in: 10,000 keys, each with itself as value.
+/// Writes the table in which q13 looks bids up: 10,000 keys, each with itself as value.
 pub fn write_side_input(path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     writeln!(file, "key,value")?;

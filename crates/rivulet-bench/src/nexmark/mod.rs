@@ -1,8 +1,8 @@
-//! NEXMark: the queries over the stream of an online auction, the streams over which their answers are known, and those
+//! NEXMark: the queries over the stream of an online auction, the streams for which their answers are known, and those
 //! answers.
 //!
-//! The SQL is in `nexmark/` beside this crate's `src/`. Answers were computed by an independent engine
-//! (`cargo xtask oracle`) and are committed; nothing of that is needed to compare with them.
+//! The SQL is in `nexmark/` beside this crate's `src/`. An independent engine computed the answers (`cargo xtask
+//! oracle`), and they are committed; comparing with them does not need that engine.
 //!
 //! - [`queries`]: the queries, and the script of one over a generator or over files;
 //! - [`corpus`]: streams of known content, and how they are written to files;

@@ -7,9 +7,9 @@ use super::corpus::{FileFormat, Stream};
 /// A query of the benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Query {
-    /// What it is called: `q5`.
+    /// Its name, such as `q5`.
     pub name: &'static str,
-    /// The statements, the last of which puts the results into the sink `results`.
+    /// The statements. The last one writes the results into the sink `results`.
     pub text: &'static str,
     /// The streams that it reads.
     pub streams: &'static [&'static str],
@@ -28,7 +28,7 @@ macro_rules! queries {
     };
 }
 
-/// All of them. `q5_sliding` is `q5` with windows of a minute every second.
+/// All queries. `q5_sliding` is `q5` with windows of a minute every second.
 pub static QUERIES: [Query; 25] = queries! {
     "q0" reads "bid";
     "q1" reads "bid";
@@ -76,7 +76,7 @@ pub enum Input<'a> {
 pub enum Output<'a> {
     /// To the caller: the last statement is a bare SELECT.
     Caller,
-    /// To a sink: what stands behind TO in its statement, as `'blackhole:'`.
+    /// To a sink: the text behind TO in its statement, such as `'blackhole:'`.
     Sink(&'a str),
 }
 
@@ -85,7 +85,8 @@ const FILES: &str = include_str!("../../nexmark/files.sql");
 const INSERT: &str = "INSERT INTO results\n";
 
 impl Query {
-    /// The whole script. `side_input` is the file of the table that q13 looks bids up in; the others do not use it.
+    /// Returns the whole script. `side_input` is the file of the table in which q13 looks bids up; other queries do not
+    /// use it.
     pub fn script(&self, input: Input<'_>, output: Output<'_>, side_input: &Path) -> String {
         let sources = match input {
             Input::Generator(stream) => GENERATOR.replace("{options}", &stream.options()),
@@ -107,7 +108,7 @@ impl Query {
     }
 }
 
-/// A path as it stands in a text of SQL.
+/// A path in the form of a text in SQL.
 fn quoted(path: &Path) -> String {
     path.display().to_string().replace('\'', "''")
 }
@@ -122,7 +123,7 @@ mod tests {
             assert_eq!(query.text.matches(INSERT).count(), 1, "{}", query.name);
             for stream in STREAMS {
                 let words = query.text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-                // The names of streams are no names of columns at these places.
+                // At these places the names of streams are no names of columns.
                 let mut words = words.filter(|word| !word.is_empty()).peekable();
                 let mut is_read = false;
                 while let Some(word) = words.next() {

@@ -1,12 +1,12 @@
-//! Sources of big queries without an outside: streams of benchmarks and of simulated sensors, at a rate or as fast as
-//! they are taken.
+//! Sources of big queries that need no external system: streams of benchmarks and of simulated sensors, at a rate or as
+//! fast as they are taken.
 //!
 //! What must hold: an event is a pure function of the seed and its number, so that a stream is the same whatever its
 //! partitions, its batches and the columns that are read.
 //!
 //! - [`nexmark`], [`hibench`], [`sensors`]: the streams, each a connector;
-//! - [`options`]: what all of them can be told; [`schedule`]: when event n happens; [`walk`]: which partition makes it;
-//! - [`source`]: all of that as a source; [`random`], [`text`]: what columns are made of.
+//! - [`options`]: the options of all of them; [`schedule`]: when event n happens; [`walk`]: which partition makes it;
+//! - [`source`]: all of that as a source; [`random`], [`text`]: the content of columns.
 
 mod hibench;
 mod nexmark;
@@ -20,5 +20,5 @@ mod walk;
 
 use rivulet_connectors::connector::ConnectorDescription;
 
-/// The generators as connectors, for a process that adds them to those of its own.
+/// The generators as connectors, for a process that adds them to its own connectors.
 pub static CONNECTORS: [ConnectorDescription; 3] = [nexmark::CONNECTOR, hibench::CONNECTOR, sensors::CONNECTOR];

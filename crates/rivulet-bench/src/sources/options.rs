@@ -1,4 +1,4 @@
-//! Options that all generators have, and the columns that a statement takes from one.
+//! Options of all generators, and the columns that a statement reads from one.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
     },
 ];
 
-/// These, and behind them those of one generator.
+/// These options, and behind them the options of one generator.
 pub(super) const fn with_common<const OWN: usize, const ALL: usize>(
     own: [OptionDescription; OWN],
 ) -> [OptionDescription; ALL] {
@@ -104,12 +104,12 @@ pub(super) const fn with_common<const OWN: usize, const ALL: usize>(
 
 /// How long the one burst lasts.
 const BURST_LENGTH: Duration = Duration::from_secs(60);
-/// Events for each second of event time where nothing says how many.
+/// Events per second of event time, if nothing says how many.
 const EVENT_RATE: i64 = 10_000;
-/// Events that a partition takes at a time.
+/// Positions that a partition takes at a time.
 const BLOCK: u64 = 8_192;
 
-/// The options of every generator, as they were given.
+/// The given options that every generator has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct StreamOptions {
     pub(super) events: u64,
@@ -142,7 +142,7 @@ impl StreamOptions {
             Some("burst") => RateShape::Burst { factor, start: period, length: BURST_LENGTH },
             _ => RateShape::Constant,
         };
-        // A period in which nothing happens would never end.
+        // A period without events would never end.
         if shape != RateShape::Constant
             && period.as_secs_f64() * (event_rate.min(rate.unwrap_or(i64::MAX)) as f64) < 100.0
         {
@@ -170,10 +170,11 @@ impl StreamOptions {
         })
     }
 
-    /// The partitions of a stream of events that follow this pattern; those of a query that goes on are where they
-    /// were.
+    /// Makes the partitions of a stream with the events of this pattern. Partitions of a query that continues start
+    /// where they were.
     ///
     /// # Errors
+    ///
     /// A checkpoint is not understood.
     pub(super) fn partitions<M: Maker + 'static>(
         &self,
@@ -210,7 +211,7 @@ fn base_us(options: &Options) -> Result<i64, ConnectorError> {
     let text = options.text("base_time").unwrap_or_default().trim();
     if text.eq_ignore_ascii_case("now") {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        // Of the second, so that sources which are opened one after the other mostly agree.
+        // The clock in whole seconds, so that sources which are opened one after the other mostly agree.
         return Ok(now.map_or(0, |now| now.as_secs() as i64 * 1_000_000));
     }
     parse_time(text).ok_or_else(|| {
@@ -219,7 +220,8 @@ fn base_us(options: &Options) -> Result<i64, ConnectorError> {
     })
 }
 
-/// The places among a generator's own columns of those that are read. Declared columns are taken by name, in any order.
+/// The indices, among a generator's own columns, of those that are read. Declared columns are found by name, in any
+/// order.
 pub(super) fn choose_columns(
     connector: &'static str,
     spec: &SourceSpec,
@@ -249,7 +251,7 @@ pub(super) fn choose_columns(
     Ok(places)
 }
 
-/// Refuses whatever stands behind the colon of a generator that has one stream.
+/// Refuses any text behind the colon in the address of a generator that has one stream.
 pub(super) fn expect_one_stream(
     connector: &'static str,
     spec: &SourceSpec,

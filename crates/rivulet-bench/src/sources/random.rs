@@ -1,7 +1,7 @@
-//! Randomness as a pure function: of a seed, the number of an event, and the purpose ("lane") within that event.
+//! Randomness as a pure function of a seed, the number of an event, and the purpose ("lane") within that event.
 //!
-//! So any partition makes any range of events, any column is made without the others, and two engines that never speak
-//! to each other read the same stream. The mixing is that of SplitMix64 (Steele, Lea, Flood 2014); only integer
+//! So any partition makes any range of events, any column is made without the others, and two engines that do not
+//! communicate read the same stream. The mixing is that of SplitMix64 (Steele, Lea, Flood 2014). Only integer
 //! arithmetic and correctly rounded operations are used, so that the numbers are the same on every machine. Not for
 //! secrets.
 
@@ -18,7 +18,7 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// What all events of a run have in common.
+/// The seed that all events of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed(u64);
 
@@ -35,14 +35,13 @@ impl Seed {
     }
 }
 
-/// 64 random bits that are used up from the top: several small draws for the price of one.
+/// 64 random bits that are used from the top: several small draws for the price of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draws(u64);
 
 impl Draws {
     /// Uniform in 0..bound, with a bias of at most `bound / 2^(bits that are left)`: enough for draws whose bounds
-    /// multiply to less than 2^40. What lies below the product's high half is as random as before, and serves the next
-    /// draw.
+    /// multiply to less than 2^40. The low half of the product is as random as before, and is used for the next draw.
     #[inline(always)]
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.0) * u128::from(bound);
@@ -58,8 +57,8 @@ impl Draws {
         let step = (self.0 >> 54) as usize;
         let rest = ((self.0 >> 11) & ((1 << 43) - 1)) as f64 * (1.0 / (1u64 << 43) as f64) * STEP;
         self.0 = mix(self.0);
-        // The exponential's series: at most 0.0135 to the fifth power is left out, a hundredth of a cent of the highest
-        // price.
+        // The series of the exponential function. What is left out is at most 0.0135 to the fifth power, a hundredth of
+        // a cent of the highest price.
         let series = 1.0 + rest * (1.0 + rest * (1.0 / 2.0) * (1.0 + rest * (1.0 / 3.0) * (1.0 + rest * (1.0 / 4.0))));
         (PRICE_STEPS[step] * series + 0.5) as i64
     }
@@ -70,7 +69,7 @@ impl Draws {
         Self(words.bits())
     }
 
-    /// More bits than 64: words that follow from these bits.
+    /// For more than 64 bits: words that follow from these bits.
     #[inline(always)]
     pub(super) fn words(self) -> Words {
         Words(self.0)
@@ -86,7 +85,8 @@ impl Draws {
     }
 }
 
-/// 100 * 10^(6 i / 1024), from square roots and products alone: those are rounded alike everywhere, `powf` is not.
+/// 100 * 10^(6 i / 1024), computed only from square roots and products: these are rounded in the same way everywhere,
+/// and `powf` is not.
 static PRICE_STEPS: LazyLock<[f64; 1024]> = LazyLock::new(|| {
     let mut roots = [0.0; 10];
     let mut root = 1e6f64;

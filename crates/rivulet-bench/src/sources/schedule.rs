@@ -1,8 +1,8 @@
-//! When event number n happens: rates that are constant, or change in steps that repeat.
+//! When event number n happens: rates that are constant, or change in repeating steps.
 
 use std::time::Duration;
 
-/// How the rate changes over time. `factor` times the first rate is the second one.
+/// How the rate changes over time. The second rate is `factor` times the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RateShape {
     /// The first rate for ever.
@@ -11,21 +11,21 @@ pub(super) enum RateShape {
     Square {
         /// The second rate as a multiple of the first.
         factor: f64,
-        /// When it begins again.
+        /// After how long it repeats.
         period: Duration,
     },
     /// From the first rate to the second and back along a cosine, in ten steps.
     Sine {
         /// The second rate as a multiple of the first.
         factor: f64,
-        /// When it begins again.
+        /// After how long it repeats.
         period: Duration,
     },
     /// Four fifths of the period the first rate, then a fifth the second.
     Bursty {
         /// The second rate as a multiple of the first.
         factor: f64,
-        /// When it begins again.
+        /// After how long it repeats.
         period: Duration,
     },
     /// The first rate, with one burst.
@@ -39,7 +39,7 @@ pub(super) enum RateShape {
     },
 }
 
-/// cos(2 pi i / 10), rounded alike on every machine.
+/// cos(2 pi i / 10), rounded in the same way on every machine.
 const COSINES: [f64; 10] = [
     1.0,
     0.809_016_994_374_947_5,
@@ -56,9 +56,9 @@ const COSINES: [f64; 10] = [
 /// The times of all events, relative to the first.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    /// One behind the other; at least one.
+    /// The steps, one after the other; at least one.
     steps: Vec<Step>,
-    /// After how many events the steps begin again; none if the last lasts for ever.
+    /// After how many events the steps repeat; `None` if the last step lasts for ever.
     repeats_after: Option<Repeat>,
 }
 
@@ -68,7 +68,7 @@ struct Repeat {
     time_us: i64,
 }
 
-/// A time in which events have one distance.
+/// A time in which events are equally far apart.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     first_event: u64,
@@ -77,7 +77,7 @@ struct Step {
 }
 
 impl Schedule {
-    /// Events at `rate` a second, finite and above 0, changed as `shape` says.
+    /// Makes a schedule with `rate` events per second, which is finite and above 0, changed as `shape` says.
     pub(super) fn new(rate: f64, shape: RateShape) -> Self {
         let micros = |duration: Duration| duration.as_micros() as i64;
         let mut lengths = Lengths::default();
@@ -106,7 +106,7 @@ impl Schedule {
         Self { steps: lengths.steps, repeats_after: Some(repeat) }
     }
 
-    /// When event `number` happens, microseconds after event 0.
+    /// When event `number` happens, in microseconds after event 0.
     #[inline]
     pub(super) fn offset_us(&self, number: u64) -> i64 {
         let (number, base_us) = match self.repeats_after {
@@ -117,12 +117,12 @@ impl Schedule {
         base_us + step.start_us + ((number - step.first_event) as f64 * step.delay_us) as i64
     }
 
-    /// How many events happen until `offset_us`, that moment included.
+    /// How many events happen until `offset_us`, including that moment.
     pub(super) fn events_until(&self, offset_us: i64) -> u64 {
         if offset_us < 0 {
             return 0;
         }
-        // Times grow with numbers, so the first event that is later is found by halving; the estimate only brackets it.
+        // Times grow with numbers, so bisection finds the first later event; the estimate only limits the range.
         let mut high = 1u64;
         while high < u64::MAX / 2 && self.offset_us(high) <= offset_us {
             high *= 2;
@@ -136,7 +136,7 @@ impl Schedule {
     }
 }
 
-/// Steps of given lengths, and what they add up to.
+/// Steps of given lengths, and their sums.
 #[derive(Default)]
 struct Lengths {
     steps: Vec<Step>,

@@ -1,7 +1,7 @@
-//! `sensors:` simulated climate sensors, for a first look at a query and for tests of load.
+//! `sensors:` simulated climate sensors, to try a query and for load tests.
 //!
-//! Sensors report in turn. Temperature follows the time of day as a triangle between night and afternoon, each sensor
-//! has its own mean, and there is noise; humidity goes the other way.
+//! Sensors report in turn. Temperature follows the time of day as a triangle between night and afternoon. Each sensor
+//! has its own mean, and there is noise. Humidity goes the opposite way.
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ const NAME: &str = "sensors";
 /// The column of the event time.
 const EVENT_TIME: &str = "ts";
 
-/// One report in so many says that the sensor has a fault.
+/// One of this number of reports says that the sensor has a fault.
 const FAULTS: u64 = 200;
 
-/// What it is.
+/// The description of the connector.
 pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     name: NAME,
     summary: "Generates the readings of simulated climate sensors.",
@@ -56,7 +56,7 @@ static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = with_common([Opt
     help: "How many sensors there are.",
 }]);
 
-/// What a column has.
+/// The content of a column.
 #[derive(Clone, Copy, Debug)]
 enum Value {
     Time,
@@ -128,7 +128,7 @@ impl Readings {
         self.base_us + self.schedule.offset_us(number)
     }
 
-    /// In degrees Celsius, with two decimals as sensors have them.
+    /// Returns degrees Celsius, with two decimals as sensors have them.
     fn temperature(&self, number: u64) -> f64 {
         const DAY_US: i64 = 86_400_000_000;
         /// The warmest hour is 14, the coldest 2.
@@ -139,13 +139,14 @@ impl Readings {
         hundredths(17.0 + 8.0 * warmth + of_device + 0.2 * self.seed.draws(number, 1).normal())
     }
 
-    /// In percent.
+    /// Returns percent.
     fn humidity(&self, number: u64) -> f64 {
         let dryness = (self.temperature(number) - 10.0) * 1.8;
         hundredths((75.0 - dryness + self.seed.draws(number, 2).normal()).clamp(5.0, 100.0))
     }
 
-    /// In volts: falls slowly with the number of reports, and is changed from time to time.
+    /// Returns volts: the voltage falls slowly with the number of reports, and the battery is changed from time to
+    /// time.
     fn battery(&self, number: u64) -> f64 {
         let reports = number / self.devices + self.seed.draws(number % self.devices, 3).below(100_000);
         hundredths(3.0 - (reports % 100_000) as f64 / 100_000.0)

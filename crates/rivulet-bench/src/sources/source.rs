@@ -1,4 +1,4 @@
-//! A generator as a source: asks its schedule what is due, and its maker for the rows.
+//! A generator as a source: its schedule says which events are due, and its maker makes the rows.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use super::schedule::Schedule;
 use super::walk::{Part, Walk};
 
-/// Rows that are made at once: enough for vectorised work behind it, few enough to stay in the cache.
+/// Rows that are made at once: enough for vectorised operators, and few enough to stay in the cache.
 const ROWS_MAX: usize = 4_096;
 
-/// The longest time after which a generator is asked again, so that it notices soon if the clock was set.
+/// The longest time between two polls of a generator, so that it soon notices if the clock was set.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The shortest: a generator that is asked for each single event would spend its time being asked.
+/// The shortest time between two polls: a generator that is polled for each event would spend its time being polled.
 const PAUSE_MIN: Duration = Duration::from_micros(500);
 
 /// Makes the rows of events.
 pub(super) trait Maker: Send {
-    /// The rows of these events, in this order.
+    /// Makes the rows of these events, in this order.
     fn make(&mut self, numbers: &[u64]) -> Result<RecordBatch, SourceError>;
 }
 
@@ -27,7 +27,7 @@ pub(super) trait Maker: Send {
 pub(super) struct GeneratedSource<M> {
     walk: Walk,
     maker: M,
-    /// When positions are due; without it, as fast as they are taken.
+    /// When positions are due; without it, they are made as fast as they are taken.
     pace: Option<Pace>,
     numbers: Vec<u64>,
 }
@@ -35,7 +35,7 @@ pub(super) struct GeneratedSource<M> {
 /// When positions are due.
 pub(super) struct Pace {
     schedule: Schedule,
-    /// When position 0 was due, microseconds since the epoch; set by the first poll.
+    /// When position 0 was due, in microseconds since the epoch; set by the first poll.
     started_us: Option<i64>,
 }
 
@@ -63,8 +63,8 @@ impl<M: Maker> Source for GeneratedSource<M> {
         let started_us = *pace.started_us.get_or_insert(now_us);
         let due = pace.schedule.events_until(now_us - started_us);
         match self.walk.fill(rows_max, due, &mut self.numbers) {
-            // Their arrival is that of the first by the schedule, however late they are asked for: a stalled engine
-            // cannot hide it.
+            // Their arrival time is that of the first event in the schedule, however late they are polled: a stalled
+            // engine cannot hide its stall.
             Some(first) => {
                 let arrival_us = started_us + pace.schedule.offset_us(first);
                 Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, arrival_us })

@@ -1,4 +1,4 @@
-//! Columns of made-up text: bytes end to end, written eight letters at a time.
+//! Columns of generated text: adjacent bytes, written eight letters at a time.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ pub(super) struct TextColumn {
 }
 
 impl TextColumn {
-    /// Room for so many texts of about this length.
+    /// Makes room for this number of texts of about this length.
     pub(super) fn with_capacity(rows: usize, bytes_per_row: usize) -> Self {
         let mut ends = Vec::with_capacity(rows + 1);
         ends.push(0);
         Self { bytes: Vec::with_capacity(rows * bytes_per_row), ends }
     }
 
-    /// Appends to the text that is not ended yet.
+    /// Appends to the current text.
     #[inline(always)]
     pub(super) fn push(&mut self, part: &str) {
         self.bytes.extend_from_slice(part.as_bytes());
@@ -40,7 +40,8 @@ impl TextColumn {
         }
     }
 
-    /// Appends small letters with a space for every thirteenth in the mean, neither at the beginning nor at the end.
+    /// Appends small letters, with a space for every thirteenth on average, but neither at the beginning nor at the
+    /// end.
     pub(super) fn push_prose(&mut self, words: &mut Words, length: usize) {
         let start = self.bytes.len();
         self.push_letters(words, length);
@@ -52,7 +53,7 @@ impl TextColumn {
         }
     }
 
-    /// Appends a whole number, with zeros in front up to `width` digits.
+    /// Appends a whole number, with leading zeros up to `width` digits.
     #[inline]
     pub(super) fn push_number(&mut self, mut number: u64, width: usize) {
         let mut digits = [b'0'; 20];
@@ -65,12 +66,12 @@ impl TextColumn {
         self.bytes.extend_from_slice(&digits[start..]);
     }
 
-    /// The length in bytes of the text that is not ended yet.
+    /// The length of the current text, in bytes.
     pub(super) fn length(&self) -> usize {
         self.bytes.len() - self.ends.last().map_or(0, |&end| end as usize)
     }
 
-    /// Cuts the text that is not ended yet.
+    /// Cuts the current text.
     pub(super) fn truncate(&mut self, length: usize) {
         let start = self.bytes.len() - self.length();
         self.bytes.truncate(start + length);
@@ -79,18 +80,18 @@ impl TextColumn {
     /// Ends the text of a row.
     #[inline(always)]
     pub(super) fn end(&mut self) {
-        // Batches are bounded far below 2 GiB.
+        // Batches are far smaller than 2 GiB.
         self.ends.push(self.bytes.len() as i32);
     }
 
-    /// The column.
+    /// Returns the column.
     pub(super) fn finish(self) -> ArrayRef {
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.ends));
         Arc::new(StringArray::new(offsets, Buffer::from_vec(self.bytes), None))
     }
 }
 
-/// Eight small letters out of 64 random bits: each byte times 26, divided by 256. Some letters get ten of the 256 bytes
+/// Eight small letters from 64 random bits: each byte times 26, divided by 256. Some letters get ten of the 256 bytes
 /// and the others nine.
 #[inline(always)]
 fn letters(bits: u64) -> [u8; 8] {

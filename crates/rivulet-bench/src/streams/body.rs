@@ -1,12 +1,12 @@
-//! A person's body (after PAMAP2): what the person does decides how the heart beats and how the chest moves.
+//! A person's body (after PAMAP2): the current activity decides how the heart beats and how the chest moves.
 
 use super::{Reading, autoregressive};
 use crate::random::Random;
 
-/// What a person does, with the mean heart rate and the strength of motion that goes with it.
+/// An activity of a person, with its mean heart rate and strength of motion.
 struct Activity {
     beats_per_minute: f32,
-    /// Standard deviation of the acceleration along an axis, m/s2.
+    /// The standard deviation of the acceleration along an axis, in m/s2.
     shaking: f32,
 }
 
@@ -20,7 +20,7 @@ const ACTIVITIES: [Activity; 6] = [
     Activity { beats_per_minute: 128.0, shaking: 2.0 },
 ];
 
-/// How many events an activity lasts in the mean (geometrically distributed).
+/// How many events an activity lasts on average (geometrically distributed).
 const ACTIVITY_EVENTS: f64 = 120.0;
 
 /// The number of one of [`ACTIVITIES`].
@@ -32,7 +32,7 @@ impl Doing {
         Self(random.below(ACTIVITIES.len() as u64) as u8)
     }
 
-    /// Goes on to another activity now and then.
+    /// Changes to another activity now and then.
     #[inline]
     fn next(&mut self, random: &mut Random) -> &'static Activity {
         if random.chance(1.0 / ACTIVITY_EVENTS) {
@@ -53,7 +53,7 @@ pub struct HeartRate {
 
 /// How many events a burst of arrhythmia lasts.
 const BURST_EVENTS: u8 = 10;
-/// How much faster the heart beats in one.
+/// How many more beats per minute the heart has in a burst.
 const BURST_BEATS: f32 = 60.0;
 /// The share of events that belong to a burst.
 const BURST_SHARE: f32 = 0.01;
@@ -62,7 +62,7 @@ impl HeartRate {
     const PHI: f32 = 0.98;
     const DEVIATION: f32 = 4.0;
 
-    /// The heart of a person who does something at random.
+    /// Makes the heart of a person with a random activity.
     pub fn new(random: &mut Random) -> Self {
         Self { deviation: Self::DEVIATION * random.normal(), doing: Doing::new(random), burst_events: 0 }
     }
@@ -81,7 +81,7 @@ impl HeartRate {
     }
 }
 
-/// Acceleration at the chest: gravity, and noise as strong as the activity; sometimes no motion at all.
+/// Acceleration at the chest: gravity, and noise as strong as the activity, sometimes without any motion.
 #[derive(Clone, Copy, Debug)]
 pub struct Motion {
     doing: Doing,
@@ -90,7 +90,7 @@ pub struct Motion {
 
 /// How many events an episode without motion lasts.
 const STILL_EVENTS: u8 = 60;
-/// The share of events that belong to one.
+/// The share of events that belong to such an episode.
 const STILL_SHARE: f32 = 0.005;
 /// Noise of the sensor alone, m/s2.
 const STILL_SHAKING: f32 = 0.02;
@@ -99,7 +99,7 @@ const RANGE: f32 = 39.0;
 const GRAVITY: f32 = 9.81;
 
 impl Motion {
-    /// The chest of a person who does something at random.
+    /// Makes the chest of a person with a random activity.
     pub fn new(random: &mut Random) -> Self {
         Self { doing: Doing::new(random), still_events: 0 }
     }

@@ -5,22 +5,22 @@ use std::f32::consts::TAU;
 use super::{Reading, autoregressive};
 use crate::random::Random;
 
-/// Room temperature (after the REFIT smart homes): autoregressive around 20.8 degrees, a day's wave, and fires.
+/// Room temperature (after the REFIT smart homes): autoregressive around 20.8 degrees, with a daily wave, and fires.
 #[derive(Clone, Copy, Debug)]
 pub struct Temperature {
     /// Deviation from the mean, degrees.
     deviation: f32,
-    /// What a fire has added, degrees.
+    /// The degrees that a fire has added.
     excess: f32,
     /// Time of day as a share of 2^32; a day has 86400 events.
     day: u32,
-    /// Events for which the fire goes on.
+    /// The number of events for which the fire continues.
     fire_events: u8,
 }
 
 /// How many events a fire burns.
 const FIRE_EVENTS: u8 = 30;
-/// How much warmer each of them is, degrees.
+/// The degrees that each of them adds.
 const FIRE_STEP: f32 = 1.5;
 /// The share of events that belong to a fire.
 const FIRE_SHARE: f32 = 0.001;
@@ -30,7 +30,7 @@ impl Temperature {
     const PHI: f32 = 0.9995;
     const DAY_STEP: u32 = (u32::MAX as u64 / 86_400) as u32;
 
-    /// A thermometer at a random time of day.
+    /// Makes a thermometer at a random time of day.
     pub fn new(random: &mut Random) -> Self {
         Self { deviation: random.normal(), excess: 0.0, day: random.bits() as u32, fire_events: 0 }
     }
@@ -43,7 +43,7 @@ impl Temperature {
             self.fire_events -= 1;
             self.excess += FIRE_STEP;
         } else {
-            // Put out, the room cools to normal within a minute.
+            // After the fire, the room cools to normal within a minute.
             self.excess = if self.excess > 0.05 { self.excess * 0.9 } else { 0.0 };
             let begins = FIRE_SHARE / f32::from(FIRE_EVENTS) * episode_factor;
             if self.excess == 0.0 && random.chance(begins.into()) {
@@ -66,7 +66,7 @@ impl Humidity {
     const PHI: f32 = 0.9995;
     const DEVIATION: f32 = 4.0;
 
-    /// A hygrometer in a random home.
+    /// Makes a hygrometer in a random home.
     pub fn new(random: &mut Random) -> Self {
         Self { mean: random.between(28.0, 60.0) as f32, deviation: Self::DEVIATION * random.normal() }
     }
@@ -78,7 +78,7 @@ impl Humidity {
     }
 }
 
-/// Water in the soil (after SoilSCAPE): dries out slowly towards 0.08, rain makes it jump.
+/// Water in the soil (after SoilSCAPE): the soil dries slowly towards 0.08, and rain raises the value at once.
 #[derive(Clone, Copy, Debug)]
 pub struct SoilMoisture {
     share: f32,
@@ -92,7 +92,7 @@ impl SoilMoisture {
     const PHI: f32 = 0.9999;
     const DEVIATION: f32 = 0.01;
 
-    /// A probe in a field that was rained on some time ago.
+    /// Makes a probe in a field where it rained some time ago.
     pub fn new(random: &mut Random) -> Self {
         Self { share: Self::DRY + random.between(0.0, 0.25) as f32 }
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn temperature_is_around_twenty_one_degrees() {
-        // Deviation 1.0 and a wave of amplitude 1.5 (deviation 1.06) give 1.46, fires a little more.
+        // A deviation of 1.0 and a wave of amplitude 1.5 (deviation 1.06) give 1.46, and fires a little more.
         let (mean, deviation) = moments(StreamType::Temperature, |reading| match reading {
             Reading::Temperature(celsius) => celsius,
             other => panic!("{other:?}"),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn humidity_spreads_over_homes() {
-        // Means uniform over 28 to 60 (deviation 9.2) and 4 within a home.
+        // Means are uniform over 28 to 60 (deviation 9.2), and values within a home have a deviation of 4.
         let (mean, deviation) = moments(StreamType::Humidity, |reading| match reading {
             Reading::Humidity(percent) => percent,
             other => panic!("{other:?}"),

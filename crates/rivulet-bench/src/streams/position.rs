@@ -1,6 +1,6 @@
-//! Things that move over the earth: people (after GeoLife), taxis (after the Porto taxi data set), herds and their dogs
-//! (after the Maremma livestock data set). All move on a plane in metres around a reference point; at these extents the
-//! earth is flat.
+//! Positions of moving things: people (after GeoLife), taxis (after the Porto taxi data set), herds and their dogs
+//! (after the Maremma livestock data set). All move on a plane in metres around a reference point; at these distances
+//! the earth is flat.
 
 use super::Reading;
 use crate::random::Random;
@@ -12,18 +12,18 @@ const DEGREES_PER_METRE: f64 = 1.0 / METRES_PER_DEGREE;
 struct Area {
     latitude: (f64, f64),
     longitude: (f64, f64),
-    /// How much shorter a degree of longitude is in its middle than one of latitude.
+    /// How much shorter a degree of longitude is than one of latitude, in the middle of the area.
     east_share: f64,
 }
 
 impl Area {
-    /// The middle, north and east.
+    /// The middle, in degrees north and east.
     #[inline]
     fn middle(&self) -> (f64, f64) {
         ((self.latitude.0 + self.latitude.1) / 2.0, (self.longitude.0 + self.longitude.1) / 2.0)
     }
 
-    /// A random point of it, in metres east and north of its middle.
+    /// A random point of the area, in metres east and north of its middle.
     fn random_point(&self, random: &mut Random) -> Point {
         let (north, east) = self.middle();
         Point {
@@ -33,7 +33,7 @@ impl Area {
         }
     }
 
-    /// Degrees north and east of a point, moved to the edge if it lies outside.
+    /// The degrees north and east of a point, moved to the edge if it is outside.
     #[inline]
     fn degrees(&self, point: Point) -> (f64, f64) {
         let (north, east) = self.middle();
@@ -68,7 +68,7 @@ struct Point {
 }
 
 impl Point {
-    /// Goes `step` metres towards `target`; true once it is there.
+    /// Moves `step` metres towards `target`; returns true once it is there.
     #[inline]
     fn approach(&mut self, target: Self, step: f32) -> bool {
         let (dx, dy) = (target.x - self.x, target.y - self.y);
@@ -88,7 +88,7 @@ impl Point {
     }
 }
 
-/// A place in steps of ten metres, to make it small.
+/// A place in steps of ten metres, so that it takes little memory.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     x: i16,
@@ -114,9 +114,9 @@ pub struct PersonPosition {
     home: Place,
     work: Place,
     target: Place,
-    /// Decimetres a second on the way.
+    /// The speed on the way, in decimetres per second.
     speed: u8,
-    /// Events that the rest goes on.
+    /// The number of events for which the rest continues.
     rest_events: u16,
 }
 
@@ -163,11 +163,11 @@ impl PersonPosition {
 #[derive(Clone, Copy, Debug)]
 pub struct TaxiPosition {
     at: Point,
-    /// Cell of the grid that it drives to, north and east.
+    /// The cell of the grid that it drives to, north and east.
     target: (u8, u8),
-    /// Centimetres a second while it drives.
+    /// The speed while it drives, in centimetres per second.
     speed: u16,
-    /// Events for which it stands.
+    /// The number of events for which it stands.
     stop_events: u16,
 }
 
@@ -229,26 +229,26 @@ impl TaxiPosition {
     }
 }
 
-/// A herd and its dog, which speak in turn: the animals graze about the middle, and so does the dog, but it goes far
-/// now and then.
+/// A herd and its dog, whose readings alternate. The animals graze around the middle, and the dog stays there too, but
+/// sometimes goes far away.
 #[derive(Clone, Copy, Debug)]
 pub struct HerdPosition {
-    /// Where the dog is.
+    /// The position of the dog.
     at: Point,
     herd: Place,
-    /// Where the dog is heading, radians.
+    /// The direction in which the dog moves, in radians.
     heading: f32,
-    /// Readings for which the dog is on an excursion.
+    /// The number of readings for which the dog's excursion continues.
     excursion_readings: u16,
     /// Whether the next reading is the dog's.
     is_dogs_turn: bool,
 }
 
 impl HerdPosition {
-    /// Farthest from the herd on an excursion, metres.
+    /// The greatest distance from the herd on an excursion, in metres.
     const EXCURSION_METRES: f32 = 3000.0;
 
-    /// How far an animal is from the middle of the herd, metres in the mean along an axis.
+    /// The mean distance of an animal from the middle of the herd along an axis, in metres.
     const GRAZING_METRES: f32 = 30.0;
 
     /// A herd with its dog.
@@ -269,7 +269,7 @@ impl HerdPosition {
         let is_dog = self.is_dogs_turn;
         self.is_dogs_turn = !is_dog;
         if !is_dog {
-            // Whichever animal of the herd it is, it grazes with the others.
+            // Any animal of the herd grazes with the others.
             let (latitude, longitude) = PASTURE.degrees(herd.with_noise(Self::GRAZING_METRES, random));
             return Reading::HerdPosition { is_dog, latitude, longitude };
         }
@@ -287,7 +287,7 @@ impl HerdPosition {
         let away = (dx * dx + dy * dy).sqrt();
         let bound = if self.excursion_readings > 0 { Self::EXCURSION_METRES } else { 100.0 };
         if away > bound {
-            // The herd draws back who strays: as fast as it walks, and a little more.
+            // The herd draws the dog back, a little faster than it walks.
             self.at.approach(herd, step + 0.5);
         }
         let (latitude, longitude) = PASTURE.degrees(self.at);
@@ -381,7 +381,7 @@ mod tests {
                 let y = (latitude - north) as f32 / DEGREES_PER_METRE as f32 - middle.y;
                 let x = (longitude - east) as f32 / (DEGREES_PER_METRE / PASTURE.east_share) as f32 - middle.x;
                 let away = (x * x + y * y).sqrt();
-                // Some stand at the edge of the area, by which their places are cut.
+                // Some are at the edge of the area, which limits their positions.
                 let bound = if is_dog { HerdPosition::EXCURSION_METRES + 50.0 } else { 300.0 };
                 assert!(away < bound, "{away}");
                 readings += u32::from(is_dog);

@@ -1,5 +1,5 @@
-//! Electric power of a household (after the UCI individual household data set): a base load or an active one, and
-//! appliances that run for a while on top; voltage wanders a little.
+//! Electric power of a household (after the UCI individual household data set): a base load or an active one, and in
+//! addition appliances that run for a while; the voltage varies a little.
 //!
 //! The shares and strengths are fitted to two days of the real series: median 0.68, mean 1.01, 95th percentile 3.0,
 //! maximum 5.8 kW; voltage 241.04 with deviation 2.58.
@@ -12,7 +12,7 @@ use crate::random::Random;
 pub struct Power {
     /// Deviation of the voltage from its mean, volts.
     volts_deviation: f32,
-    /// What the running appliance draws, kilowatts; meaningful while `appliance_events` is not 0.
+    /// The power of the running appliance, in kilowatts; only meaningful while `appliance_events` is not 0.
     appliance_kilowatts: f32,
     /// Deviation of the power, as a share of the load.
     load_deviation: f32,
@@ -22,10 +22,10 @@ pub struct Power {
 
 const BASE_KILOWATTS: f32 = 0.3;
 const ACTIVE_KILOWATTS: f32 = 1.4;
-/// The share of time in which somebody is active, and how long that lasts in the mean.
+/// The share of time in which the household is active, and how long that lasts on average.
 const ACTIVE_SHARE: f64 = 0.45;
 const ACTIVE_EVENTS: f64 = 900.0;
-/// The share of time in which an appliance runs, and for how many events at least and at most.
+/// The share of time in which an appliance runs, and the least and greatest number of events for which it runs.
 const APPLIANCE_SHARE: f64 = 0.1;
 const APPLIANCE_EVENTS: (u64, u64) = (60, 240);
 
@@ -33,7 +33,7 @@ impl Power {
     const VOLTS_MEAN: f32 = 241.04;
     const VOLTS_DEVIATION: f32 = 2.58;
 
-    /// The meter of a household at a random time of day.
+    /// Makes the meter of a household at a random time of day.
     pub fn new(random: &mut Random) -> Self {
         let mut power = Self {
             volts_deviation: Self::VOLTS_DEVIATION * random.normal(),

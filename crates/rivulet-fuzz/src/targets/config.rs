@@ -1,5 +1,5 @@
-//! Configuration files and variables of the environment. What cannot be used is refused with a hint; what can is in
-//! force as it is shown.
+//! Configuration files and environment variables. Settings that cannot be used are refused with a hint; others are in
+//! force as they are shown.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -1,6 +1,6 @@
-//! A line of checkpoints, with objects that were changed. What is restored is an epoch as it was committed, or there is
-//! none and it is said why; the next commit is restored in any case. With checksums that were made to fit, anything may
-//! be restored, and nothing panics.
+//! A line of epochs, with changed objects. An epoch is restored as it was committed, or none is and the reason is
+//! given; the next commit is restored in any case. If checksums were made to fit, anything may be restored, and nothing
+//! panics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -95,7 +95,7 @@ fn content(restored: Restored) -> Content {
     (restored.note, restored.pieces)
 }
 
-/// The objects of a line that is whole, and what its epochs restore.
+/// The objects of an intact line, and what its epochs restore.
 fn whole() -> &'static (Files, BTreeMap<u64, Content>) {
     static WHOLE: OnceLock<(Files, BTreeMap<u64, Content>)> = OnceLock::new();
     WHOLE.get_or_init(|| {
@@ -126,7 +126,7 @@ fn whole() -> &'static (Files, BTreeMap<u64, Content>) {
     })
 }
 
-/// Makes checksums fit what stands in an object.
+/// Makes checksums fit the content of an object.
 fn seal(name: &str, bytes: &mut Vec<u8>) {
     if name.ends_with(".manifest") {
         let end = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());

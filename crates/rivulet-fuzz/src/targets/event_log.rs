@@ -1,6 +1,6 @@
-//! The log of events, with files that were changed while nobody had it open. Opened again it gives records as they were
-//! written, each at its place and in order, and goes on behind them. Frames with right checks that nobody has written
-//! may be read, and harm nothing.
+//! The log of events, whose files were changed while no process had it open. Opened again, it gives records as they
+//! were written, each at its position and in order, and continues behind them. Forged frames with right checks may be
+//! read, and do no harm.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn run(bytes: &[u8]) {
     // theirs, positions are given out again.
     let is_exact = !is_forged && whole().iter().filter(|(name, bytes)| files.get(*name) != Some(*bytes)).count() <= 1;
     write(folder.path(), &files);
-    // A file of another version, or that is none, is an error.
+    // A file of another version, or a file that is no segment, is an error.
     let Ok((log, found)) = Log::open(folder.path(), settings()) else { return };
     assert!(found.next >= 1 && found.first <= found.next);
     // So is an older one of another version.
@@ -60,7 +60,7 @@ fn settings() -> LogSettings {
     LogSettings { bytes_max: 1 << 20, segment_bytes: 300, gathered_bytes_max: 1 << 16, commit_interval: Duration::ZERO }
 }
 
-/// What belongs to a record but its position.
+/// A record without its position.
 type Content = (i64, u16, Vec<u8>, Vec<u8>, Vec<u8>);
 
 fn record(position: u64) -> Content {
@@ -94,7 +94,7 @@ fn read(log: &Log, is_forged: bool) -> Option<BTreeMap<u64, Content>> {
     Some(records)
 }
 
-/// The files of a log that is whole.
+/// The files of an intact log.
 fn whole() -> &'static Files {
     static WHOLE: OnceLock<Files> = OnceLock::new();
     WHOLE.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Files that others have written: lines, Parquet, Avro containers. Reading one comes to its end, with rows or an error
-//! that says what is wrong.
+//! Files that others have written: lines, Parquet, Avro containers. Reading one ends with rows, or with an error that
+//! says what is wrong.
 
 use std::sync::Arc;
 

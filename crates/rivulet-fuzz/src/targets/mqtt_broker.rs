@@ -1,6 +1,5 @@
-//! The embedded broker, with two clients that send what they like in turns. Whatever comes, the broker answers in whole
-//! packets of the client's version, ends each connection when its client has gone, and the engine gets valid topics
-//! alone.
+//! The embedded broker, with two clients that send any bytes in turns. The broker always answers in whole packets of
+//! the client's version, and ends each connection when its client has gone. The engine gets only valid topics.
 
 use std::sync::Arc;
 
@@ -108,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Goes, and returns what the broker had to say.
+    /// Closes the connection, and returns the broker's answers.
     async fn end(mut self) -> Vec<u8> {
         let _ = self.sending.shutdown().await;
         self.served.await.expect("the broker does not panic");

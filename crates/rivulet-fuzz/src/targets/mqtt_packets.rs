@@ -1,5 +1,5 @@
-//! MQTT packets, as they come from a socket. A packet that is read can be written, and is read again as the same; one
-//! that is not whole yet is waited for.
+//! MQTT packets, as they come from a socket. A packet that is read can be written, and is read again as the same
+//! packet; an incomplete packet is waited for.
 
 use rivulet_connectors::mqtt::Version;
 use rivulet_connectors::mqtt::codec::{

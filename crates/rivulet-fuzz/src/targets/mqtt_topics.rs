@@ -19,7 +19,7 @@ pub const TARGET: Target = Target {
     mutations: 8_000,
 };
 
-/// So many lines are looked at.
+/// The most lines that are read.
 const LINES_MAX: usize = 40;
 
 fn run(bytes: &[u8]) {

@@ -11,10 +11,10 @@ use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals};
 use rivulet_sql::Application;
 
-/// How many payloads one input has at most.
+/// The most payloads of one input.
 const PAYLOADS_MAX: usize = 16;
 
-/// When all of them have come.
+/// The arrival time of all payloads.
 const ARRIVAL_US: i64 = 1_763_772_123_000_000;
 
 /// Refusals that are kept in words.
@@ -43,12 +43,12 @@ pub(crate) fn texts(count: usize) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// The payloads of an input: what stands between zeros.
+/// The payloads of an input: the bytes between zeros.
 pub(crate) fn payloads(bytes: &[u8]) -> Vec<&[u8]> {
     bytes.split(|&byte| byte == 0).take(PAYLOADS_MAX).collect()
 }
 
-/// Decodes payloads together and each alone, and checks that both say the same.
+/// Decodes payloads together and each alone, and checks that the results are equal.
 pub(crate) fn decode(decoder: &mut dyn Decoder, payloads: &[&[u8]]) -> Batch {
     let (together, refused) = decode_batch(decoder, payloads);
     let mut alone = Vec::new();

@@ -154,7 +154,7 @@ fn application() -> &'static Application {
     })
 }
 
-/// A service that knows one application, and takes each of its queries whose values fit.
+/// A service that knows one application, and accepts each of its queries whose values fit.
 struct Double;
 
 fn info(id: QueryId) -> QueryInfo {

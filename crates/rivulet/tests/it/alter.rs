@@ -1,4 +1,4 @@
-//! Queries get other values while they run: nothing is lost or comes twice, also after a crash.
+//! Queries are altered while they run: nothing is lost or doubled, also after a crash.
 
 use std::io::Cursor;
 use std::path::Path;

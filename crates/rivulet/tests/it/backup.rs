@@ -1,4 +1,4 @@
-//! A backup of the server while it runs under load, and what a restored one knows.
+//! A backup of a server under load, and the content of a server that is restored from it.
 
 use std::process::Output;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `rivulet bench`: that every event is accounted for in every model, that what fails is said and costs nothing else,
-//! and that recovery is measured.
+//! `rivulet bench`: every event is accounted for in every model, a failure is reported and affects nothing else, and
+//! recovery is measured.
 
 use std::io::{Write, stderr};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Big queries on a server that is killed again and again: what they write is what came of each row, once.
+//! Big queries on a server that is killed again and again: they write the results of each row exactly once.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A statement and two rows cannot take up the memory of the machine: whatever is asked for is given, or refused with a
+//! A statement and two rows cannot use up the memory of the machine: every request is carried out, or refused with a
 //! reason.
 
 use std::fs;

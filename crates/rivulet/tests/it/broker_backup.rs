@@ -1,5 +1,5 @@
-//! A backup has the embedded broker's sessions and retained messages, of a server that runs and of one that is stopped,
-//! and the doctor looks at them.
+//! A backup contains the sessions and retained messages of the embedded broker, of a running server and of a stopped
+//! one, and the doctor checks them.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Callers who may do only some things: refused by SQL, REST, bulk submission, live results and MQTT, and
-//! harming nobody else.
+//! Callers with limited rights: SQL, REST, bulk submission, live results and MQTT refuse the rest, and other callers
+//! are not affected.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of bulk inserts: everything that was acknowledged is there afterwards.
+//! `kill -9` during bulk inserts: everything that was acknowledged exists afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

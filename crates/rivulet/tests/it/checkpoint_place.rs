@@ -1,5 +1,5 @@
-//! A server knows where its checkpoints were: it does not begin with empty state because it looks elsewhere, unless
-//! that is asked for.
+//! A server remembers where its checkpoints were: it does not begin with empty state because it is told another place,
+//! unless that is requested.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Checkpoints in an object store: another machine goes on from them, and a store that fails costs nothing but time.
+//! Checkpoints in an object store: another machine continues from them, and a failing store costs only time.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What outlives the process: state that goes on after a stop and after `kill -9`, checkpoints that are damaged or
+//! State that outlives the process: it continues after a stop and after `kill -9`. Checkpoints that are damaged or
 //! cannot be made.
 
 use std::path::{Path, PathBuf};

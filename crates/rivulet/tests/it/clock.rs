@@ -1,4 +1,4 @@
-//! A machine's clock that is set forward: nobody was silent for that, so results are those of a clock that nobody sets.
+//! The machine's clock is set forward: no query counts as silent for that, so results are the same as without it.
 
 use proptest::prelude::*;
 use rivulet_sql::ParamValue;

@@ -1,4 +1,4 @@
-//! One query that is too much for a worker, in the real server: it runs in parts, and nobody can tell by its results.
+//! One query that is too much for a worker, in the real server: it runs in parts, and its results do not show that.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;

@@ -1,4 +1,4 @@
-//! What becomes of the rows that big queries refuse: dead letters and late rows, in the sinks that sources name.
+//! Rows that big queries refuse: dead letters and late rows, in the sinks that sources name.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The engine in this process, behind its trait: what an older version has left in the catalog, lists, dead letters.
+//! The engine in this process, behind its trait: content of the catalog from an older version, lists, dead letters.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Every example is registered, by the real program, and so is the query that its comments show.
+//! The real program registers every example, and the query in its comments.
 
 use rivulet_testing::page::root;
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! What somebody meets who begins: messages of commands that were not meant so, and hints that say what to do.
+//! What new users see: messages for mistaken commands, and hints that say what to do.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Attacks on the HTTP side of a real server with small limits: each of them once stopped it, or kept everybody else
-//! out.
+//! Attacks on the HTTP side of a real server with small limits. Each of them once stopped the server, or blocked all
+//! other users.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

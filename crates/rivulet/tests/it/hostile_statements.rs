@@ -1,5 +1,5 @@
-//! Statements of somebody who means harm, over the SQL endpoint of a real server without a login: code to be run, files
-//! of others, devices and brokers that never answer. Each step is refused by itself.
+//! Malicious statements over the SQL endpoint of a real server without a login: code to be run, files of others,
+//! devices and brokers that never answer. Each step is refused by itself.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,10 @@
-//! The key property: N queries run as one group give exactly what the same N give each run alone.
+//! The key property: N queries that run as one group give exactly the results that each of them gives alone.
 //!
 //! Random applications, parameters and events; queries that come, pause and go in the middle; batches cut and timers
-//! served at different moments in both runs. In the group's run slots are used again, by queries that must start clean,
-//! silent queries are spilled, and now and then everything moves into a fresh group, where nothing but the imported
-//! state can go on. The answers are compared byte by byte. The same with *shared slots*: queries that differ in nothing
-//! but their output and share a slot wherever they may, while they come, part and leave, and their tasks are split and
-//! merged.
+//! served at different moments in both runs. In the group's run, slots are used again by queries that must start clean,
+//! silent queries are spilled, and sometimes everything moves to a new group, which has only the imported state. The
+//! results are compared byte by byte. The same is tested with *shared slots*: queries that differ only in their output
+//! share a slot wherever possible, while they come, part and leave, and their tasks are split and merged.
 
 use std::ops::Range;
 

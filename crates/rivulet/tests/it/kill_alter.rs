@@ -1,9 +1,9 @@
-//! Queries of durable topics get other values while the server is killed at random moments: each event counts once, with
-//! the values that its query had when it came.
+//! Queries of durable topics are altered while the server is killed at random moments: each event counts once, with the
+//! values that its query had when the event came.
 //!
 //! Events and changes have one order: a change begins when all events before it are acknowledged. A change that a kill
-//! has cut off was made or not; the server that comes next says which. `RIVULET_KILLS` says how often, and
-//! `RIVULET_SEED` with which numbers.
+//! interrupted was made or not; the next server says which. `RIVULET_KILLS` is the number of kills, and `RIVULET_SEED`
+//! the seed of the random numbers.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! The disk fills up under load over MQTT QoS 1, and there is room again later, with and without a crash between: every
-//! event that was acknowledged is counted once. `RIVULET_KILLS` says how often it fills up; each second time the server
-//! is killed then.
+//! The disk fills up under load over MQTT QoS 1, and later has room again, with and without a crash in between: every
+//! acknowledged event is counted once. `RIVULET_KILLS` is how often it fills up; every second time the server is also
+//! killed.
 //!
-//! The disk is a small file system in memory, for which the process has to be allowed to mount.
+//! The disk is a small file system in memory. The process needs the right to mount it.
 
 use std::fs::{self, File};
 use std::io::{Write, stderr};

@@ -1,7 +1,7 @@
-//! A server that reads from Kafka and writes to Kafka exactly once, under load. Now it is killed, now the broker, at
-//! random moments: whoever reads what was committed sees what came of each row once.
+//! A server reads from Kafka and writes to Kafka exactly once, under load. The server and the broker are killed at
+//! random moments: a reader of committed messages sees the results of each row once.
 //!
-//! `RIVULET_KILLS` says how often; a few times by default.
+//! `RIVULET_KILLS` is the number of kills; a few by default.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Sessions and retained messages of the embedded broker outlive the server, killed or stopped: a subscriber that
-//! keeps its session misses nothing that was acknowledged.
+//! Sessions and retained messages of the embedded broker outlive the server, killed or stopped: a subscriber that keeps
+//! its session gets everything that was acknowledged.
 //!
-//! `RIVULET_KILLS` says how often the server is killed; a few times by default.
+//! `RIVULET_KILLS` is how often the server is killed; a few times by default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};

@@ -1,5 +1,5 @@
-//! Queries that are created, paused and resumed, and queries that read the results of others, killed without a
-//! checkpoint behind that: each has seen the events that it had seen before.
+//! Queries that are created, paused and resumed, and queries that read the results of others. The server is killed
+//! before a checkpoint contains these changes: each query has the same events as before.
 
 use std::collections::BTreeMap;
 use std::path::Path;

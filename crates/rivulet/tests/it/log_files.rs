@@ -1,4 +1,4 @@
-//! A log of which somebody has deleted a file: the next start and the doctor say what is missing.
+//! A file of the log was deleted: the next start and the doctor say what is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

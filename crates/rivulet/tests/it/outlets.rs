@@ -1,5 +1,5 @@
-//! Outputs of applications to HTTP, Kafka and files: what arrives, what waits, and that one receiver that does not
-//! answer holds up nobody else.
+//! Outputs of applications to HTTP, Kafka and files: what arrives, what waits, and that a receiver that does not answer
+//! blocks no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,5 @@
-//! The parts of the engine have a lock each. Whoever changes, reads and saves everything at once gets an answer.
+//! Each part of the engine has a lock of its own. Changing, reading and saving everything at once ends without a
+//! deadlock.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -1,5 +1,5 @@
-//! A new version of an application takes over its queries: with their state, without losing or doubling an event, also
-//! after a crash.
+//! A new version of an application takes over its queries with their state. No event is lost or doubled, also after a
+//! crash.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A new version of a big query takes over from the one before: results are what came of each row once, whatever
+//! A new version of a big query takes over from the earlier version: it writes the results of each row once, whatever
 //! happens meanwhile.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! A server that dies again and again: a big query at which it dies is found and held, and whoever kills it holds none.
+//! A server that dies again and again: a big query that causes this is found and held. If the server is killed from
+//! outside, no query is held.
 
 use std::path::Path;
 

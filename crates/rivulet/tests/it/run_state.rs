@@ -1,5 +1,5 @@
-//! `rivulet run`: what operators of big queries remember, and for how long; windows of rows; values and ranks among
-//! earlier rows.
+//! `rivulet run`: the state of operators of big queries and how long it is kept; windows of rows; values and ranks
+//! among earlier rows.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Event times in seconds where milliseconds are meant: nothing comes out, and it is said why.
+//! Event times in seconds instead of milliseconds: there are no results, and the server says why.
 
 use serde_json::json;
 use tempfile::TempDir;

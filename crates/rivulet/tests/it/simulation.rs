@@ -1,11 +1,12 @@
-//! A simulation: whatever is done to the queries of a group while it works, their results are those of a group that was
-//! left in peace.
+//! A simulation: whatever is done to the queries of a group while it works, their results are those of an undisturbed
+//! group.
 //!
-//! Real groups of random applications, with a clock by hand. In both runs the same queries come, pause, resume and go,
-//! and get the same events. In one of them tasks are split and merged, silent queries spilled and woken, and everything
-//! moved to a fresh group, at random moments in between, with events waiting; batches are cut and timers served at
-//! other moments too. In a third run tasks are cut in parts and joined as well, and the parts run in any order. A
-//! failure names its seed, and `RIVULET_SIMULATION_FIRST=seed RIVULET_SIMULATION_SEEDS=1` runs it alone.
+//! Real groups of random applications, with a clock that the test moves. In both runs the same queries come, pause,
+//! resume and go, and get the same events. In one of them tasks are split and merged, silent queries are spilled and
+//! woken, and everything is moved to a new group, at random moments in between, with events waiting; batches are cut
+//! and timers served at other moments too. In a third run tasks are also divided into parts and joined again, and the
+//! parts run in any order. A failure names its seed, and `RIVULET_SIMULATION_FIRST=seed RIVULET_SIMULATION_SEEDS=1`
+//! runs it alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

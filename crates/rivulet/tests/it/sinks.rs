@@ -1,4 +1,4 @@
-//! How the sinks of big queries get on, as users and monitoring systems see it.
+//! The health of the sinks of big queries, as users and monitoring systems see it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

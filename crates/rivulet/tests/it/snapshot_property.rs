@@ -1,12 +1,12 @@
-//! A restart that nobody can tell: queries that are captured, lost, restored and given the events behind the capture
-//! once more give exactly the results that they give alone and undisturbed, each under the same number.
+//! A restart that cannot be seen in the results: queries that are saved, lost, restored and given the events behind the
+//! snapshot again give exactly the results that they give alone and undisturbed, each under the same number.
 //!
-//! Random applications, parameters and events; queries that are equal and share slots, that come, pause, part and
-//! leave; tasks that are split and merged, silent queries that are spilled, captures of what changed or of everything,
-//! and now and then a crash: the group is thrown away, another one is made of the captures that were kept, and the
-//! events from the last capture on are offered again, those included that it had in its state already. Or a new version
-//! of the application takes over the queries with their state: up to there the results are those of the one version,
-//! and from there on those of the other, as each would give them alone.
+//! Random applications, parameters and events; equal queries that share slots, and that come, pause, part and leave;
+//! tasks that are split and merged; silent queries that are spilled; snapshots of what changed or of everything.
+//! Sometimes there is a crash: the group is dropped, a new one is made from the kept snapshots, and the events from the
+//! last snapshot on are offered again, including those that its state already had. Or a new version of the application
+//! takes over the queries with their state: up to there the results are those of one version, and from there on those
+//! of the other, as each would give them alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

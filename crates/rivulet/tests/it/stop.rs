@@ -1,4 +1,5 @@
-//! A server that is told to stop: it says first that it is not ready, loses nothing, and takes no longer than it may.
+//! A server that is stopped: it first reports that it is not ready, loses nothing, and does not take longer than
+//! allowed.
 
 use std::io::Write;
 use std::net::TcpStream;

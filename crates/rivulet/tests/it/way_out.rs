@@ -1,6 +1,6 @@
-//! Results that find no way out: what is saved meanwhile, what is not, and that nothing is lost by that.
+//! Results that cannot be sent: what is saved meanwhile, what is not, and that nothing is lost.
 //!
-//! The broker is one of a few lines that takes results, and acknowledges them when the test says so.
+//! The broker is a minimal one that accepts results, and acknowledges them when the test says so.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! A query answers for itself: each reason for which nothing comes, said in a sentence, by a real server.
+//! A real server explains why a query has no results: one sentence for each reason.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
