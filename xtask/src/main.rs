@@ -21,6 +21,9 @@ const OPTIMISED_IN_TESTS: &[&str] = &[
     "rivulet-storage",
 ];
 
+/// How many tests run at a time, for each core.
+const TESTS_PER_CORE: usize = 2;
+
 /// Has `test` leave out the slow tests.
 const QUICK: &str = "--quick";
 
@@ -115,6 +118,11 @@ fn run_tests(rest: &[&str], environment: &[(&str, &str)]) -> Result<(), String> 
     let mut tests = checked_tests()?;
     let report = summary::Report::of(&mut tests)?;
     tests.arg("--no-fail-fast").args(to_cargo).args(to_programs).envs(environment.iter().copied());
+    // Tests of servers wait for clocks, disks and other processes most of the time.
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        tests.env("RUST_TEST_THREADS", (TESTS_PER_CORE * cores).to_string());
+    }
     let status = tests.status().map_err(|error| format!("cargo could not be started: {error}"))?;
     eprint!("{}", report.summary());
     if status.success() { Ok(()) } else { Err(format!("`cargo test` failed ({status})")) }
