@@ -261,7 +261,7 @@ fn a_receiver_that_never_answers_holds_up_no_other_query() {
     wait("its rows wait", || health().condition != Condition::Ok && health().waiting_rows == 3);
     let problems = engine.problems();
     let told = |problem: &String| {
-        problem.starts_with("the application hooks runs, and the sink 'alarms' is ")
+        problem.starts_with("the application 'hooks' runs, and the sink 'alarms' is ")
             && problem.contains("3 rows wait")
             && problem.ends_with("it is the receiver of the query 'q7'")
     };
