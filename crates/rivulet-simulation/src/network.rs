@@ -103,11 +103,6 @@ impl Side {
     }
 
     /// Whether results find no room.
-    /// Whether there is no room for results.
-    pub(crate) fn is_away(&self) -> bool {
-        self.results.are_away.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn keep_away(&self, are_away: bool) {
         self.results.are_away.store(are_away, Ordering::Relaxed);
     }
