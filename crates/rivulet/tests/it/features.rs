@@ -2,8 +2,8 @@
 //! `docs/reference/sql-features.md` says what came of it. `cargo xtask docs` writes the page again.
 //!
 //! The list has sections (`#`), features with the engines that have them (`##`), and statements: the SELECT of an
-//! application (`app`), a SELECT over sources (`big`), or a declaration (`declare`). A feature works for applications or
-//! big queries if all its statements of that kind are accepted.
+//! application (`app`), a SELECT over sources (`big`), or a declaration (`declare`). A feature works for applications
+//! or big queries if all its statements of that kind are accepted.
 
 use std::fmt::Write;
 

@@ -30,7 +30,7 @@ fn formats_are_found_by_name_and_errors_say_what_there_is() {
     assert_eq!(error("AVRO", &[]), "unknown format 'AVRO'\nhint: the formats are JSON, SENML, SENML_PIVOT, CSV, TEXT");
     assert_eq!(
         error("JSON", &[("delimiter", ";")]),
-        "format JSON has no option 'delimiter'\nhint: its options are timestamp"
+        "format JSON has no option 'delimiter'\nhint: its options are timestamp, nested"
     );
     assert!(error("CSV", &[("header", "true")]).ends_with("hint: its options are delimiter, timestamp"));
     for delimiter in ["", ",,", "\"", "\n", "é"] {

@@ -196,8 +196,8 @@ impl Counted {
         self.values.iter().filter(|(_, count)| **count > 0).map(|(key, count)| (&key.1, *count))
     }
 
-    /// The result of a function over these values. What is not at one of their ends is found by a walk over all of them,
-    /// once for each result.
+    /// The result of a function over these values. What is not at one of their ends is found by a walk over all of
+    /// them, once for each result.
     pub(super) fn result(&self, asked: Asked) -> Finished {
         use AggregateFunction as F;
         let Asked { function, fraction, .. } = asked;
