@@ -16,6 +16,7 @@ use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility, cast,
 };
+use datafusion_functions::utils::make_scalar_function;
 
 use crate::value::TIMESTAMP;
 
@@ -373,11 +374,14 @@ impl ScalarUDFImpl for Formatted {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = matches!(arguments.args.as_slice(), [ColumnarValue::Scalar(_)]);
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let Some(times) = arguments.args.into_iter().next() else { return internal_err!("no time to format") };
-        let times = times.into_array(rows)?;
-        let times = times.as_primitive::<TimestampMicrosecondType>();
+        make_scalar_function(|columns| self.texts(columns), Vec::new())(&arguments.args)
+    }
+}
+
+impl Formatted {
+    fn texts(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        let Some(times) = columns.first() else { return internal_err!("no time to format") };
+        let (rows, times) = (times.len(), times.as_primitive::<TimestampMicrosecondType>());
         let (mut text, mut texts) = (String::new(), Vec::with_capacity(rows * 16));
         let mut ends = Vec::with_capacity(rows + 1);
         ends.push(0);
@@ -399,11 +403,7 @@ impl ScalarUDFImpl for Formatted {
             ends.push(end);
         }
         let ends = OffsetBuffer::new(ScalarBuffer::from(ends));
-        let texts = StringArray::try_new(ends, Buffer::from_vec(texts), times.nulls().cloned())?;
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&texts, 0)?),
-            false => ColumnarValue::Array(Arc::new(texts)),
-        })
+        Ok(Arc::new(StringArray::try_new(ends, Buffer::from_vec(texts), times.nulls().cloned())?))
     }
 }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
 use arrow::datatypes::DataType;
-use datafusion_common::{Result, ScalarValue, exec_err};
+use datafusion_common::{Result, exec_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion_functions::utils::make_scalar_function;
 use md5::Md5;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
@@ -110,9 +111,12 @@ impl ScalarUDFImpl for HashFunction {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
+        make_scalar_function(|columns| self.hashes(columns), Vec::new())(&arguments.args)
+    }
+}
+
+impl HashFunction {
+    fn hashes(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
         let Some(texts) = columns.first() else { return exec_err!("{} has an argument", self.name()) };
         let methods = columns.get(1).map(|methods| methods.as_string::<i32>());
         let mut hashes = StringBuilder::new();
@@ -124,10 +128,6 @@ impl ScalarUDFImpl for HashFunction {
                 _ => hashes.append_null(),
             }
         }
-        let hashes: ArrayRef = Arc::new(hashes.finish());
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&hashes, 0)?),
-            false => ColumnarValue::Array(hashes),
-        })
+        Ok(Arc::new(hashes.finish()))
     }
 }

@@ -6,8 +6,9 @@ use arrow::array::ArrayRef;
 use arrow::compute::SortOptions;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
-use datafusion_common::{Result, ScalarValue};
+use datafusion_common::Result;
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion_functions::utils::make_scalar_function;
 
 /// A function with one argument for each order. The bytes that it returns compare as the values do.
 pub(in crate::plan) fn list_key(orders: Vec<SortOptions>) -> Arc<ScalarUDF> {
@@ -34,15 +35,11 @@ impl ScalarUDFImpl for ListKey {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
-        let fields = columns.iter().zip(&self.orders);
-        let fields = fields.map(|(column, order)| SortField::new_with_options(column.data_type().clone(), *order));
-        let keys = RowConverter::new(fields.collect())?.convert_columns(&columns)?.try_into_binary()?;
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::Binary(Some(keys.value(0).to_vec()))),
-            false => ColumnarValue::Array(Arc::new(keys)),
-        })
+        let keys = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+            let fields = columns.iter().zip(&self.orders);
+            let fields = fields.map(|(column, order)| SortField::new_with_options(column.data_type().clone(), *order));
+            Ok(Arc::new(RowConverter::new(fields.collect())?.convert_columns(columns)?.try_into_binary()?))
+        };
+        make_scalar_function(keys, Vec::new())(&arguments.args)
     }
 }

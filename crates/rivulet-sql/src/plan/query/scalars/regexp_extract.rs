@@ -5,7 +5,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion_common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion_expr::expr::ScalarFunction;
@@ -13,6 +13,7 @@ use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
+use datafusion_functions::utils::make_scalar_function;
 use regex::Regex;
 
 /// The largest compiled pattern, in bytes.
@@ -112,11 +113,14 @@ impl ScalarUDFImpl for Extract {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = matches!(arguments.args.as_slice(), [ColumnarValue::Scalar(_)]);
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let Some(texts) = arguments.args.into_iter().next() else { return internal_err!("no text to look in") };
-        let texts = texts.into_array(rows)?;
-        let texts = texts.as_string::<i32>();
+        make_scalar_function(|columns| self.found(columns), Vec::new())(&arguments.args)
+    }
+}
+
+impl Extract {
+    fn found(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        let Some(texts) = columns.first() else { return internal_err!("no text to look in") };
+        let (rows, texts) = (texts.len(), texts.as_string::<i32>());
         let mut locations = self.regex.capture_locations();
         let mut found = StringBuilder::with_capacity(rows, rows * 8);
         for row in 0..rows {
@@ -127,10 +131,6 @@ impl ScalarUDFImpl for Extract {
             };
             found.append_option(range.map(|(start, end)| &text[start..end]));
         }
-        let found = found.finish();
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(Arc::new(found)),
-        })
+        Ok(Arc::new(found.finish()))
     }
 }

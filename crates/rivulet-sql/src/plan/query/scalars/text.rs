@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringBuilder};
 use arrow::datatypes::{DataType, Int64Type};
-use datafusion_common::{Result, ScalarValue, exec_err};
+use datafusion_common::{Result, exec_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion_functions::utils::make_scalar_function;
 
 /// `split_index`, for the catalog.
 pub(super) fn split_index() -> Arc<ScalarUDF> {
@@ -58,24 +59,21 @@ impl ScalarUDFImpl for TextFunction {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
-        let result: ArrayRef = match (self.which, columns.as_slice()) {
-            (Which::SplitIndex, [text, delimiter, index]) => Arc::new(split(rows, text, delimiter, index)),
-            (Which::CountChar, [text, character]) => Arc::new(count(rows, text, character)),
-            _ => return exec_err!("{} with other arguments", self.name()),
+        let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+            Ok(match (self.which, columns) {
+                (Which::SplitIndex, [text, delimiter, index]) => Arc::new(split(text, delimiter, index)),
+                (Which::CountChar, [text, character]) => Arc::new(count(text, character)),
+                _ => return exec_err!("{} with other arguments", self.name()),
+            })
         };
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?),
-            false => ColumnarValue::Array(result),
-        })
+        make_scalar_function(of_columns, Vec::new())(&arguments.args)
     }
 }
 
-fn split(rows: usize, text: &ArrayRef, delimiter: &ArrayRef, index: &ArrayRef) -> arrow::array::StringArray {
+fn split(text: &ArrayRef, delimiter: &ArrayRef, index: &ArrayRef) -> arrow::array::StringArray {
     let (text, delimiter) = (text.as_string::<i32>(), delimiter.as_string::<i32>());
     let index = index.as_primitive::<Int64Type>();
+    let rows = text.len();
     let mut parts = StringBuilder::with_capacity(rows, rows * 8);
     for row in 0..rows {
         let is_valid = text.is_valid(row) && delimiter.is_valid(row) && index.is_valid(row);
@@ -91,7 +89,7 @@ fn split(rows: usize, text: &ArrayRef, delimiter: &ArrayRef, index: &ArrayRef) -
     parts.finish()
 }
 
-fn count(rows: usize, text: &ArrayRef, character: &ArrayRef) -> Int64Array {
+fn count(text: &ArrayRef, character: &ArrayRef) -> Int64Array {
     let (text, character) = (text.as_string::<i32>(), character.as_string::<i32>());
     let count = |row: usize| {
         let wanted = character.value(row);
@@ -101,5 +99,5 @@ fn count(rows: usize, text: &ArrayRef, character: &ArrayRef) -> Int64Array {
             _ => text.value(row).matches(wanted).count(),
         }
     };
-    (0..rows).map(|row| (text.is_valid(row) && character.is_valid(row)).then(|| count(row) as i64)).collect()
+    (0..text.len()).map(|row| (text.is_valid(row) && character.is_valid(row)).then(|| count(row) as i64)).collect()
 }

@@ -4,16 +4,18 @@
 //! Months are added as in a calendar: the 31st becomes the last day of a shorter month. The difference is the greatest
 //! number of units that, added to the first time, does not exceed the second.
 
+use std::slice;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, TimestampMicrosecondArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, TimestampMicrosecondArray, new_null_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, TimestampMicrosecondType};
-use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_common::{Result, exec_err, plan_err};
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
+use datafusion_functions::utils::make_scalar_function;
 
 use super::date_format::date_of;
 use crate::value::TIMESTAMP;
@@ -152,18 +154,22 @@ impl ScalarUDFImpl for Arithmetic {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [ColumnarValue::Scalar(unit), first, second] = arguments.args.as_slice() else {
+        let [ColumnarValue::Scalar(unit), operands @ ..] = arguments.args.as_slice() else {
             return exec_err!("the unit of {} must be a constant", self.name());
         };
         let Some(unit) = unit.try_as_str().flatten().and_then(unit_named) else {
             return exec_err!("{unit} is no unit of {}", self.name());
         };
-        let is_constant = [first, second].iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { arguments.number_rows };
-        let (first, second) = (first.clone().into_array(rows)?, second.clone().into_array(rows)?);
-        let times = second.as_primitive::<TimestampMicrosecondType>();
+        make_scalar_function(|columns| self.computed(unit, columns), Vec::new())(operands)
+    }
+}
+
+impl Arithmetic {
+    fn computed(&self, unit: Unit, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        let [first, second] = columns else { return exec_err!("{} takes two operands", self.name()) };
+        let (rows, times) = (second.len(), second.as_primitive::<TimestampMicrosecondType>());
         let is_there = |row: usize| first.is_valid(row) && second.is_valid(row);
-        let result: ArrayRef = match self.which {
+        Ok(match self.which {
             Which::Difference => {
                 let from = first.as_primitive::<TimestampMicrosecondType>();
                 let of_row = |row: usize| match unit.between(from.value(row), times.value(row)) {
@@ -182,10 +188,6 @@ impl ScalarUDFImpl for Arithmetic {
                 let found = (0..rows).map(|row| is_there(row).then(|| of_row(row)).transpose());
                 Arc::new(found.collect::<Result<TimestampMicrosecondArray>>()?)
             }
-        };
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?),
-            false => ColumnarValue::Array(result),
         })
     }
 }
@@ -227,20 +229,17 @@ impl ScalarUDFImpl for LocalTime {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let (time, zone) = match arguments.args.as_slice() {
             [time] => return Ok(time.clone()),
-            [time, ColumnarValue::Scalar(zone)] => (time, zone),
+            [time, ColumnarValue::Scalar(zone)] => (time, zone.try_as_str().flatten()),
             _ => return exec_err!("the zone of to_local_time must be a constant"),
         };
-        let is_constant = matches!(time, ColumnarValue::Scalar(_));
-        let times = time.clone().into_array(if is_constant { 1 } else { arguments.number_rows })?;
-        let times = times.as_primitive::<TimestampMicrosecondType>();
-        let found = match zone.try_as_str().flatten() {
-            Some(zone) => local(times, zone)?,
-            None => Arc::new(TimestampMicrosecondArray::from(vec![None; times.len()])),
+        let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+            match (columns, zone) {
+                ([times], Some(zone)) => local(times.as_primitive::<TimestampMicrosecondType>(), zone),
+                ([times], None) => Ok(new_null_array(&TIMESTAMP, times.len())),
+                _ => exec_err!("to_local_time takes one time"),
+            }
         };
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
+        make_scalar_function(of_columns, Vec::new())(slice::from_ref(time))
     }
 }
 
