@@ -13,13 +13,15 @@ use arrow::array::{
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type, TimestampMicrosecondType};
-use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_common::{Result, exec_err, plan_err};
+use datafusion_expr::function::Hint;
 use datafusion_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+use datafusion_functions::utils::make_scalar_function;
 use rivulet_dataflow::{is_json, marked_as_json};
 
-use crate::value::TIMESTAMP;
+use crate::plan::expression::result_type;
 
 /// The longest text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
@@ -77,7 +79,7 @@ impl ScalarUDFImpl for JsonFunction {
         {
             return plan_err!("json_object takes names, which are TEXT, each with a value behind it");
         }
-        match arguments.iter().find(|argument| kept_as(argument).is_none()) {
+        match arguments.iter().find(|argument| result_type(argument).is_none()) {
             Some(other) => plan_err!("{} does not take {other}", self.name()),
             None => Ok(DataType::Utf8),
         }
@@ -91,16 +93,13 @@ impl ScalarUDFImpl for JsonFunction {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
         let rows = if is_constant { 1 } else { arguments.number_rows };
-        let columns = arguments.args.iter().zip(&arguments.arg_fields).map(|(argument, field)| {
-            // A value that is the same for all rows is kept once.
-            let rows = if matches!(argument, ColumnarValue::Scalar(_)) { 1 } else { rows };
-            Values::new(&argument.clone().into_array(rows)?, is_json(field))
-        });
-        let result = self.write(&columns.collect::<Result<Vec<_>>>()?, rows)?;
-        Ok(match is_constant {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?),
-            false => ColumnarValue::Array(Arc::new(result)),
-        })
+        let write = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+            let values =
+                columns.iter().zip(&arguments.arg_fields).map(|(column, field)| Values::new(column, is_json(field)));
+            Ok(Arc::new(self.write(&values.collect::<Result<Vec<_>>>()?, rows)?))
+        };
+        // A value that is the same for all rows is kept once.
+        make_scalar_function(write, vec![Hint::AcceptsSingular; arguments.args.len()])(&arguments.args)
     }
 }
 
@@ -150,23 +149,6 @@ fn append_object(columns: &[Values], row: usize, out: &mut String) -> bool {
     true
 }
 
-/// The type in which values are written; `None` if they have no form in JSON.
-fn kept_as(data_type: &DataType) -> Option<DataType> {
-    Some(match data_type {
-        DataType::Boolean => DataType::Boolean,
-        DataType::Timestamp(..) => TIMESTAMP,
-        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
-            DataType::Float64
-        }
-        number if number.is_integer() => DataType::Int64,
-        number if number.is_floating() => DataType::Float64,
-        DataType::Null | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
-        DataType::Date32 | DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) => DataType::Utf8,
-        DataType::Interval(_) | DataType::Duration(_) => DataType::Utf8,
-        _ => return None,
-    })
-}
-
 /// The values of an argument. An argument that is the same for all rows has only one row.
 enum Values {
     Boolean(BooleanArray),
@@ -180,7 +162,7 @@ enum Values {
 
 impl Values {
     fn new(column: &ArrayRef, is_json: bool) -> Result<Self> {
-        let Some(kept) = kept_as(column.data_type()) else {
+        let Some(kept) = result_type(column.data_type()) else {
             return exec_err!("{} has no form in JSON", column.data_type());
         };
         let column = cast(column, &kept)?;
