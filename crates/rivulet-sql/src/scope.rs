@@ -399,6 +399,11 @@ impl Scope {
         Ok(())
     }
 
+    /// Whether a source, a view or a table has this name.
+    pub fn has_relation(&self, name: &str) -> bool {
+        self.relations.contains_key(name)
+    }
+
     fn check_is_free(&self, name: &Name) -> Result<(), SqlError> {
         let (what, word) = match self.relations.get(&name.text) {
             None => return Ok(()),

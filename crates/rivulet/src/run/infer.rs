@@ -71,7 +71,7 @@ pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &Host) -> Result
     let mut scope = scope.clone();
     for (path, position) in query.files() {
         // A declared name comes first.
-        if scope.source(&path).is_some() || scope.view(&path).is_some() || scope.table(&path).is_some() {
+        if scope.has_relation(&path) {
             continue;
         }
         let text = create_source(&path, position, &host.files)?;

@@ -56,10 +56,7 @@ impl BigQueries {
     ) -> Result<(), ServiceError> {
         for (parts, position) in relations_of(query)? {
             let name = Name { text: parts.join("."), position };
-            let is_known = scope.source(&name.text).is_some()
-                || scope.view(&name.text).is_some()
-                || scope.table(&name.text).is_some();
-            if is_known {
+            if scope.has_relation(&name.text) {
                 continue;
             }
             let found = match parts.as_slice() {
