@@ -29,7 +29,7 @@ use crate::service::EndHealth;
 const OPEN_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often a waiting caller checks whether a sink has prepared for a checkpoint, or is drained.
-const LOOK_PERIOD: Duration = Duration::from_millis(2);
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(2);
 
 /// What a checkpoint has of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,10 +209,9 @@ impl Outlet {
 
     /// The sink has failed: it is opened anew. Rows that it was given and has not delivered are lost, and counted.
     fn close(&self, state: &mut State, error: &SinkError) {
-        let waiting = usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX);
+        let waiting = self.waiting_rows();
         if waiting > 0 {
-            self.health.leave_out(waiting, &error.0);
-            tracing::error!(rows = waiting, "the {} has lost rows that it had: {}", self.title, error.0);
+            self.lose(waiting, &error.0);
         }
         state.committing = None;
         state.has_prepared = false;
@@ -337,10 +336,19 @@ impl Outlet {
     /// Nothing is delivered any more, for this reason: what is left is lost, and counted.
     pub(super) fn give_up(&self, why: &str) {
         let rows = self.state.lock().backlog.iter().map(Batch::rows).sum::<usize>();
-        let rows = rows + usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX);
+        self.lose(rows.saturating_add(self.waiting_rows()), why);
+        self.end();
+    }
+
+    /// Rows that its sink has and has not delivered.
+    fn waiting_rows(&self) -> usize {
+        usize::try_from(self.health.report().waiting_rows).unwrap_or(usize::MAX)
+    }
+
+    /// Counts rows that are lost, for this reason.
+    fn lose(&self, rows: usize, why: &str) {
         self.health.leave_out(rows, why);
         tracing::error!(rows, "the {} has lost rows that it had: {why}", self.title);
-        self.end();
     }
 
     /// Nothing is delivered any more.

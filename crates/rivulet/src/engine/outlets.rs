@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rivulet_dataflow::StateError;
 use serde::{Deserialize, Serialize};
 
-use super::outlet::{Outlet, SavedOutlet};
+use super::outlet::{LOOK_PERIOD, Outlet, SavedOutlet};
 use super::threads::Threads;
 use crate::catalog::ApplicationNumber;
 
@@ -181,7 +181,7 @@ impl Outlets {
         for (_, outlet) in self.all() {
             while outlet.is_committing() && Instant::now() < deadline {
                 outlet.tick();
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(LOOK_PERIOD);
             }
             outlet.end();
         }
