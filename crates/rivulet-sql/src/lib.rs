@@ -58,7 +58,7 @@ pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, 
 pub use plan::query::{
     PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,
 };
-pub use plan::{plan_application, plan_application_with};
+pub use plan::{is_input_option, plan_application, plan_application_with};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::{shown_application, shown_statement};

@@ -223,17 +223,7 @@ impl Resolver<'_> {
                 }
                 "dead_letter" => input.dead_letter = Some(self.address(text(name, literal, *position)?, *position)?),
                 other => {
-                    const OPTIONS: [&str; 9] = [
-                        "lateness",
-                        "idle_timeout",
-                        "future_limit",
-                        "overflow",
-                        "durability",
-                        "late",
-                        "dead_letter",
-                        "topic_column",
-                        "level_columns",
-                    ];
+                    let options = [&INPUT_OPTIONS[..], &TOPIC_OPTIONS].concat();
                     let error = SqlError::new(name.position, format!("unknown option '{other}'"));
                     if SOURCE_OPTIONS.contains(&other) {
                         return Err(error.hint(
@@ -241,9 +231,9 @@ impl Resolver<'_> {
                              parameters itself, as 'mqtt:room/{room}'",
                         ));
                     }
-                    return Err(match suggest::nearest(other, OPTIONS) {
+                    return Err(match suggest::nearest(other, options.iter().copied()) {
                         Some(near) => error.did_you_mean(Some(near)),
-                        None => error.hint(format!("the options are {}", crate::address::list(&OPTIONS))),
+                        None => error.hint(format!("the options are {}", crate::address::list(&options))),
                     });
                 }
             }
@@ -276,7 +266,7 @@ impl Resolver<'_> {
         let Some(source) = &mut input.source else { return Ok(false) };
         match name.text.as_str() {
             option if INPUT_OPTIONS.contains(&option) => return Ok(false),
-            option @ ("topic_column" | "level_columns") => {
+            option if TOPIC_OPTIONS.contains(&option) => {
                 let message = format!("{option} is for topics, and the input reads '{}:'", input.address.connector);
                 return Err(SqlError::new(name.position, message)
                     .hint("key_column names the column that is the key of a message"));
@@ -308,9 +298,17 @@ impl Resolver<'_> {
 const INPUT_OPTIONS: [&str; 7] =
     ["lateness", "idle_timeout", "future_limit", "overflow", "durability", "late", "dead_letter"];
 
+/// The options that an input with a topic has besides.
+const TOPIC_OPTIONS: [&str; 2] = ["topic_column", "level_columns"];
+
 /// The options that an input without a topic has besides those of its source.
 const SOURCE_OPTIONS: [&str; 6] =
     ["key", "key_field", "key_column", "partition_column", "offset_column", "timestamp_column"];
+
+/// Whether an option of an input without a topic is one of the input itself, and not of its source.
+pub fn is_input_option(name: &str) -> bool {
+    INPUT_OPTIONS.contains(&name) || SOURCE_OPTIONS.contains(&name)
+}
 
 /// An option that names a column, what the column has, and its type.
 type ColumnOption = (&'static str, SourcePart, fn() -> DataType);

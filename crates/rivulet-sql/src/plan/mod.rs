@@ -49,6 +49,7 @@ use crate::application::{Application, Output, OutputOption, Parameter, Tables};
 use crate::code::{SQL, SqlCode};
 use crate::statement::{CreateApplication, Name};
 use crate::{Literal, Position, SqlError};
+pub use declarations::is_input_option;
 use declarations::Declarations;
 
 pub(crate) use source::BoundCheck;

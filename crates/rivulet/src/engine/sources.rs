@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::{Condition, ConnectorError, Direction, Health, Host, Messages, SourceSpec};
+use rivulet_connectors::connector::{Condition, Direction, Health, Host, Messages, SourceSpec};
 use rivulet_connectors::mqtt::feed::{Feed, FeedCounts, FeedLayout, LoggedPlace, Noted, Turned};
 use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_dataflow::{Clock, panic_text};
 use rivulet_operators::application::{Input, SourceInput};
-use rivulet_sql::shown_application;
+use rivulet_sql::{is_input_option, shown_application};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::running::Running;
 use super::texts::literal_text;
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
-use crate::run::CONNECTORS;
-use crate::service::{EndHealth, ErrorKind, ServiceError};
+use crate::run::{CONNECTORS, placed_at};
+use crate::service::{EndHealth, ServiceError};
 
 /// How long a reader waits before it opens a source again that did not open, or failed; it doubles up to the second
 /// constant.
@@ -100,14 +100,9 @@ struct Course {
 pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
     let Some(source) = &input.source else { return Ok(()) };
     let place_of = |option: &str| source.options.iter().find(|(name, ..)| name == option).map(|(.., place)| *place);
-    Feed::check(CONNECTORS, spec_of(input, source, host)).map(drop).map_err(|error| {
-        let place = match &error {
-            ConnectorError::Option { option, .. } | ConnectorError::UnknownOption { option, .. } => place_of(option),
-            _ => None,
-        };
-        let text = error.to_string();
-        ServiceError::from_text(ErrorKind::Invalid, &text).at_place(place.unwrap_or(input.address.position))
-    })
+    Feed::check(CONNECTORS, spec_of(input, source, host))
+        .map(drop)
+        .map_err(|error| placed_at(&error, input.address.position, None, place_of))
 }
 
 fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
@@ -128,25 +123,9 @@ fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
 
 /// The text of an application without the secrets of its sources and of its outputs.
 pub(super) fn shown_sql(text: &str) -> String {
-    /// Options that the connector does not have.
-    const OWN: [&str; 13] = [
-        "lateness",
-        "idle_timeout",
-        "future_limit",
-        "overflow",
-        "durability",
-        "late",
-        "dead_letter",
-        "key",
-        "key_field",
-        "key_column",
-        "partition_column",
-        "offset_column",
-        "timestamp_column",
-    ];
     shown_application(text, |connector, is_sink, name, value| match is_sink {
         true => CONNECTORS.shown_option(connector, Direction::Sink, name, value),
-        false if OWN.contains(&name) || connector == "mqtt" => value.into(),
+        false if is_input_option(name) || connector == "mqtt" => value.into(),
         false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
     })
 }
