@@ -29,7 +29,7 @@ use super::texts::{format_error, literal_text};
 use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::run::{CONNECTORS, placed_at};
+use crate::run::{CONNECTORS, format_text, placed_at};
 use crate::service::{ErrorKind, ServiceError, Tenant};
 
 /// What preparing applications needs.
@@ -243,10 +243,9 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
 }
 
 pub(super) fn format(spec: &FormatSpec) -> Result<(Format, Times), ServiceError> {
-    let options: Vec<(String, String)> =
-        spec.options.iter().map(|(name, value)| (name.clone(), literal_text(value))).collect();
+    let (name, options) = format_text(spec);
     let options = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    Format::parse(&spec.name, options).map_err(|error| format_error(&error, spec))
+    Format::parse(&name, options).map_err(|error| format_error(&error, spec))
 }
 
 /// The options for publishing the results of an output. Those that it does not set are as in `default`.
@@ -268,12 +267,11 @@ fn placed(error: &ConnectorError, output: &Output) -> ServiceError {
 fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddress, ServiceError> {
     let Output { address, format, schema, .. } = output;
     let by_row = CONNECTORS.by_row(&address.connector);
-    let format_options = format.options.iter().map(|(name, value)| (name.clone(), literal_text(value)));
     let has_addresses = address.parameters().next().is_some();
     let spec = SinkSpec {
         connector: address.connector.clone(),
         address: address.template.clone(),
-        format: Some((format.name.clone(), format_options.collect())),
+        format: Some(format_text(format)),
         schema: schema.clone(),
         changes: false,
         key: None,
@@ -321,26 +319,27 @@ fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, Serv
     Ok(rows)
 }
 
-/// How the rows of each input of an application are made from its events.
+/// An input of an application that is tried.
+pub(crate) struct TrialInput {
+    /// How its rows are made from its events.
+    pub(crate) rows: InputFormat,
+    /// The topics of all queries; `None` if each query names its own.
+    pub(crate) filter: Option<String>,
+    /// How the messages of its source get a substitute for a topic, if it has a source.
+    pub(crate) source: Option<FeedLayout>,
+}
+
+/// The inputs of an application that is tried.
 ///
 /// # Errors
 /// An address or a format is invalid.
-pub(crate) fn input_formats(application: &Application) -> Result<Vec<InputFormat>, ServiceError> {
-    let topics = topics_of_trial(application)?;
-    application.inputs.iter().zip(&topics.inputs).map(|(input, topics)| input_format(input, topics)).collect()
-}
-
-/// For each input that has a source: how its messages get a substitute for a topic.
-///
-/// # Errors
-/// An address is invalid.
-pub(crate) fn input_sources(application: &Application) -> Result<Vec<Option<FeedLayout>>, ServiceError> {
-    Ok(topics_of_trial(application)?.inputs.into_iter().map(|input| input.source).collect())
-}
-
-fn topics_of_trial(application: &Application) -> Result<Topics, ServiceError> {
+pub(crate) fn trial_inputs(application: &Application) -> Result<Vec<TrialInput>, ServiceError> {
     let sink = |output: &Output, names: &[&str]| sink_address(output, names, &Host::of_user());
-    Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false, sink)
+    let topics = Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false, sink)?;
+    let inputs = application.inputs.iter().zip(topics.inputs).map(|(input, topics)| {
+        Ok(TrialInput { rows: input_format(input, &topics)?, filter: topics.filter, source: topics.source })
+    });
+    inputs.collect()
 }
 
 /// The decoder of an application's rows.

@@ -32,7 +32,7 @@ use results::{Results, SharedResults};
 
 pub(crate) use infer::{create_source, with_files};
 pub use open::CONNECTORS;
-pub(crate) use open::{check_sink, check_source, placed_at, replaced_file};
+pub(crate) use open::{check_sink, check_source, format_text, placed_at, replaced_file};
 pub(crate) use script::own_columns;
 pub use script::{Planned, Script, Step};
 

@@ -193,7 +193,8 @@ pub(super) fn final_up_to(
     })
 }
 
-fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>) {
+/// The name and the options of a format, as connectors take them.
+pub(crate) fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>) {
     let options = format.options.iter().map(|(name, value)| (name.clone(), literal_text(value)));
     (format.name.clone(), options.collect())
 }

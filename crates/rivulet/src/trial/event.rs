@@ -19,7 +19,6 @@ use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_connectors::mqtt::feed::FeedLayout;
 use rivulet_connectors::mqtt::topic::matches;
-use rivulet_connectors::mqtt::{Direction, Template, TemplateError};
 use rivulet_dataflow::{Decoder, Events, Refusals};
 use rivulet_operators::application::{
     Address, Application, FormatSpec, Input as ApplicationInput, Literal, Output, Part,
@@ -27,9 +26,9 @@ use rivulet_operators::application::{
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::engine::{format_error, input_formats, input_sources, literal_text};
+use crate::engine::{TrialInput, format_error, literal_text, trial_inputs};
 use crate::run::CONNECTORS;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::ServiceError;
 
 /// An event of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,19 +191,11 @@ impl Reader {
     /// # Errors
     /// An address or format is invalid.
     pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
-        let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        let inputs = application.inputs.iter().zip(input_formats(application)?);
-        for ((input, rows), source) in inputs.zip(input_sources(application)?) {
+        let inputs = application.inputs.iter().zip(trial_inputs(application)?);
+        for (input, TrialInput { rows, filter, source }) in inputs {
             let decoder = rows.decoder().map_err(|error| format_error(&error, &input.format))?;
-            let filter = match &source {
-                // No MQTT topic looks like this.
-                Some(_) => Some(input.address.to_string()),
-                None => {
-                    let template = Template::parse(&topic_text(&input.address, &names), &names, Direction::Input);
-                    let wrong = |error: TemplateError| ServiceError::from_text(ErrorKind::Invalid, &error.to_string());
-                    template.map_err(|error| wrong(error).at_place(input.address.position))?.filter()
-                }
-            };
+            // No MQTT topic looks like the address of a source.
+            let filter = if source.is_some() { Some(input.address.to_string()) } else { filter };
             let is_computed = input.computed_event_time.map(|_| input.name.clone());
             let source = source.map(|layout| (input.address.to_string(), layout));
             self.inputs.push(Input { filter, decoder, event_time: input.event_time, is_computed, source });
@@ -290,15 +281,6 @@ fn is_meant(filter: &Option<String>, topic: Option<&str>) -> bool {
 fn now_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// A topic with the names of its parameters in braces.
-fn topic_text(address: &Address, names: &[&str]) -> String {
-    let parts = address.parts.iter().map(|part| match part {
-        Part::Text(text) => text.clone(),
-        Part::Parameter(index) => format!("{{{}}}", names[*index]),
-    });
-    parts.collect()
 }
 
 #[cfg(test)]
