@@ -279,8 +279,8 @@ impl<'a> Iterator for Pieces<'a> {
                     inside = Inside::Comment(1);
                 }
                 (Inside::Quotes(_, true), '\\') => pass(),
-                // A doubled quote does not end the string. Reading it as an end and a new beginning has the same
-                // effect.
+                // A doubled quote does not end the string.
+                (Inside::Quotes(quote, _), sign) if sign == quote && next == Some(quote) => pass(),
                 (Inside::Quotes(quote, _), sign) if sign == quote => inside = Inside::Code,
                 (Inside::Line, '\n') => inside = Inside::Code,
                 (Inside::Comment(depth), '/') if next == Some('*') => {
@@ -503,11 +503,18 @@ mod tests {
         assert_ne!(id("a 'b'' ''c'"), id("a 'b' 'c'"));
         assert_eq!(same.len(), 64);
     }
+
     /// The tokens of a script with their locations, tokenised as a whole. `None` if the script is no SQL.
     fn whole(script: &str) -> Option<Vec<TokenWithSpan>> {
         let tokens = Tokenizer::new(&RivuletDialect, script).tokenize_with_location().ok()?;
         let is_code = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::SemiColon);
         Some(tokens.into_iter().filter(is_code).collect())
+    }
+
+    #[test]
+    fn a_doubled_quote_leaves_the_escapes_of_a_string() {
+        let script = r"x'''\''x'select x'x'x'";
+        assert_eq!(Some(split(script).unwrap()[0].tokens.clone()), whole(script));
     }
 
     proptest! {
