@@ -37,6 +37,9 @@ fn json_string(text: &str, escape_all: bool) -> String {
     format!("\"{}\"", units.collect::<String>())
 }
 
+/// The names of the columns.
+const NAMES: [&str; 5] = ["ts", "n", "x", "s", "b"];
+
 fn field() -> impl Strategy<Value = (&'static str, Written)> {
     let null = prop_oneof![Just("ts"), Just("n"), Just("x"), Just("s"), Just("b")]
         .prop_map(|key| (key, ("null".to_owned(), Cell::Null)));
@@ -88,7 +91,7 @@ fn object() -> impl Strategy<Value = (String, Vec<Cell>)> {
                 json_string(&key, escape && after.len() > 1)
             );
             if let Some(cell) = cell {
-                let column = ["ts", "n", "x", "s", "b"].iter().position(|name| *name == key).unwrap();
+                let column = NAMES.iter().position(|name| *name == key).unwrap();
                 cells[column] = cell;
             }
         }
@@ -144,8 +147,8 @@ fn has_key_twice(text: &str) -> bool {
 }
 
 /// What `serde_json` says about a payload: the rows it is, `None` if it does not fit the columns. `Err` where the two
-/// cannot be compared: an object has a key twice (where every value must fit, and only the last is seen here), or a
-/// number needs more digits than a double has.
+/// cannot be compared: an object has a key twice (where every value must fit, and only the last is seen here), a key is
+/// a column's name in another letter case, or a number needs more digits than a double has.
 fn oracle(payload: &[u8]) -> Result<Option<Vec<Vec<Cell>>>, ()> {
     let value: Value = match serde_json::from_slice(payload) {
         Ok(value) => value,
@@ -164,8 +167,12 @@ fn oracle(payload: &[u8]) -> Result<Option<Vec<Vec<Cell>>>, ()> {
     let mut rows = Vec::new();
     for object in &objects {
         let Value::Object(object) = object else { return Ok(None) };
+        let is_variant = |key: &str| NAMES.iter().any(|name| *name != key && name.eq_ignore_ascii_case(key));
+        if object.keys().any(|key| is_variant(key)) {
+            return Err(());
+        }
         let mut row = Vec::new();
-        for (index, key) in ["ts", "n", "x", "s", "b"].into_iter().enumerate() {
+        for (index, key) in NAMES.into_iter().enumerate() {
             let cell = match (index, object.get(key).unwrap_or(&Value::Null)) {
                 (_, Value::Null) => Cell::Null,
                 (0, Value::Number(number)) => match number.as_i64() {
