@@ -244,7 +244,9 @@ impl Group {
             }
             for (inner, slot, kind) in candidates {
                 let kind = &mut kinds[kind];
-                if !used.contains(&inner) && core.slots.queries_in(inner) + kind.rows.len() <= QUERIES_MAX {
+                // Queries whose state was restored may have left several slots of one kind.
+                let has_room = || core.slots.queries_in(inner) + kind.rows.len() <= QUERIES_MAX;
+                if kind.shared.is_none() && !used.contains(&inner) && has_room() {
                     let (queries, parameters) = taken(queries, parameters, kind.rows.clone().into());
                     core.slots.share(inner, &queries, &parameters);
                     kind.shared = Some(slot);

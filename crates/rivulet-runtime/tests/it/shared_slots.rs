@@ -70,6 +70,21 @@ fn whoever_comes_later_shares_only_what_is_as_good_as_new() {
 }
 
 #[test]
+fn a_query_shares_one_slot_of_several_that_are_as_good_as_new() {
+    let bench = Bench::new();
+    let group = group(&bench);
+    // They are equal, and did not share a slot when they were saved.
+    let alone = group.join_restored(&[1, 2], &homes(&["a", "a"]), &|query| Some(query));
+    assert!(alone.iter().all(|one| one.is_new) && alone[0].slot != alone[1].slot);
+    let third = join(&group, 3, "a");
+    assert!(!third.is_new && alone.iter().any(|one| one.slot == third.slot));
+    alone.iter().for_each(|one| push(&group, one.slot, "5"));
+    group.run();
+    assert_eq!(got(&bench, &[1, 2, 3]), [[5], [5], [5]], "each result comes once");
+    assert_eq!((group.queries(), group.further_queries()), (2, 1));
+}
+
+#[test]
 fn a_slot_is_shared_by_so_many_and_no_more() {
     let bench = Bench::new();
     let group = group(&bench);
