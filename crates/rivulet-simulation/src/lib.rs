@@ -16,9 +16,9 @@
 //! process took for durable; messages that the log forgot while their senders could still send them again; results that
 //! were events of other queries, lost because they were sent before the log was on disk.
 //!
-//! Queries are created, paused, resumed and dropped while others run, and some read the results of others. Not
-//! simulated: altered queries, results on their way to a broker (they are sent as soon as their receiver has room),
-//! spilled queries, shared inputs.
+//! Queries are created, altered, paused, resumed and dropped while others run, and some read the results of others. Not
+//! simulated: results on their way to a broker (they are sent as soon as their receiver has room), spilled queries,
+//! shared inputs.
 //!
 //! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] is the same for big
 //! queries.
@@ -54,19 +54,22 @@ pub enum Defect {
     NamesAreNotSynced,
     /// The catalog forgets when queries were created, paused and resumed.
     LifecycleLogIsForgotten,
+    /// The catalog forgets the earlier values of altered queries.
+    AlterationsAreForgotten,
     /// Repeated results are not recognised by their identity.
     ResultsHaveNoIdentity,
 }
 
 impl Defect {
     /// All defects.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::AcknowledgesBeforeSync,
         Self::DuplicatesAreNew,
         Self::LogIsNotSynced,
         Self::CheckpointsAreNotSynced,
         Self::NamesAreNotSynced,
         Self::LifecycleLogIsForgotten,
+        Self::AlterationsAreForgotten,
         Self::ResultsHaveNoIdentity,
     ];
 
@@ -79,6 +82,7 @@ impl Defect {
             Self::CheckpointsAreNotSynced => "checkpoints-are-not-synced",
             Self::NamesAreNotSynced => "names-are-not-synced",
             Self::LifecycleLogIsForgotten => "lifecycle-log-is-forgotten",
+            Self::AlterationsAreForgotten => "alterations-are-forgotten",
             Self::ResultsHaveNoIdentity => "results-have-no-identity",
         }
     }
@@ -109,7 +113,7 @@ pub struct Counts {
     pub power_losses: u64,
     /// Connections that were lost.
     pub disconnects: u64,
-    /// Queries that were created, paused and resumed while others ran.
+    /// Queries that were created, altered, paused and resumed while others ran.
     pub changes: u64,
     /// Checkpoints.
     pub checkpoints: u64,

@@ -109,6 +109,13 @@ impl Model {
         Self { kind, low, before: None, level: None, is_high: false, window: Vec::new() }
     }
 
+    /// Gives the query another bound. State that depends on the previous bound begins anew; earlier results stay.
+    pub fn alter(&mut self, low: f64) {
+        if low != self.low {
+            (self.low, self.is_high) = (low, false);
+        }
+    }
+
     /// Processes an event; returns its result, if there is one.
     pub fn see(&mut self, event: Event) -> Option<Value> {
         let Event { number, value, .. } = event;

@@ -102,7 +102,12 @@ impl Side {
         std::mem::take(&mut self.results.way.lock().published)
     }
 
-    /// Whether results find no room.
+    /// Whether there is no room for results.
+    pub(crate) fn is_away(&self) -> bool {
+        self.results.are_away.load(Ordering::Relaxed)
+    }
+
+    /// Takes away the room for results, or gives it back.
     pub(crate) fn keep_away(&self, are_away: bool) {
         self.results.are_away.store(are_away, Ordering::Relaxed);
     }

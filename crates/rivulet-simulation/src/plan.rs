@@ -138,6 +138,13 @@ pub enum Step {
         /// Whether it is paused.
         is_paused: bool,
     },
+    /// A query gets another bound.
+    Alter {
+        /// Which one.
+        query: usize,
+        /// Its bound from now on.
+        low: i32,
+    },
     /// A query is dropped.
     Drop {
         /// Which one.
@@ -234,7 +241,7 @@ impl Step {
         has_disk_faults: bool,
     ) -> Self {
         let client = random.random_range(0..clients);
-        match random.random_range(0..106) {
+        match random.random_range(0..110) {
             0..24 => Self::Send {
                 device: random.random_range(0..devices),
                 value: random.random_range(-10..VALUE_END),
@@ -262,6 +269,7 @@ impl Step {
             100..102 => Self::Create { query: random.random_range(0..queries) },
             102..104 => Self::Pause { query: random.random_range(0..queries), is_paused: true },
             104..106 => Self::Pause { query: random.random_range(0..queries), is_paused: false },
+            106..110 => Self::Alter { query: random.random_range(0..queries), low: random.random_range(0..50) },
             _ => Self::Commit,
         }
     }

@@ -6,12 +6,14 @@
 //!   back, but only to a state that it had reached, and continues from there without a gap: so each event is in its
 //!   state exactly once, and each result comes at least once.
 //! - A query gets the events that come while it exists and is not paused, even if these are repeated after a crash.
+//!   Each event counts with the values that the query had when the event came.
 //! - A query that reads the results of another one gets each of them once.
 //! - A query that was dropped gives no more results.
 //! - Once nothing fails any more, everything is completed within a limited number of steps: each message is
 //!   acknowledged, and each result has arrived.
 //! - The engine starts whenever the disk works, and finds its queries.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,6 +59,10 @@ struct Watched {
     changes: Vec<(usize, bool)>,
     /// A change that may or may not have happened after a restart.
     unclear: Option<(usize, bool)>,
+    /// The events of its device before which it got another bound, and that bound.
+    lows: Vec<(usize, i32)>,
+    /// A bound that it may or may not have after a restart.
+    unclear_low: Option<(usize, i32)>,
     /// Whether other queries read its results.
     is_read: bool,
     /// The expected results for everything that was sent.
@@ -95,6 +101,11 @@ impl Watched {
     /// Whether it gets this event of its device.
     fn is_there_at(&self, event: usize) -> bool {
         self.changes.iter().rev().find(|(at, _)| *at <= event).is_some_and(|(_, is_there)| *is_there)
+    }
+
+    /// Its current bound.
+    fn low(&self) -> i32 {
+        self.lows.last().map_or(self.plan.low, |(_, low)| *low)
     }
 
     fn is_paused(&self) -> bool {
@@ -142,6 +153,8 @@ impl World {
             topic: format!("out/r{}", query.number),
             changes: if query.comes_later { Vec::new() } else { vec![(0, true)] },
             unclear: None,
+            lows: Vec::new(),
+            unclear_low: None,
             is_read: is_read(query.number),
             expected: Vec::new(),
             next: vec![0],
@@ -292,6 +305,14 @@ impl World {
                 let unclear = watched.unclear.take().filter(|(_, is_there)| *is_there != is_paused);
                 watched.changes.extend(unclear.filter(|(_, is_there)| *is_there == watched.is_paused()));
                 watched.changes.iter_mut().for_each(|(at, _)| *at = received.min(*at));
+                let low = found.parameters.get("low").and_then(Value::as_f64);
+                let has = |other: i32| low == Some(f64::from(other));
+                let altered = watched.unclear_low.take().filter(|(_, other)| has(*other) && *other != watched.low());
+                watched.lows.extend(altered);
+                watched.lows.iter_mut().for_each(|(at, _)| *at = received.min(*at));
+                if !has(watched.low()) {
+                    return Err(format!("{} has the bound {low:?}, and not {}", watched.name, watched.low()));
+                }
                 if watched.is_paused() != is_paused {
                     return Err(format!("{} is {}paused", watched.name, if is_paused { "" } else { "not " }));
                 }
@@ -308,6 +329,9 @@ impl World {
         let (disk, file) = (self.disk.clone(), PathBuf::from("catalog.redb"));
         let path = file.clone();
         let catalog = Catalog::on(file, move || disk.open_or_create(&path)).map_err(|error| error.to_string())?;
+        if self.defect == Some(Defect::AlterationsAreForgotten) {
+            catalog.forget_alterations(u64::MAX, &BTreeSet::new()).map_err(|error| error.to_string())?;
+        }
         if self.defect == Some(Defect::LifecycleLogIsForgotten) {
             catalog.forget_lifecycle(LogPosition::MAX).map_err(|error| error.to_string())?;
         }
@@ -415,6 +439,7 @@ impl World {
             Step::Receivers { are_away } => self.side.keep_away(are_away),
             Step::Create { query } => self.create_query(&engine, query)?,
             Step::Pause { query, is_paused } => self.pause(&engine, query, is_paused)?,
+            Step::Alter { query, low } => self.alter(&engine, query, low)?,
             Step::Drop { query } => self.drop_query(&engine, query)?,
             Step::Crash { crash, operations } => {
                 self.crash = crash;
@@ -513,22 +538,29 @@ impl World {
 
     fn expected_of(&self, query: &QueryPlan) -> Vec<Value> {
         let find = |number| self.watched.iter().find(|watched| watched.plan.number == number);
-        let events: Vec<Event> = match query.reads {
+        let watched = find(query.number);
+        let events: Vec<(usize, Event)> = match query.reads {
             Reads::Device(device) => {
-                let all = self.devices[device].sent.iter().enumerate();
-                let is_there = |event| find(query.number).is_some_and(|watched| watched.is_there_at(event));
-                all.filter(|(event, _)| is_there(*event)).map(|(_, event)| *event).collect()
+                let all = self.devices[device].sent.iter().copied().enumerate();
+                all.filter(|(event, _)| watched.is_some_and(|watched| watched.is_there_at(*event))).collect()
             }
             Reads::Query(number) => {
                 let results = find(number).map(|watched| self.expected_of(&watched.plan)).unwrap_or_default();
                 let number = |result: &Value, name: &str| result[name].as_f64().unwrap_or_default();
                 let event =
                     |result: &Value| Event { number: number(result, "n") as i64, at_s: 0, value: number(result, "v") };
-                results.iter().map(event).collect()
+                results.iter().map(event).enumerate().collect()
             }
         };
         let mut model = Model::new(query.kind, f64::from(query.low));
-        events.into_iter().filter_map(|event| model.see(event)).collect()
+        let mut lows = watched.map_or(&[][..], |watched| watched.lows.as_slice()).iter().peekable();
+        let see = |(place, event): (usize, Event)| {
+            while let Some((_, low)) = lows.next_if(|(at, _)| *at <= place) {
+                model.alter(f64::from(*low));
+            }
+            model.see(event)
+        };
+        events.into_iter().filter_map(see).collect()
     }
 
     /// Delivers a message; returns whether it was accepted.
@@ -650,6 +682,41 @@ impl World {
             Err(error) => return Err(format!("{} cannot be paused or resumed: {error}", watched.name)),
         }
         let line = format!("{} is {}", watched.name, if is_paused { "paused" } else { "resumed" });
+        self.counts.changes += 1;
+        self.note(&line);
+        self.expect();
+        Ok(())
+    }
+
+    fn alter(&mut self, engine: &Engine, query: usize, low: i32) -> Result<(), Failure> {
+        let Some(place) = self.place(query, Life::Lives) else { return Ok(()) };
+        let Reads::Device(device) = self.watched[place].plan.reads else { return Ok(()) };
+        if self.watched[place].unclear_low.is_some() || self.watched[place].low() == low || self.side.is_away() {
+            return Ok(());
+        }
+        // The statement waits until earlier events are processed, and nothing else processes them here.
+        engine.keep_time_once();
+        let mut runs = 0;
+        while engine.run_one(|_| 0, Duration::MAX) {
+            runs += 1;
+            if runs > RUNS_MAX {
+                return Err("tasks are ready for ever".into());
+            }
+        }
+        let change = (self.devices[device].received(), low);
+        let statement = format!("ALTER QUERY {} SET (low => {low}.0)", self.watched[place].name);
+        let altered =
+            engine.session(Caller::local_operator()).execute(&statement).into_iter().try_for_each(|one| one.map(drop));
+        let is_unwell = self.disk.is_sick() || self.disk.is_off();
+        let watched = &mut self.watched[place];
+        match altered {
+            Ok(()) => watched.lows.push(change),
+            // This is refused until the log is replayed and waiting events are processed.
+            Err(error) if ["replayed", "not processed"].iter().any(|why| error.message.contains(why)) => return Ok(()),
+            Err(_) if is_unwell => watched.unclear_low = Some(change),
+            Err(error) => return Err(format!("{} cannot be altered: {error}", watched.name)),
+        }
+        let line = format!("{} has the bound {low}", watched.name);
         self.counts.changes += 1;
         self.note(&line);
         self.expect();
