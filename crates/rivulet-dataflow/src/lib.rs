@@ -67,7 +67,7 @@ pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};
 pub use snapshot::{CollectedState, PartitionState, Snapshot, StageSnapshot, StatePart, StateSink};
-pub use source::{Polled, Source, SourceError, carried};
+pub use source::{Polled, Source, SourceError, carried, carried_type};
 pub use state::{StateError, StateFrame, StateSelection};
 pub use state_by_key::StateByKey;
 pub use state_map::{FlowMap, StateMap};

@@ -1,10 +1,11 @@
 //! Where the rows of a big query come from.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
 use crate::Refusals;
 
@@ -58,19 +59,25 @@ pub trait Source: Send {
     }
 }
 
-/// The columns of rows as sources give them that are declared as `declared`.
+/// The type in which rows of sources have values that are declared as `declared`.
 ///
 /// Whole numbers and floating point numbers of fewer bits than 64 are widened to 64, which keeps each value, so that
 /// arithmetic over them does not overflow where that of 64 bits would not. All other types stay.
+pub fn carried_type(declared: &DataType) -> &DataType {
+    match declared {
+        DataType::Int8 | DataType::Int16 | DataType::Int32 => &DataType::Int64,
+        DataType::Float32 => &DataType::Float64,
+        other => other,
+    }
+}
+
+/// The columns of rows as sources give them that are declared as `declared`: each of its [`carried_type`].
 pub fn carried(declared: &Schema) -> Schema {
-    let fields = declared.fields().iter().map(|field| match field.data_type() {
-        DataType::Int8 | DataType::Int16 | DataType::Int32 => {
-            Field::new(field.name(), DataType::Int64, field.is_nullable())
-        }
-        DataType::Float32 => Field::new(field.name(), DataType::Float64, field.is_nullable()),
-        _ => field.as_ref().clone(),
-    });
-    Schema::new_with_metadata(fields.collect::<Vec<_>>(), declared.metadata().clone())
+    let carried = |field: &FieldRef| match carried_type(field.data_type()) {
+        same if same == field.data_type() => field.clone(),
+        wide => Arc::new(Field::new(field.name(), wide.clone(), field.is_nullable())),
+    };
+    Schema::new_with_metadata(declared.fields().iter().map(carried).collect::<Vec<_>>(), declared.metadata().clone())
 }
 
 /// The answer of a source to a poll.

@@ -278,10 +278,7 @@ impl Rows {
                 text_bytes_per_16_rows: 0,
             })
             .collect();
-        let carried = match *schema == carried(&schema) {
-            true => schema.clone(),
-            false => Arc::new(carried(&schema)),
-        };
+        let carried = Arc::new(carried(&schema));
         Self { schema, carried, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
     }
 

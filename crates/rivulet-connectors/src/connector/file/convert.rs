@@ -11,8 +11,8 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBa
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::eq;
 use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
-use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
-use rivulet_dataflow::carried;
+use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
+use rivulet_dataflow::carried_type;
 
 /// A value that does not fit becomes null at first.
 const CAST: CastOptions<'static> =
@@ -63,8 +63,7 @@ impl Converted {
     /// Converts a column to its declared type, as rows carry it, and adds it. Fails if there is no such conversion.
     pub(super) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
         let checked = self.checked(declared, column)?;
-        let carried = carried(&Schema::new(vec![declared.clone()]));
-        let carried = cast_with_options(&checked, carried.field(0).data_type(), &CAST);
+        let carried = cast_with_options(&checked, carried_type(declared.data_type()), &CAST);
         self.columns.push(carried.map_err(|error| error.to_string())?);
         Ok(())
     }
@@ -162,7 +161,7 @@ mod tests {
     use arrow::array::{
         Decimal128Array, Float64Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array,
     };
-    use arrow::datatypes::{Date32Type, Decimal128Type, Int64Type, TimeUnit};
+    use arrow::datatypes::{Date32Type, Decimal128Type, Int64Type, Schema, TimeUnit};
 
     use super::*;
 
@@ -198,7 +197,7 @@ mod tests {
             let field = Field::new("v", declared, true);
             let mut converted = Converted::new(column.len());
             converted.push(&field, &column).unwrap();
-            let (mut refused, schema) = (0, Arc::new(carried(&Schema::new(vec![field]))));
+            let (mut refused, schema) = (0, Arc::new(rivulet_dataflow::carried(&Schema::new(vec![field]))));
             (converted.finish(&schema, |_, rows| refused += rows).column(0).clone(), refused)
         };
         let (column, refused) =
