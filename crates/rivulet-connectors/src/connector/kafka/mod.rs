@@ -152,7 +152,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     parse_address(&spec.address)?;
-    start::check(options)?;
+    start::Start::parse(options)?;
     properties::check(options, &spec.host.files)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     metadata::Layout::new(spec, options, &format).map(drop)

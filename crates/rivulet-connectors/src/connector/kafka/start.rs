@@ -63,7 +63,7 @@ pub(super) struct Begin {
 
 /// Where to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+pub(super) enum Start {
     Earliest,
     Latest,
     /// Milliseconds since the epoch.
@@ -71,29 +71,22 @@ enum Start {
 }
 
 impl Start {
-    fn parse(options: &Options) -> Result<Self, ConnectorError> {
+    /// Reads the declared beginning.
+    pub(super) fn parse(options: &Options) -> Result<Self, ConnectorError> {
         let text = options.text("start").unwrap_or("earliest").trim();
-        match text.to_ascii_lowercase().as_str() {
-            "earliest" => Ok(Self::Earliest),
-            "latest" => Ok(Self::Latest),
-            _ => match parse_time(text) {
-                Some(time_us) => Ok(Self::Time(time_us.div_euclid(1000))),
-                None => Err(options.wrong(
-                    "start",
-                    format!("cannot be '{text}'"),
-                    "it is earliest, latest or a time, as 2026-11-21T08:30:00Z",
-                )),
-            },
+        match (text.to_ascii_lowercase().as_str(), parse_time(text)) {
+            ("earliest", _) => Ok(Self::Earliest),
+            ("latest", _) => Ok(Self::Latest),
+            (_, Some(_)) if options.text("group").is_some() => {
+                Err(options.wrong("start", "cannot be a time with a group", "leave one of them out"))
+            }
+            (_, Some(time_us)) => Ok(Self::Time(time_us.div_euclid(1000))),
+            (_, None) => Err(options.wrong(
+                "start",
+                format!("cannot be '{text}'"),
+                "it is earliest, latest or a time, as 2026-11-21T08:30:00Z",
+            )),
         }
-    }
-}
-
-/// Checks that the declared beginning is understood.
-pub(super) fn check(options: &Options) -> Result<(), ConnectorError> {
-    let is_time = matches!(Start::parse(options)?, Start::Time(_));
-    match options.text("group").filter(|_| is_time) {
-        None => Ok(()),
-        Some(_) => Err(options.wrong("start", "cannot be a time with a group", "leave one of them out")),
     }
 }
 
@@ -117,7 +110,6 @@ pub(super) fn plan(
         // The library requires a name even if it is not used.
         None => config.set("group.id", "rivulet").set("enable.auto.commit", "false"),
     };
-    check(options)?;
     properties::set(&mut config, options, files)?;
     let first: BaseConsumer = client(&config, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
