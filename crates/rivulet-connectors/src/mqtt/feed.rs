@@ -234,6 +234,19 @@ impl<'l> LoggedPlace<'l> {
             None => Some(Self::Begins(id)),
         }
     }
+
+    /// Appends its code, which [`LoggedPlace::read`] decodes.
+    fn write(&self, client: &mut Vec<u8>) {
+        let (Self::Begins(id) | Self::At(id, ..)) = self;
+        client.push(PLACE);
+        client.extend_from_slice(id.as_bytes());
+        client.push(0);
+        if let Self::At(_, partition, offset) = self {
+            push_number(*partition, client);
+            client.push(b':');
+            push_number(*offset, client);
+        }
+    }
 }
 
 /// A source that is read, and its messages that wait for room.
@@ -336,9 +349,8 @@ impl Feed {
     /// Records in the log where the source begins, so that it begins there after a crash as well.
     pub fn log_begin(&self, router: &Router, now_us: i64) {
         let positions = serde_json::to_vec(&self.noted.lock().positions(&self.messages)).unwrap_or_default();
-        let mut client = vec![PLACE];
-        client.extend_from_slice(self.id.as_bytes());
-        client.push(0);
+        let mut client = Vec::new();
+        LoggedPlace::Begins(&self.id).write(&mut client);
         // No query is routed to the mark alone.
         let topic = SOURCE_MARK.as_bytes();
         let message = Received { arrival_us: now_us, client: &client, packet_id: 0, topic, payload: &positions };
@@ -414,12 +426,7 @@ impl Feed {
                 layout.write(key.unwrap_or_default(), &own, row, &mut ready.bytes);
                 let (topic, place) = (topic_from..ready.bytes.len(), own.place(row));
                 if let Some((partition, offset)) = place {
-                    ready.bytes.push(PLACE);
-                    ready.bytes.extend_from_slice(id.as_bytes());
-                    ready.bytes.push(0);
-                    push_number(partition, &mut ready.bytes);
-                    ready.bytes.push(b':');
-                    push_number(offset, &mut ready.bytes);
+                    LoggedPlace::At(id, partition, offset).write(&mut ready.bytes);
                 }
                 let client = topic.end..ready.bytes.len();
                 let from = (payload.as_ptr() as usize).wrapping_sub(start);

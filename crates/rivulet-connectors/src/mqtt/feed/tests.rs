@@ -89,8 +89,14 @@ fn what_went_into_the_router_is_noted_by_partition() {
     let mut after = Noted::default();
     after.succeed(&noted);
     assert_eq!(after.positions(&MESSAGES), noted.positions(&MESSAGES));
-    assert_eq!(LoggedPlace::read(b"\xfe7/ab\x003:12"), Some(LoggedPlace::At("7/ab", 3, 12)));
-    assert_eq!(LoggedPlace::read(b"\xfe7/ab\x00"), Some(LoggedPlace::Begins("7/ab")));
+    let known: [(&[u8], _); 2] =
+        [(b"\xfe7/ab\x003:12", LoggedPlace::At("7/ab", 3, 12)), (b"\xfe7/ab\x00", LoggedPlace::Begins("7/ab"))];
+    for (client, place) in known {
+        assert_eq!(LoggedPlace::read(client), Some(place));
+        let mut written = Vec::new();
+        place.write(&mut written);
+        assert_eq!(written, client);
+    }
     for other in [&b""[..], b"client", b"\xffq-1", b"\xfe7/ab", b"\xfe7\x00x:1"] {
         assert_eq!(LoggedPlace::read(other), None, "{other:?}");
     }
