@@ -1,5 +1,8 @@
 //! RAW: the whole payload unchanged, in one text column. Bytes that are not text are written in hexadecimal or Base64.
 
+use base64::alphabet;
+use base64::engine::Engine;
+use base64::engine::general_purpose::{self, GeneralPurpose};
 use rivulet_dataflow::Batch;
 
 use super::FormatError;
@@ -113,68 +116,34 @@ impl Encoder for RawEncoder {
     }
 }
 
+/// Base64 as it is written; read, bits behind the last byte may be anything.
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::STANDARD, general_purpose::PAD.with_decode_allow_trailing_bits(true));
+
+/// Appends so many bytes to be written.
+fn room(out: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    let start = out.len();
+    out.resize(start + bytes, 0);
+    &mut out[start..]
+}
+
 fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
+    hex::encode_to_slice(bytes, room(out, 2 * bytes.len())).expect("there is room for two digits a byte");
 }
 
 /// Appends the bytes that `text` stands for; false if it is not hexadecimal.
 fn read_hex(text: &[u8], out: &mut Vec<u8>) -> bool {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, []) = text.as_chunks::<2>() else { return false };
-    pairs.iter().all(|[high, low]| match (digit(*high), digit(*low)) {
-        (Some(high), Some(low)) => {
-            out.push(high << 4 | low);
-            true
-        }
-        _ => false,
-    })
+    hex::decode_to_slice(text, room(out, text.len() / 2)).is_ok()
 }
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
-    for part in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(part.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let letter = |shift: u32| ALPHABET[(bits >> shift & 63) as usize];
-        out.extend([letter(18), letter(12)]);
-        out.push(if part.len() > 1 { letter(6) } else { b'=' });
-        out.push(if part.len() > 2 { letter(0) } else { b'=' });
-    }
+    let length = 4 * bytes.len().div_ceil(3);
+    BASE64.encode_slice(bytes, room(out, length)).expect("there is room for four letters for three bytes");
 }
 
 /// Appends the bytes that `text` stands for; false if it is not Base64 with padding.
 fn read_base64(text: &[u8], out: &mut Vec<u8>) -> bool {
-    let (parts, []) = text.as_chunks::<4>() else { return false };
-    parts.iter().enumerate().all(|(index, part)| {
-        let padding = part.iter().rev().take_while(|&&letter| letter == b'=').count();
-        if padding > 2 || (padding > 0 && index + 1 < parts.len()) {
-            return false;
-        }
-        let mut bits = 0_u32;
-        for &letter in &part[..4 - padding] {
-            let Some(value) = value_of(letter) else { return false };
-            bits = bits << 6 | u32::from(value);
-        }
-        bits <<= 6 * padding;
-        let [_, bytes @ ..] = bits.to_be_bytes();
-        out.extend_from_slice(&bytes[..3 - padding]);
-        true
-    })
-}
-
-fn value_of(letter: u8) -> Option<u8> {
-    match letter {
-        b'A'..=b'Z' => Some(letter - b'A'),
-        b'a'..=b'z' => Some(letter - b'a' + 26),
-        b'0'..=b'9' => Some(letter - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    }
+    BASE64.decode_vec(text, out).is_ok()
 }
 
 #[cfg(test)]
@@ -215,6 +184,8 @@ mod tests {
         }
         assert!(!read_base64(b"Zg=a", &mut Vec::new()));
         assert!(!read_base64(b"Zg==Zg==", &mut Vec::new()));
+        assert!(!read_base64(b"Zg", &mut Vec::new()), "padding is required");
+        assert!(read_base64(b"Zh==", &mut text) && text.ends_with(b"f"), "bits behind the last byte");
         assert!(!read_hex(b"0g", &mut Vec::new()));
         text.clear();
         write_hex(b"\x00\xff", &mut text);
