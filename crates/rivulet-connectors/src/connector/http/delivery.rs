@@ -147,9 +147,9 @@ impl Delivery {
         state.failed.clone().map_or(Ok(state.receivers.are_idle()), Err)
     }
 
-    /// Calls `read` with the requests that no receiver has accepted.
-    pub(super) fn undelivered<T>(&self, read: impl FnOnce(&mut dyn Iterator<Item = &Arc<Request>>) -> T) -> T {
-        read(&mut self.shared.state.lock().receivers.undelivered())
+    /// The requests that no receiver has accepted.
+    pub(super) fn undelivered(&self) -> Vec<Arc<Request>> {
+        self.shared.state.lock().receivers.undelivered()
     }
 }
 

@@ -17,7 +17,8 @@ use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use rivulet_dataflow::{Sink, SinkError, Source};
-use ureq::http::{HeaderName, HeaderValue, Uri};
+use ureq::http::uri::{InvalidUri, Uri};
+use ureq::http::{HeaderName, HeaderValue};
 
 use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
@@ -200,7 +201,7 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     let connector = connector_of(spec);
     headers_of(options)?;
     if !has_many_receivers(spec) {
-        check_address(spec)?;
+        checked_url(spec)?;
     }
     format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
@@ -219,7 +220,7 @@ fn has_many_receivers(spec: &SinkSpec) -> bool {
 const SHARED_CONNECTIONS: usize = 32;
 
 /// How addresses are made from parameters.
-const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
+const BY_ROW: ByRow = ByRow { value: push_value, check: |spec| checked_url(spec).map(drop) };
 
 /// Appends a value as a part of a URL: characters with a meaning in URLs are percent-encoded, as in `%2F`.
 fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {
@@ -239,39 +240,41 @@ fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Fails if an address is no URL, or leads to a host that may not be reached.
-fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
-    let connector = connector_of(spec);
-    let url = url_from(connector, &spec.address)?;
-    let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
-    spec.host.reach.check_host(&host).map_err(|error| ConnectorError::Address {
-        connector,
+/// The URL of a sink's address. Fails if it is none, or leads to a host that may not be reached.
+fn checked_url(spec: &SinkSpec) -> Result<String, ConnectorError> {
+    let (scheme, url) = url_from(connector_of(spec), &spec.address)?;
+    let wrong = |problem: String| not_to_post_to(scheme, &spec.address, &problem);
+    let uri: Uri = url.parse().map_err(|error: InvalidUri| wrong(error.to_string()))?;
+    let host = uri.host().filter(|host| !host.is_empty() && !host.contains('%'));
+    let host = host.ok_or_else(|| wrong("it names no host".into()))?;
+    spec.host.reach.check_host(host).map_err(|error| ConnectorError::Address {
+        connector: connector_of(spec),
         address: spec.address.clone(),
         problem: format!("is out of reach: {}", error.why),
         hint: error.hint.into(),
-    })
+    })?;
+    Ok(url)
 }
 
-/// The URL of an address. One that begins with `https://` is encrypted, whichever connector is named.
-fn url_from(connector: &'static str, address: &str) -> Result<String, ConnectorError> {
+/// The scheme and the whole of an address as a URL, which is not parsed. One that begins with `https://` is encrypted,
+/// whichever connector is named.
+fn url_from(connector: &'static str, address: &str) -> Result<(&'static str, String), ConnectorError> {
     let connector = if address.starts_with("https://") { HTTPS.name } else { connector };
     let own = address.strip_prefix(connector).and_then(|rest| rest.strip_prefix(':'));
     let rest = own.filter(|rest| rest.starts_with("//")).unwrap_or(address);
-    let wrong = |problem: String| ConnectorError::Address {
+    if rest.split(['/', '?']).next().is_some_and(|host| host.ends_with(':')) {
+        return Err(not_to_post_to(connector, address, "it is of another protocol"));
+    }
+    let (host, path) = parse_address(connector, rest)?;
+    Ok((connector, format!("{connector}://{host}{path}")))
+}
+
+fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> ConnectorError {
+    ConnectorError::Address {
         connector,
         address: address.into(),
         problem: format!("is no address to post to: {problem}"),
         hint: format!("write '{connector}://host/path'"),
-    };
-    if rest.split(['/', '?']).next().is_some_and(|host| host.ends_with(':')) {
-        return Err(wrong("it is of another protocol".into()));
-    }
-    let (host, path) = parse_address(connector, rest)?;
-    let url = format!("{connector}://{host}{path}");
-    match url.parse::<Uri>() {
-        Ok(uri) if uri.host().is_some_and(|host| !host.is_empty() && !host.contains('%')) => Ok(url),
-        Ok(_) => Err(wrong("it names no host".into())),
-        Err(error) => Err(wrong(error.to_string())),
     }
 }
 
@@ -358,10 +361,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     });
     let url = match has_many_receivers {
         true => format!("{connector}:{}", spec.address),
-        false => {
-            check_address(spec)?;
-            url_from(connector, &spec.address)?
-        }
+        false => checked_url(spec)?,
     };
     let to = (connector, url.into());
     let sink = sink::HttpSink::new(delivery, to, &format, &spec.schema, batch_rows, spec.output, keys.transpose()?)?;

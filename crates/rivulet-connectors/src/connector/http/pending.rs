@@ -1,6 +1,5 @@
 //! Requests that no receiver has accepted, as a checkpoint stores them: they are posted after a restart.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use rivulet_dataflow::SinkError;
@@ -32,19 +31,19 @@ struct Saved {
 }
 
 /// The requests as text; empty for none.
-pub(super) fn saved<'r>(requests: impl Iterator<Item = &'r Arc<Request>>) -> String {
-    let saved = requests.map(|request| {
+pub(super) fn saved(requests: &[Arc<Request>]) -> String {
+    if requests.is_empty() {
+        return String::new();
+    }
+    let saved = requests.iter().map(|request| {
         let Request { url, body, rows, idempotency_key, query } = &**request;
         let (body, hex) = match std::str::from_utf8(body) {
             Ok(text) => (Some(text.to_owned()), None),
-            Err(_) => (None, Some(digits(body))),
+            Err(_) => (None, Some(hex::encode(body))),
         };
         Saved { url: url.to_string(), rows: *rows, key: idempotency_key.clone(), query: *query, body, hex }
     });
     let pending = Pending { version: VERSION, requests: saved.collect() };
-    if pending.requests.is_empty() {
-        return String::new();
-    }
     serde_json::to_string(&pending).expect("texts and numbers are always JSON")
 }
 
@@ -60,25 +59,11 @@ pub(super) fn read(text: &str) -> Result<Vec<Request>, SinkError> {
     }
     let request = |saved: Saved| {
         let Saved { url, rows, key, query, body, hex } = saved;
-        let bytes = hex.map(|hex| bytes(&hex).ok_or_else(|| wrong("a body is no digits".into()))).transpose()?;
+        let bytes = hex.map(|hex| hex::decode(hex).map_err(|error| wrong(error.to_string()))).transpose()?;
         let body = bytes.unwrap_or_else(|| body.unwrap_or_default().into_bytes());
         Ok(Request { url: url.into(), body, rows, idempotency_key: key, query })
     };
     pending.requests.into_iter().map(request).collect()
-}
-
-fn digits(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a text does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn bytes(digits: &str) -> Option<Vec<u8>> {
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let byte = |pair: &[u8]| u8::try_from(digit(pair[0])? * 16 + digit(*pair.get(1)?)?).ok();
-    digits.as_bytes().chunks(2).map(byte).collect()
 }
 
 #[cfg(test)]
@@ -92,7 +77,7 @@ mod tests {
             Arc::new(Request { url, body: body.to_vec(), rows: 3, idempotency_key, query })
         };
         let requests = [request(b"{\"n\":1}\n", Some(7)), request(&[0, 0xff, 0x80], None), request(b"", None)];
-        let read = read(&saved(requests.iter())).unwrap();
+        let read = read(&saved(&requests)).unwrap();
         assert!(read.iter().eq(requests.iter().map(|request| &**request)), "{read:?}");
     }
 

@@ -88,12 +88,26 @@ impl Default for Receiver {
     }
 }
 
+/// What waits or is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    bytes: usize,
+    requests: usize,
+}
+
+/// The places of fast and of slow receivers in arrays.
+const FAST_ONES: usize = 0;
+const SLOW_ONES: usize = 1;
+
 /// All receivers of a sink.
 #[derive(Debug)]
 pub(super) struct Receivers {
     known: HashMap<Arc<str>, Receiver>,
-    fast: VecDeque<Arc<str>>,
-    slow: VecDeque<Arc<str>>,
+    /// When more receivers are known than this, idle ones are forgotten: twice as many as were left the last time, so
+    /// that a request costs no search on average.
+    sweep_at: usize,
+    /// The receivers with a request to post, by pace.
+    listed: [VecDeque<Arc<str>>; 2],
     resting: BTreeSet<(Instant, Arc<str>)>,
     /// The most requests on their way: to one receiver, and to all slow receivers.
     of_one_max: usize,
@@ -101,11 +115,8 @@ pub(super) struct Receivers {
     slow_on_their_way: usize,
     /// How often a fast receiver was chosen since a slow one was.
     fast_in_a_row: usize,
-    /// The bytes that wait or are on their way: for fast receivers, and for slow ones.
-    fast_bytes: usize,
-    fast_requests: usize,
-    slow_bytes: usize,
-    slow_requests: usize,
+    /// By pace.
+    load: [Load; 2],
     failing: usize,
     /// Whether requests for slow receivers are dropped when there are too many.
     gives_way: bool,
@@ -124,17 +135,14 @@ impl Receivers {
     pub(super) fn new(connections: usize, gives_way: bool) -> Self {
         Self {
             known: HashMap::new(),
-            fast: VecDeque::new(),
-            slow: VecDeque::new(),
+            sweep_at: RECEIVERS_MAX,
+            listed: Default::default(),
             resting: BTreeSet::new(),
             of_one_max: if gives_way { 1 } else { connections },
             slow_max: if gives_way { (connections / 2).max(1) } else { connections },
             slow_on_their_way: 0,
             fast_in_a_row: 0,
-            fast_bytes: 0,
-            fast_requests: 0,
-            slow_bytes: 0,
-            slow_requests: 0,
+            load: Default::default(),
             failing: 0,
             gives_way,
         }
@@ -143,17 +151,15 @@ impl Receivers {
     /// Adds a request. Returns the requests that are dropped for it.
     pub(super) fn push(&mut self, request: Arc<Request>, now: Instant) -> Vec<Arc<Request>> {
         let (url, bytes) = (request.url.clone(), request.body.len());
-        if self.known.len() > RECEIVERS_MAX {
+        if self.known.len() > self.sweep_at {
             self.known.retain(|_, one| !one.is_idle());
+            self.sweep_at = RECEIVERS_MAX.max(2 * self.known.len());
         }
         let receiver = self.known.entry(url.clone()).or_default();
         let waits = receiver.queue.front().is_some_and(|first| now.duration_since(first.since) > WAITS_MAX);
         receiver.queue.push_back(Waiting { request, since: now, tried: None });
         receiver.bytes += bytes;
-        match receiver.is_slow {
-            true => (self.slow_bytes, self.slow_requests) = (self.slow_bytes + bytes, self.slow_requests + 1),
-            false => (self.fast_bytes, self.fast_requests) = (self.fast_bytes + bytes, self.fast_requests + 1),
-        }
+        self.load[receiver.pace()].add(bytes, 1);
         if waits && self.gives_way {
             self.mark(&url, true);
         }
@@ -173,11 +179,12 @@ impl Receivers {
             }
             self.list(&url);
         }
-        let has_slow = self.slow_on_their_way < self.slow_max && !self.slow.is_empty();
-        let is_slow = has_slow && (self.fast.is_empty() || self.fast_in_a_row >= FAST_IN_A_ROW);
+        let has_slow = self.slow_on_their_way < self.slow_max && !self.listed[SLOW_ONES].is_empty();
+        let is_slow = has_slow && (self.listed[FAST_ONES].is_empty() || self.fast_in_a_row >= FAST_IN_A_ROW);
         self.fast_in_a_row = if is_slow { 0 } else { self.fast_in_a_row + 1 };
-        let url = if is_slow { self.slow.pop_front() } else { self.fast.pop_front() };
-        let Some(url) = url else { return Err(self.resting.first().map(|(until, _)| *until)) };
+        let Some(url) = self.listed[usize::from(is_slow)].pop_front() else {
+            return Err(self.resting.first().map(|(until, _)| *until));
+        };
         let Some(receiver) = self.known.get_mut(&url) else { return self.next(now) };
         receiver.is_listed = false;
         // A receiver that has begun to rest since it was listed is listed again after its rest.
@@ -194,7 +201,8 @@ impl Receivers {
 
     /// Whether a request may be posted right now.
     pub(super) fn is_ready(&self) -> bool {
-        !self.fast.is_empty() || (!self.slow.is_empty() && self.slow_on_their_way < self.slow_max)
+        let [fast, slow] = &self.listed;
+        !fast.is_empty() || (!slow.is_empty() && self.slow_on_their_way < self.slow_max)
     }
 
     /// Notes that a request is done: accepted within this time, or left out.
@@ -235,8 +243,7 @@ impl Receivers {
         let Some(receiver) = self.known.get_mut(&waiting.request.url) else { return gone };
         while let Some(old) = receiver.queue.pop_front_if(|one| begin.is_some_and(|begin| one.since < begin)) {
             receiver.bytes -= old.request.body.len();
-            self.slow_bytes -= old.request.body.len();
-            self.slow_requests -= 1;
+            self.load[SLOW_ONES].remove(old.request.body.len(), 1);
             gone.push(old.request);
         }
         self.list(&waiting.request.url);
@@ -256,27 +263,29 @@ impl Receivers {
 
     /// Bytes and requests for receivers that are waited for.
     pub(super) fn room_taken(&self) -> (usize, usize) {
-        match self.gives_way {
-            true => (self.fast_bytes, self.fast_requests),
-            false => (self.fast_bytes + self.slow_bytes, self.fast_requests + self.slow_requests),
-        }
+        let waited_for = if self.gives_way { &self.load[..=FAST_ONES] } else { &self.load[..] };
+        (waited_for.iter().map(|load| load.bytes).sum(), waited_for.iter().map(|load| load.requests).sum())
     }
 
     /// Whether nothing waits or is on its way.
     pub(super) fn are_idle(&self) -> bool {
-        self.fast_requests + self.slow_requests == 0
+        self.load.iter().all(|load| load.requests == 0)
     }
 
     /// Whether nothing waits.
     pub(super) fn have_no_queue(&self) -> bool {
-        self.resting.is_empty() && self.fast.is_empty() && self.slow.is_empty()
+        self.resting.is_empty() && self.listed.iter().all(VecDeque::is_empty)
     }
 
     /// All requests that have not been accepted, for each receiver in their order.
-    pub(super) fn undelivered(&self) -> impl Iterator<Item = &Arc<Request>> {
-        self.known.values().flat_map(|receiver| {
+    pub(super) fn undelivered(&self) -> Vec<Arc<Request>> {
+        if self.are_idle() {
+            return Vec::new();
+        }
+        let requests = self.known.values().flat_map(|receiver| {
             receiver.on_their_way.iter().chain(receiver.queue.iter().map(|waiting| &waiting.request))
-        })
+        });
+        requests.cloned().collect()
     }
 
     /// Lists a receiver as having a request to post, if it has one and may get it.
@@ -287,33 +296,23 @@ impl Receivers {
             return;
         }
         receiver.is_listed = true;
-        match receiver.is_slow {
-            true => self.slow.push_back(url.clone()),
-            false => self.fast.push_back(url.clone()),
-        }
+        self.listed[receiver.pace()].push_back(url.clone());
     }
 
     /// Notes the pace of a receiver.
     fn mark(&mut self, url: &Arc<str>, is_slow: bool) {
         let Some(receiver) = self.known.get_mut(url).filter(|receiver| receiver.is_slow != is_slow) else { return };
-        receiver.is_slow = is_slow;
         let (bytes, on_their_way) = (receiver.bytes, receiver.on_their_way.len());
         let requests = receiver.queue.len() + on_their_way;
         if std::mem::take(&mut receiver.is_listed) {
-            let listed = if is_slow { &mut self.fast } else { &mut self.slow };
-            listed.retain(|one| one != url);
+            self.listed[receiver.pace()].retain(|one| one != url);
         }
+        self.load[receiver.pace()].remove(bytes, requests);
+        receiver.is_slow = is_slow;
+        self.load[receiver.pace()].add(bytes, requests);
         match is_slow {
-            true => {
-                (self.fast_bytes, self.fast_requests) = (self.fast_bytes - bytes, self.fast_requests - requests);
-                (self.slow_bytes, self.slow_requests) = (self.slow_bytes + bytes, self.slow_requests + requests);
-                self.slow_on_their_way += on_their_way;
-            }
-            false => {
-                (self.slow_bytes, self.slow_requests) = (self.slow_bytes - bytes, self.slow_requests - requests);
-                (self.fast_bytes, self.fast_requests) = (self.fast_bytes + bytes, self.fast_requests + requests);
-                self.slow_on_their_way -= on_their_way;
-            }
+            true => self.slow_on_their_way += on_their_way,
+            false => self.slow_on_their_way -= on_their_way,
         }
         self.list(url);
     }
@@ -323,17 +322,8 @@ impl Receivers {
         let Some(receiver) = self.known.get_mut(&request.url) else { return };
         receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, request));
         receiver.bytes -= request.body.len();
-        match receiver.is_slow {
-            true => {
-                self.slow_on_their_way -= 1;
-                self.slow_bytes -= request.body.len();
-                self.slow_requests -= 1;
-            }
-            false => {
-                self.fast_bytes -= request.body.len();
-                self.fast_requests -= 1;
-            }
-        }
+        self.slow_on_their_way -= usize::from(receiver.is_slow);
+        self.load[receiver.pace()].remove(request.body.len(), 1);
     }
 
     /// Drops the oldest requests of a slow receiver until its waiting requests are within bounds; then those of the
@@ -346,7 +336,7 @@ impl Receivers {
             // The newest request stays, however large it is.
             self.drop_oldest(url, SLOW_BYTES, SLOW_REQUESTS, 1, &mut gone);
         }
-        while self.slow_bytes > SLOW_BYTES_ALL {
+        while self.load[SLOW_ONES].bytes > SLOW_BYTES_ALL {
             let slow = self.known.iter().filter(|(_, one)| one.is_slow && !one.queue.is_empty());
             let largest = slow.max_by_key(|(_, one)| one.bytes).map(|(url, one)| (url.clone(), one.bytes));
             // The rest is on its way.
@@ -377,8 +367,7 @@ impl Receivers {
         {
             let Some(oldest) = receiver.queue.pop_front() else { break };
             receiver.bytes -= oldest.request.body.len();
-            self.slow_bytes -= oldest.request.body.len();
-            self.slow_requests -= 1;
+            self.load[SLOW_ONES].remove(oldest.request.body.len(), 1);
             gone.push(oldest.request);
         }
     }
@@ -391,7 +380,22 @@ impl Receivers {
     }
 }
 
+impl Load {
+    fn add(&mut self, bytes: usize, requests: usize) {
+        (self.bytes, self.requests) = (self.bytes + bytes, self.requests + requests);
+    }
+
+    fn remove(&mut self, bytes: usize, requests: usize) {
+        (self.bytes, self.requests) = (self.bytes - bytes, self.requests - requests);
+    }
+}
+
 impl Receiver {
+    /// Its place in arrays by pace.
+    fn pace(&self) -> usize {
+        usize::from(self.is_slow)
+    }
+
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.on_their_way.is_empty()
     }
@@ -432,8 +436,7 @@ mod tests {
                 (bytes + one.bytes, requests + one.queue.len() + one.on_their_way.len())
             })
         };
-        assert_eq!(count(false), (receivers.fast_bytes, receivers.fast_requests));
-        assert_eq!(count(true), (receivers.slow_bytes, receivers.slow_requests));
+        assert_eq!([count(false), count(true)], receivers.load.map(|load| (load.bytes, load.requests)));
         let slow = receivers.known.values().filter(|one| one.is_slow);
         assert_eq!(slow.map(|one| one.on_their_way.len()).sum::<usize>(), receivers.slow_on_their_way);
         assert_eq!(receivers.known.values().filter(|one| one.is_failing).count(), receivers.failing);
@@ -509,7 +512,7 @@ mod tests {
             gone += receivers.push(request(&url, &large), now).len();
             check(&receivers);
         }
-        assert!(receivers.slow_bytes <= SLOW_BYTES_ALL && gone > 0, "{gone}");
+        assert!(receivers.load[SLOW_ONES].bytes <= SLOW_BYTES_ALL && gone > 0, "{gone}");
     }
 
     #[test]

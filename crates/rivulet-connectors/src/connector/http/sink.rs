@@ -140,7 +140,7 @@ impl Sink for HttpSink {
             let rows = start..start + same.count();
             if let Some(to) = to.filter(|to| url_of != Some(*to)) {
                 // The address was checked when the query was created.
-                url = url_from(connector, to).map_or_else(|_| to.into(), Into::into);
+                url = url_from(connector, to).map_or_else(|_| to.into(), |(_, url)| url.into());
                 url_of = Some(to);
             }
             let mut body = Vec::new();
@@ -198,7 +198,7 @@ impl Sink for HttpSink {
 impl TransactionalSink for HttpSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         if self.output.is_some() {
-            return Ok(Some(self.delivery.undelivered(|requests| pending::saved(requests))));
+            return Ok(Some(pending::saved(&self.delivery.undelivered())));
         }
         Ok(self.drain()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
     }
