@@ -18,6 +18,7 @@ use crate::clauses::start;
 use crate::error::{Problem, RelationalError};
 use crate::functions::{BOUNDS, COUNT_WINDOW, PROCTIME, WINDOWS};
 use crate::table_function::check_time;
+use crate::times::{interval, joined};
 use crate::walk::{Node, NodeMut, change_expression, change_query, look};
 use crate::window::{WindowKind, WindowTable, interval_us};
 
@@ -189,16 +190,7 @@ const WINDOW_TIME: &str = "window_time";
 
 /// The last moment of a window: the event time of its results.
 fn last_of(end: ast::Expr) -> ast::Expr {
-    let value = Box::new(ast::Expr::Value(ast::Value::SingleQuotedString("1 microsecond".into()).into()));
-    let one = ast::Expr::Interval(ast::Interval {
-        value,
-        leading_field: None,
-        leading_precision: None,
-        last_field: None,
-        fractional_seconds_precision: None,
-    });
-    let (left, right) = (Box::new(end), Box::new(one));
-    ast::Expr::Nested(Box::new(ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Minus, right }))
+    joined(end, ast::BinaryOperator::Minus, interval("1 microsecond"))
 }
 
 /// If an expression is `window_time`, with or without its input, returns the column `window_end` of the same input and

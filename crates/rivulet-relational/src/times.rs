@@ -126,7 +126,7 @@ fn text(text: &str) -> Expr {
     Expr::Value(Value::SingleQuotedString(text.to_owned()).into())
 }
 
-fn interval(length: &str) -> Expr {
+pub(crate) fn interval(length: &str) -> Expr {
     Expr::Interval(ast::Interval {
         value: Box::new(text(length)),
         leading_field: None,
@@ -142,7 +142,7 @@ fn timestamp(time: Expr) -> Expr {
     Expr::Cast { kind: ast::CastKind::Cast, expr: Box::new(time), data_type, array: false, format: None }
 }
 
-fn joined(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+pub(crate) fn joined(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     let left = Box::new(Expr::Nested(Box::new(left)));
     Expr::Nested(Box::new(Expr::BinaryOp { left, op, right: Box::new(right) }))
 }

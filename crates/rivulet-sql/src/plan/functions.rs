@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use datafusion_expr::ScalarUDF;
 use rivulet_operators::AggregateFunction;
+use rivulet_relational::functions::RANKINGS;
 
 use super::bounded::bounded;
 use super::haversine::haversine_m;
@@ -15,9 +16,6 @@ pub(super) const WINDOWS: [&str; 5] = ["tumble", "hop", "cumulate", "session", "
 
 /// The functions over a query's earlier rows.
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
-
-/// The functions over the rows of a window.
-pub(super) const RANKS: [&str; 3] = ["row_number", "rank", "dense_rank"];
 
 /// Aggregates of other SQL dialects that are not in the language (yet).
 const OTHER_AGGREGATES: [&str; 15] = [
@@ -232,7 +230,7 @@ impl Registry {
             Found::Window
         } else if HISTORY.contains(&name) {
             Found::History
-        } else if RANKS.contains(&name) {
+        } else if RANKINGS.contains(&name) {
             Found::Rank
         } else if let Some((_, why, instead)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
             Found::Refused(why, instead)
@@ -251,7 +249,7 @@ impl Registry {
         let mut names: Vec<&str> = AggregateFunction::ALL.into_iter().map(AggregateFunction::name).collect();
         names.extend(WINDOWS);
         names.extend(HISTORY);
-        names.extend(RANKS);
+        names.extend(RANKINGS);
         let mut scalars: Vec<&str> = self.scalars.keys().map(String::as_str).collect();
         scalars.sort_unstable();
         names.extend(scalars);

@@ -12,6 +12,7 @@ use super::aggregate::{call_name, constant, sort_options, unique, widen};
 use super::check::start;
 use super::defect;
 use super::expression::{Compiler, cast_to, result_type};
+use super::lookup::limit_of;
 use super::operators::Operators;
 use super::select::{SelectPlanner, WINDOW_END, WINDOW_START};
 use super::walk::replace_calls;
@@ -99,13 +100,10 @@ impl Ranks {
         let orders = orders.collect::<Result<Vec<_>, SqlError>>()?;
         let text = call.to_string().replace('"', "");
         let same = |other: &&Call| {
-            let expressions = |keys: &[Computed]| keys.iter().map(|key| key.expression.clone()).collect::<Vec<_>>();
-            let ordered = |orders: &[(Computed, SortOptions)]| {
-                orders.iter().map(|(one, options)| (one.expression.clone(), *options)).collect::<Vec<_>>()
-            };
+            let orders_of = other.orders.iter().map(|(one, options)| (&one.expression, options));
             other.function == function
-                && expressions(&other.keys) == expressions(&keys)
-                && ordered(&other.orders) == ordered(&orders)
+                && other.keys.iter().map(|key| &key.expression).eq(keys.iter().map(|key| &key.expression))
+                && orders_of.eq(orders.iter().map(|(one, options)| (&one.expression, options)))
         };
         if let Some(known) = self.calls.iter().find(same) {
             return Ok(known.column.clone());
@@ -163,24 +161,12 @@ impl SelectPlanner<'_> {
     }
 
     fn limit(&self, limit: &ast::Expr, fallback: Position) -> Result<Expr, SqlError> {
-        let position = start(limit).or(fallback);
-        let mut checked = limit.clone();
-        self.scope.check(&mut checked, super::check::Place::Where, position)?;
-        let (planned, data_type) = self.rows.plan_coerced(&checked, position)?;
-        if let Some(column) = planned.column_refs().iter().find(|column| !column.name.starts_with('$')) {
-            let message = format!("LIMIT cannot depend on the column '{}'", column.name);
-            return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
-        }
-        if !data_type.is_integer() {
-            let message = format!("LIMIT takes a whole number, and this is {}", type_name(&data_type));
-            return Err(SqlError::new(position, message).hint("write for example LIMIT 3"));
-        }
+        let planned = limit_of(limit, &self.scope, &self.rows, fallback)?;
         if constant(&planned).is_some_and(|rows| rows < 0.0) {
-            return Err(
-                SqlError::new(position, "LIMIT takes a whole number, 0 or more").hint("write for example LIMIT 3")
-            );
+            return Err(SqlError::new(start(limit).or(fallback), "LIMIT takes a whole number, 0 or more")
+                .hint("write for example LIMIT 3"));
         }
-        Ok(cast_to(planned, &data_type, &DataType::Int64))
+        Ok(planned)
     }
 
     /// Adds the operators that compute ranks over rows with `columns`; returns their output columns.

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
+use rivulet_relational::functions::RANKINGS;
 
 use super::aggregate::call_name;
-use super::functions::RANKS;
 use crate::SqlError;
 
 /// Calls `visit` for each expression directly inside `expression`, in written order, until it breaks off. Covers the
@@ -64,7 +64,7 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
             .chain(else_result.as_deref_mut())
             .collect::<Vec<_>>()),
         Expr::Function(function) => {
-            let is_rank = RANKS.contains(&call_name(function).as_str());
+            let is_rank = RANKINGS.contains(&call_name(function).as_str());
             let mut children: Vec<&mut Expr> = Vec::new();
             if let ast::FunctionArguments::List(arguments) = &mut function.args {
                 children.extend(arguments.args.iter_mut().filter_map(|argument| match argument {
@@ -97,11 +97,14 @@ fn is_number(expression: &Expr) -> bool {
 
 /// Calls `show` for an expression and all its parts.
 pub(super) fn inspect(expression: &Expr, show: &mut dyn FnMut(&Expr)) {
-    show(expression);
-    for_each_child(&mut expression.clone(), &mut |child| {
-        inspect(child, show);
-        ControlFlow::Continue(())
-    });
+    fn each(expression: &mut Expr, show: &mut dyn FnMut(&Expr)) {
+        show(expression);
+        for_each_child(expression, &mut |child| {
+            each(child, show);
+            ControlFlow::Continue(())
+        });
+    }
+    each(&mut expression.clone(), show);
 }
 
 /// Does the same until `visit` fails.

@@ -9,6 +9,7 @@ mod scope;
 
 use std::sync::Arc;
 
+use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_expr::{BinaryExpr, Expr, Operator};
@@ -17,7 +18,7 @@ use rivulet_operators::{
     Find, Lookup, LookupResults, LookupSpec, NamedExpression, Nearby, OrderKey, Table, TableAggregate, TableFunction,
 };
 
-use super::aggregate::condition_of;
+use super::aggregate::{condition_of, sort_options};
 use super::check::{Place, Scope, start};
 use super::declarations::Declarations;
 use super::defect;
@@ -445,7 +446,8 @@ fn order_key(
     Ok((cast_to(planned, &data_type, &kept), key.options))
 }
 
-fn limit_of(
+/// The number of rows that LIMIT says, which depends only on parameters.
+pub(super) fn limit_of(
     limit: &ast::Expr,
     scope: &Scope<'_>,
     planner: &ExpressionPlanner,
@@ -526,9 +528,7 @@ impl PlannedLookup {
                 order: order
                     .iter()
                     .map(|(key, options)| {
-                        let descending = options.asc == Some(false);
-                        // As in PostgreSQL, null is the greatest value.
-                        let nulls_first = options.nulls_first.unwrap_or(descending);
+                        let SortOptions { descending, nulls_first } = sort_options(options);
                         Ok(OrderKey { expression: compile(key)?, descending, nulls_first })
                     })
                     .collect::<Result<_, SqlError>>()?,

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
-use datafusion_physical_expr::utils::collect_columns;
+use datafusion_physical_expr::utils::{collect_columns, reassign_expr_columns};
 use rivulet_operators::NamedExpression;
 use rivulet_operators::parallel::ComputedColumns;
 
@@ -56,19 +55,13 @@ pub(super) fn asked(
         .flat_map(|&column| collect_columns(&expression(column)).into_iter().map(|column| column.index()))
         .collect();
     let asked: Vec<usize> = used.into_iter().collect();
+    let input = source.schema.project(&asked).expect("the columns are those of the source");
     let placed = |column: &usize| {
-        let placed = expression(*column).transform_down(|node| {
-            let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
-            let place = asked.binary_search(&column.index()).expect("it was collected");
-            Ok(Transformed::yes(Arc::new(Column::new(column.name(), place)) as Arc<dyn PhysicalExpr>))
-        });
-        let placed = placed
-            .data()
+        let placed = reassign_expr_columns(expression(*column), &input)
             .map_err(|error| SqlError::new(source.name.position, crate::plan::expression::plain_message(&error)))?;
         Ok(NamedExpression::new(source.schema.field(*column).name(), placed))
     };
     let placed = columns.iter().map(placed).collect::<Result<Vec<_>, SqlError>>()?;
-    let input = source.schema.project(&asked).expect("the columns are those of the source");
     let computed = ComputedColumns::new(&input, placed).map_err(|error| defect(error, source.name.position))?;
     Ok((asked, Some(Arc::new(computed))))
 }

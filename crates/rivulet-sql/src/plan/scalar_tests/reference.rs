@@ -9,7 +9,7 @@ use rivulet_relational::functions::{LAG, PROCTIME, RANKINGS};
 
 use super::nulls::{FUNCTIONS, filled, literal};
 use super::{Columns, PATHS, Path, aggregated, evaluate, scalar};
-use crate::plan::functions::{CLOCK, Found, HISTORY, LEFT_OUT, RANKS, REFUSED, REGISTRY, WINDOWS};
+use crate::plan::functions::{CLOCK, Found, HISTORY, LEFT_OUT, REFUSED, REGISTRY, WINDOWS};
 
 #[allow(unreachable_pub, reason = "it is public where it stands")]
 #[path = "../../../../rivulet-testing/src/page.rs"]
@@ -443,7 +443,13 @@ fn every_function_is_in_the_reference() {
     let aggregates = AggregateFunction::ALL.into_iter().filter(|one| !one.is_over_distinct());
     let aggregates: Vec<&str> = aggregates.map(AggregateFunction::name).collect();
     let bounds: Vec<String> = BOUNDED.iter().flat_map(|one| [format!("{one}_start"), format!("{one}_end")]).collect();
-    let names = scalars.iter().map(String::as_str).chain(aggregates).chain(WINDOWS).chain(HISTORY).chain(RANKS);
+    let names = scalars
+        .iter()
+        .map(String::as_str)
+        .chain(aggregates)
+        .chain(WINDOWS)
+        .chain(HISTORY)
+        .chain(rivulet_relational::functions::RANKINGS);
     let names = names.chain(CLOCK).chain(RANKINGS).chain([LAG, PROCTIME]).chain(bounds.iter().map(String::as_str));
     for name in names.chain(refused().map(|(name, ..)| name)) {
         let found = crate::function(name).unwrap_or_else(|| panic!("{name} is not in the reference"));
