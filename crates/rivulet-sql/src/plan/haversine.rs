@@ -4,58 +4,30 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::datatypes::{DataType, Float64Type};
-use datafusion_common::{Result, ScalarValue};
-use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion_common::Result;
+use datafusion_expr::ScalarUDF;
 use rivulet_operators::EARTH_RADIUS_M;
+
+use super::query::scalars::Function;
 
 /// Its name in SQL.
 pub(super) const NAME: &str = "haversine_m";
 
 /// The function, for the registry.
 pub(super) fn haversine_m() -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Haversine {
-        signature: Signature::exact(vec![DataType::Float64; 4], Volatility::Immutable),
-    }))
+    Function::new(NAME, [vec![DataType::Float64; 4]], DataType::Float64).computed(distances).into()
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Haversine {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Haversine {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Float64)
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let all_scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let rows = if all_scalar { 1 } else { args.number_rows };
-        let columns: Vec<ArrayRef> = args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
-        let columns: Vec<&Float64Array> = columns.iter().map(|column| column.as_primitive::<Float64Type>()).collect();
-        let [lat1, lon1, lat2, lon2] = columns.as_slice() else {
-            return datafusion_common::exec_err!("haversine_m takes four numbers");
-        };
-        let distances: Float64Array = (0..rows)
-            .map(|row| {
-                let valid = columns.iter().all(|column| column.is_valid(row));
-                valid.then(|| distance_m(lat1.value(row), lon1.value(row), lat2.value(row), lon2.value(row)))
-            })
-            .collect();
-        Ok(if all_scalar {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&distances, 0)?)
-        } else {
-            ColumnarValue::Array(Arc::new(distances))
-        })
-    }
+fn distances(columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let columns: Vec<&Float64Array> = columns.iter().map(|column| column.as_primitive::<Float64Type>()).collect();
+    let [lat1, lon1, lat2, lon2] = columns.as_slice() else {
+        return datafusion_common::exec_err!("haversine_m takes four numbers");
+    };
+    let of_row = |row: usize| {
+        let valid = columns.iter().all(|column| column.is_valid(row));
+        valid.then(|| distance_m(lat1.value(row), lon1.value(row), lat2.value(row), lon2.value(row)))
+    };
+    Ok(Arc::new((0..lat1.len()).map(of_row).collect::<Float64Array>()))
 }
 
 /// The great-circle distance between two places given in degrees (the haversine formula).

@@ -12,12 +12,10 @@ use arrow::datatypes::{DataType, TimestampMicrosecondType};
 use arrow::temporal_conversions::as_datetime;
 use datafusion_common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion_expr::expr::ScalarFunction;
-use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility, cast,
-};
-use datafusion_functions::utils::make_scalar_function;
+use datafusion_expr::simplify::ExprSimplifyResult;
+use datafusion_expr::{Expr, cast};
 
+use super::function::Function;
 use crate::value::TIMESTAMP;
 
 const DAY_US: i64 = 86_400_000_000;
@@ -62,70 +60,22 @@ impl Piece {
 }
 
 /// `date_format`, with a format of letters: `yyyy-MM-dd HH:mm:ss.SSS`.
-pub(super) fn date_format() -> Arc<ScalarUDF> {
-    let signature = Signature::exact(vec![TIMESTAMP, DataType::Utf8], Volatility::Immutable);
-    Arc::new(ScalarUDF::from(DateFormat { signature }))
+pub(super) fn date_format() -> Function {
+    let arguments = [vec![TIMESTAMP, DataType::Utf8]];
+    Function::new("date_format", arguments, DataType::Utf8).rewritten(|arguments, _| match arguments.as_slice() {
+        [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] => {
+            let pieces = Format::Pieces(pieces_of_letters(format)?);
+            Ok(ExprSimplifyResult::Simplified(formatted(pieces, time.clone(), "date_format", format)))
+        }
+        _ => plan_err!("the format of date_format must be a constant text"),
+    })
 }
 
 /// `to_char`, with a format of percent signs, `%Y-%m-%d`, or of PostgreSQL's words, `YYYY-MM-DD`.
-pub(super) fn to_char() -> Arc<ScalarUDF> {
-    let of = |time: DataType| TypeSignature::Exact(vec![time, DataType::Utf8]);
-    let signature = Signature::one_of(vec![of(TIMESTAMP), of(DataType::Date32)], Volatility::Immutable);
-    Arc::new(ScalarUDF::from(ToChar { signature }))
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct DateFormat {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for DateFormat {
-    fn name(&self) -> &str {
-        "date_format"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Utf8)
-    }
-
-    fn simplify(&self, arguments: Vec<Expr>, _context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        match arguments.as_slice() {
-            [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] => {
-                let pieces = Format::Pieces(pieces_of_letters(format)?);
-                Ok(ExprSimplifyResult::Simplified(formatted(pieces, time.clone(), "date_format", format)))
-            }
-            _ => plan_err!("the format of date_format must be a constant text"),
-        }
-    }
-
-    fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        internal_err!("date_format is another function in the plan")
-    }
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct ToChar {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for ToChar {
-    fn name(&self) -> &str {
-        "to_char"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Utf8)
-    }
-
-    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+pub(super) fn to_char() -> Function {
+    let of = |time: DataType| vec![time, DataType::Utf8];
+    let function = Function::new("to_char", [of(TIMESTAMP), of(DataType::Date32)], DataType::Utf8);
+    function.computed(texts_of_formats).rewritten(|arguments, context| {
         if let [time, Expr::Literal(ScalarValue::Utf8(Some(format)), _)] = arguments.as_slice() {
             let time = match context.get_data_type(time)? {
                 TIMESTAMP => time.clone(),
@@ -134,35 +84,34 @@ impl ScalarUDFImpl for ToChar {
             return Ok(ExprSimplifyResult::Simplified(formatted(Format::of_to_char(format)?, time, "to_char", format)));
         }
         Ok(ExprSimplifyResult::Original(arguments))
-    }
+    })
+}
 
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let rows = arguments.number_rows;
-        let columns = arguments.args.into_iter().map(|one| one.into_array(rows)).collect::<Result<Vec<ArrayRef>>>()?;
-        let [times, formats] = columns.as_slice() else { return internal_err!("to_char with other arguments") };
-        let times = arrow::compute::cast(times, &TIMESTAMP)?;
-        let (times, formats) = (times.as_primitive::<TimestampMicrosecondType>(), formats.as_string::<i32>());
-        let mut texts = StringBuilder::with_capacity(rows, rows * 16);
-        let mut text = String::new();
-        // Rows of one query come one after the other, and have the same format.
-        let mut last: Option<(&str, Format)> = None;
-        for row in 0..rows {
-            if times.is_null(row) || formats.is_null(row) {
-                texts.append_null();
-                continue;
-            }
-            let written = formats.value(row);
-            let format = match last.take() {
-                Some((known, format)) if known == written => format,
-                _ => Format::of_to_char(written)?,
-            };
-            text.clear();
-            format.write(times.value(row), &mut text)?;
-            texts.append_value(&text);
-            last = Some((written, format));
+/// The texts of times, each in a format of its own.
+fn texts_of_formats(columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let [times, formats] = columns else { return internal_err!("to_char with other arguments") };
+    let (rows, times) = (times.len(), arrow::compute::cast(times, &TIMESTAMP)?);
+    let (times, formats) = (times.as_primitive::<TimestampMicrosecondType>(), formats.as_string::<i32>());
+    let mut texts = StringBuilder::with_capacity(rows, rows * 16);
+    let mut text = String::new();
+    // Rows of one query come one after the other, and have the same format.
+    let mut last: Option<(&str, Format)> = None;
+    for row in 0..rows {
+        if times.is_null(row) || formats.is_null(row) {
+            texts.append_null();
+            continue;
         }
-        Ok(ColumnarValue::Array(Arc::new(texts.finish())))
+        let written = formats.value(row);
+        let format = match last.take() {
+            Some((known, format)) if known == written => format,
+            _ => Format::of_to_char(written)?,
+        };
+        text.clear();
+        format.write(times.value(row), &mut text)?;
+        texts.append_value(&text);
+        last = Some((written, format));
     }
+    Ok(Arc::new(texts.finish()))
 }
 
 /// A format of times.
@@ -214,9 +163,9 @@ impl Format {
 
 fn formatted(format: Format, time: Expr, name: &str, written: &str) -> Expr {
     let unit_us = format.unit_us();
-    let signature = Signature::exact(vec![TIMESTAMP], Volatility::Immutable);
-    let function = Formatted { format, unit_us, name: format!("{name} '{written}'"), signature };
-    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), vec![time]))
+    let function = Function::new(format!("{name} '{written}'"), [vec![TIMESTAMP]], DataType::Utf8);
+    let function = function.computed(move |columns| texts(&format, unit_us, columns));
+    Expr::ScalarFunction(ScalarFunction::new_udf(function.into(), vec![time]))
 }
 
 /// Reads a format of letters, as in Java.
@@ -351,60 +300,32 @@ fn colon() -> Piece {
     Piece::Text(":".into())
 }
 
-/// Writes times in a known format.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Formatted {
-    format: Format,
-    unit_us: i64,
-    name: String,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Formatted {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Utf8)
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        make_scalar_function(|columns| self.texts(columns), Vec::new())(&arguments.args)
-    }
-}
-
-impl Formatted {
-    fn texts(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
-        let Some(times) = columns.first() else { return internal_err!("no time to format") };
-        let (rows, times) = (times.len(), times.as_primitive::<TimestampMicrosecondType>());
-        let (mut text, mut texts) = (String::new(), Vec::with_capacity(rows * 16));
-        let mut ends = Vec::with_capacity(rows + 1);
-        ends.push(0);
-        // The times that have the current text.
-        let mut unit = 0..0;
-        for (row, &time_us) in times.values().iter().enumerate() {
-            if times.is_valid(row) {
-                if !unit.contains(&time_us) {
-                    text.clear();
-                    self.format.write(time_us, &mut text)?;
-                    let start_us = time_us.saturating_sub(time_us.rem_euclid(self.unit_us));
-                    unit = start_us..start_us.saturating_add(self.unit_us);
-                }
-                texts.extend_from_slice(text.as_bytes());
+/// The texts of times in a format, which are the same within each `unit_us`.
+fn texts(format: &Format, unit_us: i64, columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let Some(times) = columns.first() else { return internal_err!("no time to format") };
+    let (rows, times) = (times.len(), times.as_primitive::<TimestampMicrosecondType>());
+    let (mut text, mut texts) = (String::new(), Vec::with_capacity(rows * 16));
+    let mut ends = Vec::with_capacity(rows + 1);
+    ends.push(0);
+    // The times that have the current text.
+    let mut unit = 0..0;
+    for (row, &time_us) in times.values().iter().enumerate() {
+        if times.is_valid(row) {
+            if !unit.contains(&time_us) {
+                text.clear();
+                format.write(time_us, &mut text)?;
+                let start_us = time_us.saturating_sub(time_us.rem_euclid(unit_us));
+                unit = start_us..start_us.saturating_add(unit_us);
             }
-            let Ok(end) = i32::try_from(texts.len()) else {
-                return exec_err!("the times of a batch have 2 GiB of text");
-            };
-            ends.push(end);
+            texts.extend_from_slice(text.as_bytes());
         }
-        let ends = OffsetBuffer::new(ScalarBuffer::from(ends));
-        Ok(Arc::new(StringArray::try_new(ends, Buffer::from_vec(texts), times.nulls().cloned())?))
+        let Ok(end) = i32::try_from(texts.len()) else {
+            return exec_err!("the times of a batch have 2 GiB of text");
+        };
+        ends.push(end);
     }
+    let ends = OffsetBuffer::new(ScalarBuffer::from(ends));
+    Ok(Arc::new(StringArray::try_new(ends, Buffer::from_vec(texts), times.nulls().cloned())?))
 }
 
 fn write_pieces(pieces: &[Piece], time_us: i64, text: &mut String) {
@@ -422,7 +343,7 @@ fn write_pieces(pieces: &[Piece], time_us: i64, text: &mut String) {
             Piece::Month => write!(text, "{month:02}"),
             Piece::MonthName => write!(text, "{}", MONTHS[(month - 1) as usize]),
             Piece::Day => write!(text, "{day:02}"),
-            Piece::DayOfYear => write!(text, "{:03}", days - days_before(year) + 1),
+            Piece::DayOfYear => write!(text, "{:03}", days - days_of(year, 1, 1) + 1),
             Piece::DayName => write!(text, "{}", DAYS[days.rem_euclid(7) as usize]),
             Piece::Hour => write!(text, "{hour:02}"),
             Piece::HourOfHalf => write!(text, "{:02}", (hour + 11) % 12 + 1),
@@ -439,10 +360,14 @@ fn write_pieces(pieces: &[Piece], time_us: i64, text: &mut String) {
     }
 }
 
-/// The days from 1970 to the first of January of a year.
-fn days_before(year: i64) -> i64 {
-    let before = year - 1;
-    365 * (year - 1970) + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) - 477
+/// The day of a date, counted from 1970 (Hinnant, "chrono-compatible low-level date algorithms"). Month 13 is the first
+/// of the next year.
+pub(super) fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    // Years begin with March, so that the leap day is their last day.
+    let year = year - i64::from(month <= 2);
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 /// Year, month and day of a day since 1970, in the Gregorian calendar (Hinnant, "chrono-compatible low-level date

@@ -7,13 +7,13 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
+use arrow::array::{ArrayRef, AsArray, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion_common::{Result, exec_err};
-use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
-use datafusion_functions::utils::make_scalar_function;
 use md5::Md5;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
+
+use super::function::Function;
 
 /// Appends the hash of bytes in hexadecimal.
 type Append = fn(&[u8], &mut StringBuilder);
@@ -27,22 +27,40 @@ const HASHES: [(&str, Append); 5] = [
 ];
 
 /// All of them, for the catalog.
-pub(super) fn hashes() -> impl Iterator<Item = Arc<ScalarUDF>> {
-    let whichs = (0..HASHES.len()).map(Which::Hash).chain([Which::Digest, Which::Uuid]);
-    whichs.map(|which| {
-        let arguments = if which == Which::Digest { 2 } else { 1 };
-        let signature = Signature::exact(vec![DataType::Utf8; arguments], Volatility::Immutable);
-        Arc::new(ScalarUDF::from(HashFunction { which, signature }))
-    })
+pub(super) fn hashes() -> impl Iterator<Item = Function> {
+    let of_text = HASHES.into_iter().chain([("uuid", append_uuid as Append)]).map(|(name, append)| {
+        let function = Function::new(name, [vec![DataType::Utf8]], DataType::Utf8);
+        function.computed(move |columns| {
+            let [texts] = columns else { return exec_err!("{name} takes a text") };
+            let mut hashes = StringBuilder::new();
+            for text in texts.as_string::<i32>() {
+                match text {
+                    Some(text) => append(text.as_bytes(), &mut hashes),
+                    None => hashes.append_null(),
+                }
+            }
+            Ok(Arc::new(hashes.finish()))
+        })
+    });
+    let digest = Function::new("digest", [vec![DataType::Utf8; 2]], DataType::Utf8).computed(digest);
+    of_text.chain([digest])
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Which {
-    /// The hash with this index in [`HASHES`].
-    Hash(usize),
-    /// The hash that the second argument names.
-    Digest,
-    Uuid,
+/// The hashes of texts, each by the method that is named.
+fn digest(columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let [texts, methods] = columns else { return exec_err!("digest takes a text and a method") };
+    let mut hashes = StringBuilder::new();
+    for texts in texts.as_string::<i32>().iter().zip(methods.as_string::<i32>()) {
+        let (Some(text), Some(method)) = texts else {
+            hashes.append_null();
+            continue;
+        };
+        let Some((_, append)) = HASHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(method)) else {
+            return exec_err!("digest knows {}, and not '{method}'", HASHES.map(|(name, _)| name).join(", "));
+        };
+        append(text.as_bytes(), &mut hashes);
+    }
+    Ok(Arc::new(hashes.finish()))
 }
 
 fn append<D: Digest>(bytes: &[u8], out: &mut StringBuilder) {
@@ -66,68 +84,4 @@ fn append_uuid(bytes: &[u8], out: &mut StringBuilder) {
         let _ = write!(out, "{between}{byte:02x}");
     }
     out.append_value("");
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct HashFunction {
-    which: Which,
-    signature: Signature,
-}
-
-impl HashFunction {
-    fn append(&self, method: Option<&str>) -> Result<Append> {
-        match self.which {
-            Which::Hash(place) => Ok(HASHES[place].1),
-            Which::Uuid => Ok(append_uuid),
-            Which::Digest => {
-                let method = method.unwrap_or_default();
-                match HASHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(method)) {
-                    Some((_, append)) => Ok(*append),
-                    None => {
-                        let known: Vec<&str> = HASHES.iter().map(|(name, _)| *name).collect();
-                        exec_err!("digest knows {}, and not '{method}'", known.join(", "))
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl ScalarUDFImpl for HashFunction {
-    fn name(&self) -> &str {
-        match self.which {
-            Which::Hash(place) => HASHES[place].0,
-            Which::Digest => "digest",
-            Which::Uuid => "uuid",
-        }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Utf8)
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        make_scalar_function(|columns| self.hashes(columns), Vec::new())(&arguments.args)
-    }
-}
-
-impl HashFunction {
-    fn hashes(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
-        let Some(texts) = columns.first() else { return exec_err!("{} has an argument", self.name()) };
-        let methods = columns.get(1).map(|methods| methods.as_string::<i32>());
-        let mut hashes = StringBuilder::new();
-        for (row, text) in texts.as_string::<i32>().iter().enumerate() {
-            let method = methods.map(|methods| methods.is_valid(row).then(|| methods.value(row)));
-            match (text, method) {
-                (Some(text), None) => self.append(None)?(text.as_bytes(), &mut hashes),
-                (Some(text), Some(Some(method))) => self.append(Some(method))?(text.as_bytes(), &mut hashes),
-                _ => hashes.append_null(),
-            }
-        }
-        Ok(Arc::new(hashes.finish()))
-    }
 }

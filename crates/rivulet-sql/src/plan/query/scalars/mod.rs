@@ -2,6 +2,7 @@
 //! DataFusion.
 
 mod date_format;
+mod function;
 mod hashes;
 mod json;
 mod list_key;
@@ -23,6 +24,7 @@ use datafusion_expr::{
 use crate::plan::functions::REGISTRY;
 use crate::value::TIMESTAMP;
 
+pub(in crate::plan) use function::Function;
 pub(in crate::plan) use json::json_of;
 pub(in crate::plan) use list_key::list_key;
 
@@ -40,10 +42,9 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     ];
     let short = short.into_iter().map(|(short, name)| Arc::new(ScalarUDF::from(Shorthand::new(short, name))));
     let mut all: Vec<Arc<ScalarUDF>> = short.collect();
-    all.extend([date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()]);
-    all.extend([text::split_index(), text::count_char()]);
+    let functions = [date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()];
+    all.extend(functions.into_iter().chain(text::functions()).chain(hashes::hashes()).map(Into::into));
     all.extend(json::functions());
-    all.extend(hashes::hashes());
     all.extend(timestamps::timestamps());
     all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));

@@ -6,68 +6,25 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringBuilder};
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion_common::{Result, exec_err};
-use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
-use datafusion_functions::utils::make_scalar_function;
 
-/// `split_index`, for the catalog.
-pub(super) fn split_index() -> Arc<ScalarUDF> {
-    let types = vec![DataType::Utf8, DataType::Utf8, DataType::Int64];
-    Arc::new(ScalarUDF::from(TextFunction {
-        which: Which::SplitIndex,
-        signature: Signature::exact(types, Volatility::Immutable),
-    }))
-}
+use super::function::Function;
 
-/// `count_char`, for the catalog.
-pub(super) fn count_char() -> Arc<ScalarUDF> {
-    let types = vec![DataType::Utf8, DataType::Utf8];
-    Arc::new(ScalarUDF::from(TextFunction {
-        which: Which::CountChar,
-        signature: Signature::exact(types, Volatility::Immutable),
-    }))
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Which {
-    SplitIndex,
-    CountChar,
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct TextFunction {
-    which: Which,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for TextFunction {
-    fn name(&self) -> &str {
-        match self.which {
-            Which::SplitIndex => "split_index",
-            Which::CountChar => "count_char",
-        }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(match self.which {
-            Which::SplitIndex => DataType::Utf8,
-            Which::CountChar => DataType::Int64,
-        })
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
-            Ok(match (self.which, columns) {
-                (Which::SplitIndex, [text, delimiter, index]) => Arc::new(split(text, delimiter, index)),
-                (Which::CountChar, [text, character]) => Arc::new(count(text, character)),
-                _ => return exec_err!("{} with other arguments", self.name()),
-            })
-        };
-        make_scalar_function(of_columns, Vec::new())(&arguments.args)
-    }
+/// These functions, for the catalog.
+pub(super) fn functions() -> [Function; 2] {
+    let split_index = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+        let [text, delimiter, index] = columns else { return exec_err!("split_index takes three arguments") };
+        Ok(Arc::new(split(text, delimiter, index)))
+    };
+    let count_char = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+        let [text, character] = columns else { return exec_err!("count_char takes two arguments") };
+        Ok(Arc::new(count(text, character)))
+    };
+    let two = vec![DataType::Utf8, DataType::Utf8];
+    let three = vec![DataType::Utf8, DataType::Utf8, DataType::Int64];
+    [
+        Function::new("split_index", [three], DataType::Utf8).computed(split_index),
+        Function::new("count_char", [two], DataType::Int64).computed(count_char),
+    ]
 }
 
 fn split(text: &ArrayRef, delimiter: &ArrayRef, index: &ArrayRef) -> arrow::array::StringArray {

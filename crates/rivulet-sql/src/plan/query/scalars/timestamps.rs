@@ -17,7 +17,7 @@ use datafusion_expr::{
 };
 use datafusion_functions::utils::make_scalar_function;
 
-use super::date_format::date_of;
+use super::date_format::{date_of, days_of};
 use crate::value::TIMESTAMP;
 
 const DAY_US: i64 = 86_400_000_000;
@@ -104,22 +104,8 @@ fn months_later(time_us: i64, months: i64) -> Option<i64> {
     if year.abs() > 400_000 {
         return None;
     }
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let length = match month {
-        2 => 28 + i64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
+    let length = days_of(year, month + 1, 1) - days_of(year, month, 1);
     days_of(year, month, day.min(length)).checked_mul(DAY_US)?.checked_add(of_day)
-}
-
-/// The day of a date, counted from 1970 (Hinnant, "chrono-compatible low-level date algorithms").
-fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin with March, so that the leap day is their last day.
-    let year = year - i64::from(month <= 2);
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
