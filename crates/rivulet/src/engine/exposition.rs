@@ -6,8 +6,12 @@ use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_connectors::connector::Condition;
 use rivulet_connectors::mqtt::feed::FeedCounts;
@@ -17,9 +21,6 @@ use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
 
 use super::big_queries::BigQuerySnapshot;
 use crate::service::{ConnectionStatus, EndHealth, Tenant};
-
-/// A figure of a source, sink or output.
-type OfEnd = fn(&EndHealth) -> u64;
 
 /// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two per decade.
 const LATENCY_BOUNDS_US: [u64; 13] = [
@@ -88,235 +89,141 @@ pub(super) fn text(snapshot: Snapshot) -> String {
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let program = Labels(None, &[("version", env!("CARGO_PKG_VERSION"))]);
-        let mut family = encoder.encode_descriptor("build_info", "The program that runs", None, MetricType::Gauge)?;
-        family.encode_family(&program)?.encode_gauge(&1_i64)?;
+        let encoder = &mut encoder;
+        let program = Series(vec![(Labels(None, vec![("version", env!("CARGO_PKG_VERSION"))]), ())]);
+        program.gauges(encoder, &[("build_info", "The program that runs", |()| 1)])?;
         for &(name, help, only_grows, value) in &self.numbers {
             if only_grows {
                 encoder
                     .encode_descriptor(name, help, None, MetricType::Counter)?
                     .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
             } else {
-                encoder
-                    .encode_descriptor(name, help, None, MetricType::Gauge)?
-                    .encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
             }
         }
-        self.encode_queries(&mut encoder)?;
-        self.counter(&mut encoder, "events", "Events taken from the inbox", |m| m.events)?;
-        self.counter(&mut encoder, "batches", "Batches processed", |m| m.batches)?;
-        self.counter(&mut encoder, "results", "Rows handed to the output", |m| m.results)?;
-        self.counter(&mut encoder, "activations", "How often a worker took a task", |m| m.activations)?;
-        self.counter(&mut encoder, "busy_microseconds", "Time spent processing", |m| m.busy_us)?;
-        let help = "How long the oldest event of each batch waited for a worker";
-        self.counter(&mut encoder, "waiting_microseconds", help, |m| m.waiting_us)?;
-        let help = "Events whose own time differs by more than an hour from the clock; they have no event latency";
-        self.counter(&mut encoder, "clock_differs", help, |m| m.clock_differs)?;
-        self.encode_refused(&mut encoder)?;
-        self.encode_times_in_seconds(&mut encoder)?;
-        self.encode_outputs(&mut encoder)?;
-        self.encode_sources(&mut encoder)?;
-        self.encode_output_ends(&mut encoder)?;
-        self.gauge(&mut encoder, "batch_events_max", "Largest batch so far", |a| a.metrics.batch_events_max)?;
-        self.gauge(&mut encoder, "tasks", "Tasks with queries; more than one after a split", |a| a.tasks)?;
-        let help = "Parts, on as many workers, in which tasks run that are cut because of one query";
-        self.gauge(&mut encoder, "parts", help, |a| a.parts)?;
-        self.gauge(&mut encoder, "inbox_rows", "Events waiting", |a| a.inbox_rows)?;
-        self.gauge(&mut encoder, "inbox_bytes", "Payload bytes waiting", |a| a.inbox_bytes)?;
-        self.gauge(&mut encoder, "memory_bytes", "Memory of parameters, state and inbox", |a| a.memory_bytes)?;
-        self.gauge(&mut encoder, "queries_spilled", "Silent queries whose state is on disk", |a| a.spill.queries)?;
-        let help = "Queries that are computed together with an equal one";
-        self.gauge(&mut encoder, "queries_shared", help, |a| a.further)?;
-        self.encode_spills(&mut encoder)?;
-        let help = "From an event's arrival to the end of its processing";
-        self.histogram(&mut encoder, "processing_latency", help, |m| &m.processing_latency_us)?;
-        let help = "From an event's own time to the end of its processing";
-        self.histogram(&mut encoder, "event_latency", help, |m| &m.event_latency_us)?;
-        self.encode_big_queries(&mut encoder)?;
-        self.encode_workers(&mut encoder)?;
-        self.encode_log(&mut encoder)?;
-        self.encode_connections(&mut encoder)
+        self.encode_applications(encoder)?;
+        self.encode_big_queries(encoder)?;
+        self.encode_workers(encoder)?;
+        self.encode_log(encoder)?;
+        self.encode_connections(encoder)
     }
 }
 
 impl Snapshot {
-    fn encode_queries(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor("queries", "Queries", None, MetricType::Gauge)?;
-        for application in &self.applications {
-            for (state, count) in [("running", application.running), ("paused", application.paused)] {
-                let labels = Labels(Some(&application.tenant), &[("application", &application.name), ("state", state)]);
-                family.encode_family(&labels)?.encode_gauge(&(count as i64))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_outputs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Rows handed to each of several outputs";
-        let mut family = encoder.encode_descriptor("output_rows", help, None, MetricType::Counter)?;
-        for application in &self.applications {
-            for (output, rows) in &application.outputs {
-                let labels =
-                    Labels(Some(&application.tenant), &[("application", &application.name), ("output", output)]);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(rows, None)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let of_sources = || {
-            self.applications
-                .iter()
-                .flat_map(|one| one.sources.iter().map(move |source| (&one.tenant, &one.name, source)))
-        };
-        type Count = fn(&FeedCounts) -> u64;
-        let counters: [(&str, &str, Count); 4] = [
-            ("input_messages", "Messages that the source of an input gave to the router", |counts| counts.events),
-            ("input_unwanted", "Those of them that no query asked for", |counts| counts.unwanted),
-            ("input_refused", "Messages of the source of an input that were refused", |counts| counts.refused),
-            ("input_waits", "How often the source of an input waited for room", |counts| counts.full_waits),
-        ];
-        for (name, help, count) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (tenant, application, (input, _, counts)) in of_sources() {
-                let labels = Labels(Some(tenant), &[("application", application), ("input", input)]);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count(counts), None)?;
-            }
-        }
-        let help = "Whether the source of an input is in this state";
-        let mut family = encoder.encode_descriptor("input_state", help, None, MetricType::Gauge)?;
-        for (tenant, application, (input, condition, _)) in of_sources() {
-            for state in Condition::ALL {
-                let labels = [("application", application.as_str()), ("input", input), ("state", state.name())];
-                let labels = Labels(Some(tenant), &labels);
-                family.encode_family(&labels)?.encode_gauge(&i64::from(*condition == state))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The health of outputs that are not topics.
-    fn encode_output_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let ends = || self.applications.iter().flat_map(|one| one.ends.iter().map(move |end| (one, end)));
-        let help = "Whether an output that is no topic is in this state";
-        let mut family = encoder.encode_descriptor("output_state", help, None, MetricType::Gauge)?;
-        for (application, end) in ends() {
-            for condition in Condition::ALL {
-                let of_it = [("application", &*application.name), ("output", &*end.name), ("state", condition.name())];
-                let value = i64::from(end.condition == condition);
-                family.encode_family(&Labels(Some(&application.tenant), &of_it))?.encode_gauge(&value)?;
-            }
-        }
-        let counters: [(&str, &str, OfEnd); 4] = [
-            ("output_delivered_rows", "Rows that the receivers behind an output have acknowledged", |end| end.rows),
-            ("output_delivered_bytes", "Bytes of these rows", |end| end.bytes),
-            ("output_left_out_rows", "Rows of an output that were rejected, given up, or gave way", |end| {
-                end.rejected_rows
-            }),
-            ("output_failures", "Attempts of an output that failed", |end| end.failures),
-        ];
-        for (name, help, value) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (application, end) in ends() {
-                let of_it = [("application", &*application.name), ("output", &*end.name)];
-                let labels = Labels(Some(&application.tenant), &of_it);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(end), None)?;
-            }
-        }
-        let gauges: [(&str, &str, OfEnd); 2] = [
-            ("output_waiting_rows", "Rows that the receivers behind an output have not acknowledged", |end| {
-                end.waiting_rows
-            }),
-            ("output_oldest_ms", "How long the oldest of these waits", |end| end.oldest_ms.unwrap_or(0)),
-        ];
-        for (name, help, value) in gauges {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (application, end) in ends() {
-                let of_it = [("application", &*application.name), ("output", &*end.name)];
-                let value = i64::try_from(value(end)).unwrap_or(i64::MAX);
-                family.encode_family(&Labels(Some(&application.tenant), &of_it))?.encode_gauge(&value)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_refused(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(
-            "refused",
-            "Rows that were not processed, by reason",
-            None,
-            MetricType::Counter,
+    fn encode_applications(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let labels = self.applications.iter().map(|one| Labels(Some(&one.tenant), vec![("application", &one.name)]));
+        let applications = Series(labels.zip(&self.applications).collect());
+        let queries = applications.by("state", |one| [("running", one.running), ("paused", one.paused)]);
+        queries.gauges(encoder, &[("queries", "Queries", |count| count)])?;
+        let help = "Events whose own time differs by more than an hour from the clock; they have no event latency";
+        applications.counters(
+            encoder,
+            &[
+                ("events", "Events taken from the inbox", |one| one.metrics.events),
+                ("batches", "Batches processed", |one| one.metrics.batches),
+                ("results", "Rows handed to the output", |one| one.metrics.results),
+                ("activations", "How often a worker took a task", |one| one.metrics.activations),
+                ("busy_microseconds", "Time spent processing", |one| one.metrics.busy_us),
+                ("waiting_microseconds", "How long the oldest event of each batch waited for a worker", |one| {
+                    one.metrics.waiting_us
+                }),
+                ("clock_differs", help, |one| one.metrics.clock_differs),
+            ],
         )?;
-        for application in &self.applications {
-            for reason in Reason::ALL {
-                let labels =
-                    Labels(Some(&application.tenant), &[("application", &application.name), ("reason", reason.name())]);
-                let count = application.metrics.refused[reason as usize];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_times_in_seconds(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let refused = |one: &ApplicationSnapshot| {
+            let counts = one.metrics.refused;
+            Reason::ALL.map(|reason| (reason.name(), counts[reason as usize]))
+        };
+        let help = "Rows that were not processed, by reason";
+        applications.by("reason", refused).counters(encoder, &[("refused", help, |count| count)])?;
         let help = "Events whose times are most likely seconds that were taken for milliseconds";
-        let mut family = encoder.encode_descriptor("times_in_seconds", help, None, MetricType::Counter)?;
-        for application in &self.applications {
-            for (input, count) in &application.times_in_seconds {
-                let labels = Labels(Some(&application.tenant), &[("application", &application.name), ("input", input)]);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
-            }
-        }
-        Ok(())
-    }
+        let of_inputs = applications.by("input", |one| counts(&one.times_in_seconds));
+        of_inputs.counters(encoder, &[("times_in_seconds", help, |count| count)])?;
+        let outputs = applications.by("output", |one| counts(&one.outputs));
+        let help = "Rows handed to each of several outputs";
+        outputs.counters(encoder, &[("output_rows", help, |count| count)])?;
 
-    fn encode_spills(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Count = fn(&SpillStatus) -> u64;
-        let counters: [(&str, &str, Count); 4] = [
-            ("spills", "How often the state of a silent query went to disk", |spill| spill.spilled),
-            ("wakes", "How often it came back", |spill| spill.woken),
-            ("spill_failures", "How often spilling stopped because the disk was full or failed", |spill| {
-                spill.failures
-            }),
-            ("spill_losses", "Queries that started anew because their state could not be read back", |spill| {
-                spill.lost
-            }),
-        ];
-        for (name, help, value) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for application in &self.applications {
-                let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
-                let count = value(&application.spill);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
-        Ok(())
+        let sources = applications.by("input", |one| one.sources.iter().map(|source| (&*source.0, source)));
+        sources.counters(
+            encoder,
+            &[
+                ("input_messages", "Messages that the source of an input gave to the router", |(.., one)| one.events),
+                ("input_unwanted", "Those of them that no query asked for", |(.., one)| one.unwanted),
+                ("input_refused", "Messages of the source of an input that were refused", |(.., one)| one.refused),
+                ("input_waits", "How often the source of an input waited for room", |(.., one)| one.full_waits),
+            ],
+        )?;
+        let help = "Whether the source of an input is in this state";
+        sources.states(encoder, "input_state", help, Condition::ALL, Condition::name, |one| one.1)?;
+
+        let ends = applications.by("output", |one| one.ends.iter().map(|end| (&*end.name, end)));
+        let help = "Whether an output that is no topic is in this state";
+        ends.states(encoder, "output_state", help, Condition::ALL, Condition::name, |end| end.condition)?;
+        ends.counters(
+            encoder,
+            &[
+                ("output_delivered_rows", "Rows that the receivers behind an output have acknowledged", |end| end.rows),
+                ("output_delivered_bytes", "Bytes of these rows", |end| end.bytes),
+                ("output_left_out_rows", "Rows of an output that were rejected, given up, or gave way", |end| {
+                    end.rejected_rows
+                }),
+                ("output_failures", "Attempts of an output that failed", |end| end.failures),
+            ],
+        )?;
+        let help = "Rows that the receivers behind an output have not acknowledged";
+        ends.gauges(
+            encoder,
+            &[
+                ("output_waiting_rows", help, |end| end.waiting_rows),
+                ("output_oldest_ms", "How long the oldest of these waits", |end| end.oldest_ms.unwrap_or(0)),
+            ],
+        )?;
+
+        let help = "Parts, on as many workers, in which tasks run that are cut because of one query";
+        applications.gauges(
+            encoder,
+            &[
+                ("batch_events_max", "Largest batch so far", |one| one.metrics.batch_events_max),
+                ("tasks", "Tasks with queries; more than one after a split", |one| one.tasks),
+                ("parts", help, |one| one.parts),
+                ("inbox_rows", "Events waiting", |one| one.inbox_rows),
+                ("inbox_bytes", "Payload bytes waiting", |one| one.inbox_bytes),
+                ("memory_bytes", "Memory of parameters, state and inbox", |one| one.memory_bytes),
+                ("queries_spilled", "Silent queries whose state is on disk", |one| one.spill.queries),
+                ("queries_shared", "Queries that are computed together with an equal one", |one| one.further),
+            ],
+        )?;
+        let help = "Queries that started anew because their state could not be read back";
+        applications.counters(
+            encoder,
+            &[
+                ("spills", "How often the state of a silent query went to disk", |one| one.spill.spilled),
+                ("wakes", "How often it came back", |one| one.spill.woken),
+                ("spill_failures", "How often spilling stopped because the disk was full or failed", |one| {
+                    one.spill.failures
+                }),
+                ("spill_losses", help, |one| one.spill.lost),
+            ],
+        )?;
+        let help = "From an event's arrival to the end of its processing";
+        let seconds = Some(&Unit::Seconds);
+        applications.family(encoder, "processing_latency", help, seconds, |one| {
+            Some(Latency(&one.metrics.processing_latency_us))
+        })?;
+        let help = "From an event's own time to the end of its processing";
+        applications.family(encoder, "event_latency", help, seconds, |one| Some(Latency(&one.metrics.event_latency_us)))
     }
 
     fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let names: Vec<String> = self.workers.iter().map(|worker| worker.worker.to_string()).collect();
+        let labels = names.iter().map(|name| Labels(None, vec![("worker", name)]));
+        let workers = Series(labels.zip(&self.workers).collect());
         let help = "Part of a worker's time that its tasks need, as last measured; above 1 it cannot keep up";
-        let mut family = encoder.encode_descriptor("worker_load", help, None, MetricType::Gauge)?;
-        for worker in &self.workers {
-            family
-                .encode_family(&Labels(None, &[("worker", &worker.worker.to_string())]))?
-                .encode_gauge(&worker.load)?;
-        }
+        workers.family(encoder, "worker_load", help, None, |worker| Some(ConstGauge::new(worker.load)))?;
         let help = "Tasks with queries, and of big queries, that belong to a worker";
-        let mut family = encoder.encode_descriptor("worker_tasks", help, None, MetricType::Gauge)?;
-        for worker in &self.workers {
-            let labels = Labels(None, &[("worker", &worker.worker.to_string())]);
-            family.encode_family(&labels)?.encode_gauge(&(worker.tasks as i64))?;
-        }
+        workers.gauges(encoder, &[("worker_tasks", help, |worker| worker.tasks as u64)])?;
         let help = "The memory node (NUMA) that a worker stays on, where the machine has several";
-        let mut family = encoder.encode_descriptor("worker_node", help, None, MetricType::Gauge)?;
-        for worker in &self.workers {
-            if let Some(node) = worker.node {
-                let labels = Labels(None, &[("worker", &worker.worker.to_string())]);
-                family.encode_family(&labels)?.encode_gauge(&(node as i64))?;
-            }
-        }
-        Ok(())
+        workers.family(encoder, "worker_node", help, None, |worker| Some(ConstGauge::new(worker.node? as i64)))
     }
 
     fn encode_log(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -328,112 +235,139 @@ impl Snapshot {
     }
 
     fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let labels = self.connections.iter().map(|one| Labels(None, vec![("broker", &one.broker)]));
+        let connections = Series(labels.zip(&self.connections).collect());
         let help = "Whether the connection to the broker is up";
-        let mut family = encoder.encode_descriptor("broker_connected", help, None, MetricType::Gauge)?;
-        for connection in &self.connections {
-            let labels = Labels(None, &[("broker", &connection.broker)]);
-            family.encode_family(&labels)?.encode_gauge(&i64::from(connection.connected))?;
-        }
+        connections.gauges(encoder, &[("broker_connected", help, |one| one.connected.into())])?;
         let help = "How often the connection was lost and events may have been missed";
-        let mut family = encoder.encode_descriptor("broker_gaps", help, None, MetricType::Counter)?;
-        for connection in &self.connections {
-            let labels = Labels(None, &[("broker", &connection.broker)]);
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&connection.gaps, None)?;
-        }
+        connections.counters(encoder, &[("broker_gaps", help, |one| one.gaps)])?;
         let help = "What was dropped or turned away, by reason";
-        let mut family = encoder.encode_descriptor("broker_dropped", help, None, MetricType::Counter)?;
-        for connection in &self.connections {
-            for &(reason, count) in &connection.dropped {
-                let labels = Labels(None, &[("broker", &connection.broker), ("reason", reason)]);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
+        let dropped = connections.by("reason", |one| one.dropped.iter().copied());
+        dropped.counters(encoder, &[("broker_dropped", help, |count| count)])?;
         let help = "Subscriptions that the broker has refused, 20 for 20 or more";
-        let mut family = encoder.encode_descriptor("broker_refused_subscriptions", help, None, MetricType::Gauge)?;
-        for connection in &self.connections {
-            let labels = Labels(None, &[("broker", &connection.broker)]);
-            family.encode_family(&labels)?.encode_gauge(&(connection.refused_subscriptions.len() as i64))?;
-        }
-        Ok(())
-    }
-
-    fn counter(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: impl Fn(&GroupMetrics) -> u64,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for application in &self.applications {
-            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(&application.metrics), None)?;
-        }
-        Ok(())
-    }
-
-    fn gauge(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: impl Fn(&ApplicationSnapshot) -> u64,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for application in &self.applications {
-            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
-            family.encode_family(&labels)?.encode_gauge(&i64::try_from(value(application)).unwrap_or(i64::MAX))?;
-        }
-        Ok(())
-    }
-
-    fn histogram(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        histogram: impl Fn(&GroupMetrics) -> &Histogram,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for application in &self.applications {
-            let labels = Labels(Some(&application.tenant), &[("application", &application.name)]);
-            encode_histogram(&mut family, &labels, histogram(&application.metrics))?;
-        }
-        Ok(())
+        let refused = |one: &ConnectionStatus| one.refused_subscriptions.len() as u64;
+        connections.gauges(encoder, &[("broker_refused_subscriptions", help, refused)])
     }
 }
 
-/// A latency as one series of a family of histograms.
-fn encode_histogram(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, histogram: &Histogram) -> fmt::Result {
-    let mut below = 0;
-    let mut buckets: Vec<(f64, u64)> = LATENCY_BOUNDS_US
-        .iter()
-        .map(|&bound_us| {
-            let up_to = histogram.count_up_to(bound_us);
-            let bucket = (bound_us as f64 / 1e6, up_to - below);
-            below = up_to;
-            bucket
+/// A family of metrics: its name, its help, and its value of what a series is about.
+type Figure<'f, T> = (&'f str, &'f str, fn(T) -> u64);
+
+/// The labels of series, each with what the series is about.
+struct Series<'a, T>(Vec<(Labels<'a>, T)>);
+
+impl<'a, T: Copy> Series<'a, T> {
+    /// Series for the named parts of each of these; the name of a part is the value of one more label.
+    fn by<U, P: IntoIterator<Item = (&'a str, U)>>(&self, label: &'a str, parts: impl Fn(T) -> P) -> Series<'a, U> {
+        let mut series = Vec::new();
+        for (labels, of) in &self.0 {
+            series.extend(parts(*of).into_iter().map(|(name, part)| (labels.with(label, name), part)));
+        }
+        Series(series)
+    }
+
+    /// Writes one family; without a value there is no series.
+    fn family<V: EncodeMetric + TypedMetric>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        value: impl Fn(T) -> Option<V>,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, unit, V::TYPE)?;
+        for (labels, of) in &self.0 {
+            if let Some(value) = value(*of) {
+                value.encode(family.encode_family(labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self, encoder: &mut DescriptorEncoder<'_>, figures: &[Figure<'_, T>]) -> fmt::Result {
+        let mut figures = figures.iter();
+        figures.try_for_each(|&(name, help, value)| {
+            self.family(encoder, name, help, None, |of| Some(ConstCounter::new(value(of))))
         })
-        .collect();
-    buckets.push((f64::INFINITY, histogram.count() - below));
-    family.encode_family(labels)?.encode_histogram::<NoLabelSet>(
-        histogram.sum_us() as f64 / 1e6,
-        histogram.count(),
-        &buckets,
-        None,
-    )
+    }
+
+    fn gauges(&self, encoder: &mut DescriptorEncoder<'_>, figures: &[Figure<'_, T>]) -> fmt::Result {
+        let mut figures = figures.iter();
+        figures.try_for_each(|&(name, help, value)| {
+            self.family(encoder, name, help, None, |of| Some(ConstGauge::new(value(of))))
+        })
+    }
+
+    /// Writes a gauge for each of `all` states: 1 for that of `state`, else 0.
+    fn states<S: Copy + PartialEq, const N: usize>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        all: [S; N],
+        text: fn(S) -> &'static str,
+        state: impl Fn(T) -> S,
+    ) -> fmt::Result {
+        let states = self.by("state", |of| all.map(|one| (text(one), u64::from(one == state(of)))));
+        states.gauges(encoder, &[(name, help, |is_it| is_it)])
+    }
+}
+
+/// Counts by name, as parts of a series.
+fn counts(counts: &[(String, u64)]) -> impl Iterator<Item = (&str, u64)> {
+    counts.iter().map(|(name, count)| (&**name, *count))
+}
+
+/// A latency as a histogram in seconds.
+#[derive(Debug)]
+struct Latency<'a>(&'a Histogram);
+
+impl TypedMetric for Latency<'_> {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Latency<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let Self(histogram) = self;
+        let mut below = 0;
+        let mut buckets: Vec<(f64, u64)> = LATENCY_BOUNDS_US
+            .iter()
+            .map(|&bound_us| {
+                let up_to = histogram.count_up_to(bound_us);
+                let bucket = (bound_us as f64 / 1e6, up_to - below);
+                below = up_to;
+                bucket
+            })
+            .collect();
+        buckets.push((f64::INFINITY, histogram.count() - below));
+        let sum_seconds = histogram.sum_us() as f64 / 1e6;
+        encoder.encode_histogram::<NoLabelSet>(sum_seconds, histogram.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
 }
 
 /// The tenant of a series, which is not shown if it is the default one; and other labels.
-#[derive(Debug)]
-struct Labels<'a>(Option<&'a Tenant>, &'a [(&'a str, &'a str)]);
+#[derive(Clone, Debug)]
+struct Labels<'a>(Option<&'a Tenant>, Vec<(&'a str, &'a str)>);
+
+impl<'a> Labels<'a> {
+    /// These labels and one more.
+    fn with(&self, name: &'a str, value: &'a str) -> Self {
+        let mut labels = self.clone();
+        labels.1.push((name, value));
+        labels
+    }
+}
 
 impl EncodeLabelSet for Labels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         use prometheus_client::encoding::EncodeLabel;
         let Self(tenant, others) = self;
         let tenant = tenant.filter(|tenant| !tenant.is_default()).map(|tenant| ("tenant", tenant.as_str()));
-        tenant.iter().chain(*others).try_for_each(|label| label.encode(encoder.encode_label()))
+        tenant.iter().chain(others).try_for_each(|label| label.encode(encoder.encode_label()))
     }
 }
 
