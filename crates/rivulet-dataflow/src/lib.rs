@@ -49,6 +49,7 @@ pub mod event;
 pub mod refusal;
 pub mod tally;
 pub mod clock;
+pub mod suggest;
 
 pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};

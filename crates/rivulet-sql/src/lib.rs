@@ -41,7 +41,6 @@ pub mod scope;
 pub mod explain_query;
 pub mod migration;
 mod shown;
-mod suggest;
 
 pub use rivulet_operators::application;
 
@@ -59,6 +58,8 @@ pub use plan::query::{
     PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,
 };
 pub use plan::{is_input_option, plan_application, plan_application_with};
+use rivulet_dataflow::suggest;
+pub use rivulet_dataflow::suggest::nearest;
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::{shown_application, shown_statement};
@@ -66,5 +67,4 @@ pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,
 };
-pub use suggest::nearest;
 pub use value::{Literal, ParamValue, declared_type_name, interval_text, type_name};

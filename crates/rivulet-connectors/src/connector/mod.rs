@@ -18,7 +18,6 @@
 pub mod description;
 pub mod error;
 pub mod health;
-pub(crate) mod nearest;
 pub mod registry;
 mod reference;
 pub mod options;

@@ -9,7 +9,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::nearest::nearest;
+use rivulet_dataflow::suggest::nearest;
+
 use super::{ConnectorDescription, ConnectorError, Direction, OptionDescription, OptionKind};
 use crate::files::{Files, words};
 

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use arrow::datatypes::Schema;
+use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::Instance;
 use super::health::Noted;
-use super::nearest::nearest;
 use super::options::{Options, shortened, shown};
 use super::{
     ByRow, ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, Messages, OWN, SinkSpec, SourceSpec,

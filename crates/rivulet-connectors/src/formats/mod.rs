@@ -54,6 +54,7 @@ mod table;
 use std::fmt;
 
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Batch, Decoder};
 
 pub use avro::AvroFormat;
@@ -67,7 +68,6 @@ pub use several::{InputFormat, several_inputs};
 pub use table::{TableFault, decode_table, decode_table_in_part};
 pub use times::Times;
 
-use crate::connector::nearest::nearest;
 use decode::{PayloadDecoder, PayloadParser};
 use rows::Rows;
 

@@ -390,29 +390,10 @@ fn hide_password(url: &str) -> String {
 
 /// The known key that `name` was probably meant to be, if one is near enough.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
-    let near = |key: &Key| {
-        // The last part alone counts too: `address` for `http.address` is a forgotten section.
-        let last = key.name.rsplit('.').next().unwrap_or(key.name);
-        distance(name, key.name).min(if last == name { 1 } else { usize::MAX })
-    };
-    let best = KEYS.iter().min_by_key(|key| near(key))?;
-    (near(best) <= 1 + name.chars().count() / 4).then_some(best.name)
-}
-
-/// How many characters must be inserted, removed or replaced to get from one to the other (Levenshtein).
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (line, character) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, other) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(character != *other);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
+    // `address` for `http.address` is a forgotten section.
+    let is_last_part = |key: &&Key| key.name.rsplit('.').next() == Some(name);
+    let names = KEYS.iter().map(|key| key.name);
+    KEYS.iter().find(is_last_part).map(|key| key.name).or_else(|| rivulet_sql::nearest(name, names))
 }
 
 #[cfg(test)]
