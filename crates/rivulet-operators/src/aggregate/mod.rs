@@ -23,6 +23,7 @@ use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
 
 use crate::PlanError;
+use crate::expression::sql;
 
 /// An aggregate function over the rows of a window.
 ///
@@ -95,6 +96,40 @@ pub enum AggregateFunction {
     /// are those of `array_agg`.
     StringAgg,
 }
+
+/// Every function and its SQL name. Names with a space cannot be written: they are of calls with DISTINCT.
+const NAMES: [(AggregateFunction, &str); 30] = [
+    (AggregateFunction::Count, "count"),
+    (AggregateFunction::CountDistinct, "count distinct"),
+    (AggregateFunction::ApproxDistinct, "approx_distinct"),
+    (AggregateFunction::Sum, "sum"),
+    (AggregateFunction::Avg, "avg"),
+    (AggregateFunction::SumDistinct, "sum distinct"),
+    (AggregateFunction::AvgDistinct, "avg distinct"),
+    (AggregateFunction::Min, "min"),
+    (AggregateFunction::Max, "max"),
+    (AggregateFunction::StddevSamp, "stddev_samp"),
+    (AggregateFunction::StddevPop, "stddev_pop"),
+    (AggregateFunction::VarSamp, "var_samp"),
+    (AggregateFunction::VarPop, "var_pop"),
+    (AggregateFunction::Median, "median"),
+    (AggregateFunction::PercentileCont, "percentile_cont"),
+    (AggregateFunction::CovarSamp, "covar_samp"),
+    (AggregateFunction::CovarPop, "covar_pop"),
+    (AggregateFunction::Corr, "corr"),
+    (AggregateFunction::RegrSlope, "regr_slope"),
+    (AggregateFunction::RegrIntercept, "regr_intercept"),
+    (AggregateFunction::RegrR2, "regr_r2"),
+    (AggregateFunction::FirstValue, "first_value"),
+    (AggregateFunction::LastValue, "last_value"),
+    (AggregateFunction::BoolAnd, "bool_and"),
+    (AggregateFunction::BoolOr, "bool_or"),
+    (AggregateFunction::BitAnd, "bit_and"),
+    (AggregateFunction::BitOr, "bit_or"),
+    (AggregateFunction::BitXor, "bit_xor"),
+    (AggregateFunction::ArrayAgg, "array_agg"),
+    (AggregateFunction::StringAgg, "string_agg"),
+];
 
 impl AggregateFunction {
     /// Every function.
@@ -181,72 +216,23 @@ impl AggregateFunction {
     /// Returns the function with this SQL name, in any case. `count(DISTINCT x)` has no name of its own: use
     /// [`AggregateFunction::over_distinct`] if the parser says DISTINCT.
     pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name.to_ascii_lowercase().as_str() {
-            "count" => Self::Count,
-            "approx_distinct" => Self::ApproxDistinct,
-            "sum" => Self::Sum,
-            "avg" | "mean" => Self::Avg,
-            "min" => Self::Min,
-            "max" => Self::Max,
-            "stddev" | "stddev_samp" => Self::StddevSamp,
-            "stddev_pop" => Self::StddevPop,
-            "var" | "var_samp" | "var_sample" => Self::VarSamp,
-            "var_pop" | "var_population" => Self::VarPop,
-            "median" => Self::Median,
-            "percentile_cont" | "quantile_cont" => Self::PercentileCont,
-            "covar" | "covar_samp" => Self::CovarSamp,
-            "covar_pop" => Self::CovarPop,
-            "corr" => Self::Corr,
-            "regr_slope" => Self::RegrSlope,
-            "regr_intercept" => Self::RegrIntercept,
-            "regr_r2" => Self::RegrR2,
-            "first_value" => Self::FirstValue,
-            "last_value" => Self::LastValue,
-            "bool_and" => Self::BoolAnd,
-            "bool_or" => Self::BoolOr,
-            "bit_and" => Self::BitAnd,
-            "bit_or" => Self::BitOr,
-            "bit_xor" => Self::BitXor,
-            "array_agg" => Self::ArrayAgg,
-            "string_agg" => Self::StringAgg,
-            _ => return None,
-        })
+        let written = name.to_ascii_lowercase();
+        let name = match written.as_str() {
+            "mean" => "avg",
+            "stddev" => "stddev_samp",
+            "var" | "var_sample" => "var_samp",
+            "var_population" => "var_pop",
+            "quantile_cont" => "percentile_cont",
+            "covar" => "covar_samp",
+            name if name.contains(' ') => return None,
+            name => name,
+        };
+        NAMES.iter().find(|(_, known)| *known == name).map(|(function, _)| *function)
     }
 
     /// The SQL name.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::CountDistinct => "count distinct",
-            Self::ApproxDistinct => "approx_distinct",
-            Self::Sum => "sum",
-            Self::Avg => "avg",
-            Self::SumDistinct => "sum distinct",
-            Self::AvgDistinct => "avg distinct",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::StddevSamp => "stddev_samp",
-            Self::StddevPop => "stddev_pop",
-            Self::VarSamp => "var_samp",
-            Self::VarPop => "var_pop",
-            Self::Median => "median",
-            Self::PercentileCont => "percentile_cont",
-            Self::CovarSamp => "covar_samp",
-            Self::CovarPop => "covar_pop",
-            Self::Corr => "corr",
-            Self::RegrSlope => "regr_slope",
-            Self::RegrIntercept => "regr_intercept",
-            Self::RegrR2 => "regr_r2",
-            Self::FirstValue => "first_value",
-            Self::LastValue => "last_value",
-            Self::BoolAnd => "bool_and",
-            Self::BoolOr => "bool_or",
-            Self::BitAnd => "bit_and",
-            Self::BitOr => "bit_or",
-            Self::BitXor => "bit_xor",
-            Self::ArrayAgg => "array_agg",
-            Self::StringAgg => "string_agg",
-        }
+        NAMES.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
     }
 
     /// Returns the type of the result for arguments of these types, or what is wrong with them.
@@ -270,11 +256,14 @@ impl AggregateFunction {
         if arguments.len() != expected {
             return Err(PlanError::ArgumentCount { function: self.name(), expected, found: arguments.len(), example });
         }
+        let wrong = |found: &DataType, hint: &'static str| PlanError::ArgumentType {
+            function: self.name(),
+            found: found.to_string(),
+            hint,
+        };
         let check = |accepted: fn(Storage) -> bool, hint: &'static str| {
-            arguments.iter().try_for_each(|found| match Storage::of_argument(found).is_some_and(accepted) {
-                true => Ok(()),
-                false => Err(PlanError::ArgumentType { function: self.name(), found: found.to_string(), hint }),
-            })
+            let refused = arguments.iter().find(|found| !Storage::of_argument(found).is_some_and(accepted));
+            refused.map_or(Ok(()), |found| Err(wrong(found, hint)))
         };
         let number = |storage: Storage| matches!(storage, Storage::Float | Storage::Integer);
         // The mean of decimals has a few more digits, as far as there is room.
@@ -309,13 +298,13 @@ impl AggregateFunction {
                 arguments[0].clone()
             }
             Self::BitAnd | Self::BitOr | Self::BitXor => {
-                check(|storage| storage == Storage::Integer, "cast the argument to BIGINT")?;
+                let hint = "cast the argument to BIGINT";
+                check(|storage| storage == Storage::Integer, hint)?;
                 // The digits of a decimal are no number of their own.
-                if let decimal @ DataType::Decimal128(..) = &arguments[0] {
-                    let (found, hint) = (decimal.to_string(), "cast the argument to BIGINT");
-                    return Err(PlanError::ArgumentType { function: self.name(), found, hint });
+                match &arguments[0] {
+                    decimal @ DataType::Decimal128(..) => return Err(wrong(decimal, hint)),
+                    _ => DataType::Int64,
                 }
-                DataType::Int64
             }
             Self::BoolAnd | Self::BoolOr => {
                 check(|storage| storage == Storage::Boolean, "write a condition, for example value > 3")?;
@@ -327,10 +316,7 @@ impl AggregateFunction {
                 };
                 match arguments.iter().find(is_other) {
                     None => DataType::Utf8,
-                    Some(found) => {
-                        let hint = "convert it with CAST(... AS TEXT)";
-                        return Err(PlanError::ArgumentType { function: self.name(), found: found.to_string(), hint });
-                    }
+                    Some(found) => return Err(wrong(found, "convert it with CAST(... AS TEXT)")),
                 }
             }
             _ => {
@@ -358,6 +344,22 @@ pub struct AggregateSpec {
     pub arguments: Vec<Arc<dyn PhysicalExpr>>,
     /// `FILTER (WHERE ...)`: only rows for which this is true count.
     pub filter: Option<Arc<dyn PhysicalExpr>>,
+}
+
+impl AggregateSpec {
+    /// The call as `EXPLAIN` shows it.
+    pub(crate) fn text(&self) -> String {
+        let arguments: Vec<String> = self.arguments.iter().map(sql).collect();
+        let mut text = match (self.function, arguments.is_empty()) {
+            (function, _) if function.is_over_distinct() => function.call(&arguments.join(", ")),
+            (function, true) => format!("{function}(*)"),
+            (function, false) => format!("{function}({})", arguments.join(", ")),
+        };
+        if let Some(filter) = &self.filter {
+            text.push_str(&format!(" FILTER (WHERE {})", sql(filter)));
+        }
+        text
+    }
 }
 
 /// The most digits of decimals that are aggregated. This many digits always fit 64 bits.

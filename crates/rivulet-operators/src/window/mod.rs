@@ -223,18 +223,7 @@ impl OperatorFactory for WindowAggregate {
         if !keys.is_empty() {
             shared.push(format!("by {}", keys.join(", ")));
         }
-        for aggregate in &plan.aggregates {
-            let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
-            let mut text = match (aggregate.function, arguments.is_empty()) {
-                (function, _) if function.is_over_distinct() => function.call(&arguments.join(", ")),
-                (function, true) => format!("{function}(*)"),
-                (function, false) => format!("{function}({})", arguments.join(", ")),
-            };
-            if let Some(filter) = &aggregate.filter {
-                text.push_str(&format!(" FILTER (WHERE {})", sql(filter)));
-            }
-            shared.push(text);
-        }
+        shared.extend(plan.aggregates.iter().map(AggregateSpec::text));
         if plan.window.is_time() {
             shared.push(match plan.arrival_time {
                 true => "over arrival time".into(),

@@ -15,7 +15,7 @@ use super::check_columns;
 use super::groups::{GroupPlan, Mode};
 use super::keys::KeyPlan;
 use super::time_to_live::state_text;
-use super::window::{aggregate_fields, aggregate_text, by_text};
+use super::window::{aggregate_fields, by_text};
 use crate::{AggregateSpec, PlanError};
 
 /// The plan of an aggregation over keys without windows.
@@ -100,7 +100,7 @@ impl OperatorFactory for KeyedAggregate {
             operator: "aggregate".into(),
             shared: {
                 let mut shared: Vec<String> = by_text(&spec.input, &spec.keys).into_iter().collect();
-                shared.extend(spec.aggregates.iter().map(aggregate_text));
+                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
                 if !spec.keys.is_empty() {
                     shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
                 }

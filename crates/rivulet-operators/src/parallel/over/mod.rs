@@ -20,7 +20,7 @@ use super::rows::RowStore;
 use super::saved_rows::state_keys;
 use super::time_to_live::{span_text, state_text};
 use super::top_n::{SortKey, order_text};
-use super::window::{aggregate_fields, aggregate_text, by_text};
+use super::window::{aggregate_fields, by_text};
 use super::{TIME, check_columns};
 use rivulet_dataflow::{Batch, Context, Description, Operator, OperatorError, OperatorFactory, StateFrame};
 
@@ -307,7 +307,7 @@ impl OperatorFactory for KeyedOver {
                     OverFrame::Range { preceding_us: Some(us) } => format!("range {} preceding", span_text(us)),
                     OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
                 });
-                shared.extend(spec.aggregates.iter().map(aggregate_text));
+                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
                 let other = |name: &str, other: &Lag| {
                     format!("{name}({}, {})", spec.input.field(other.column).name(), other.rows)
                 };

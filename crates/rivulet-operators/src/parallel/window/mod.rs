@@ -314,20 +314,6 @@ pub(crate) fn by_text(input: &Schema, keys: &[usize]) -> Option<String> {
     (!names.is_empty()).then(|| format!("by {}", names.join(", ")))
 }
 
-/// An aggregate as `EXPLAIN` shows it.
-pub(crate) fn aggregate_text(aggregate: &AggregateSpec) -> String {
-    let arguments: Vec<String> = aggregate.arguments.iter().map(sql).collect();
-    let mut text = match (aggregate.function, arguments.is_empty()) {
-        (function, _) if function.is_over_distinct() => function.call(&arguments.join(", ")),
-        (function, true) => format!("{function}(*)"),
-        (function, false) => format!("{function}({})", arguments.join(", ")),
-    };
-    if let Some(filter) = &aggregate.filter {
-        text.push_str(&format!(" FILTER (WHERE {})", sql(filter)));
-    }
-    text
-}
-
 /// The output column of each aggregate.
 pub(crate) fn aggregate_fields(aggregates: &[AggregateSpec], input: &Schema) -> Result<Vec<Arc<Field>>, PlanError> {
     aggregates
@@ -366,7 +352,7 @@ impl OperatorFactory for KeyedWindow {
             shared: {
                 let mut shared = vec![spec.window.text(&spec.input)];
                 shared.extend(by_text(&spec.input, &spec.keys));
-                shared.extend(spec.aggregates.iter().map(aggregate_text));
+                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
                 match spec.phase {
                     Phase::Whole => {}
                     Phase::Partial => shared.push("partial".into()),
