@@ -42,9 +42,9 @@ impl CountedPlan {
         (argument_type, result_type): (&DataType, &DataType),
     ) -> Result<Place, PlanError> {
         let function = aggregate.function;
-        let scale = match argument_type {
-            DataType::Decimal128(_, scale) => u32::try_from(*scale).unwrap_or(0),
-            _ => 0,
+        let divisor = match argument_type {
+            DataType::Decimal128(_, scale) => 10_f64.powi(i32::from(*scale).max(0)),
+            _ => 1.0,
         };
         let mean = digits_more(argument_type, result_type).map_or(Total::Mean, Total::DecimalMean);
         let fraction = match function {
@@ -60,7 +60,7 @@ impl CountedPlan {
             plans.push(Self { argument, filter, storage, is_timed });
             plans.len() - 1
         });
-        Ok(Place::Counted { values, asked: Asked { function, fraction, scale, mean } })
+        Ok(Place::Counted { values, asked: Asked { function, fraction, divisor, mean } })
     }
 
     /// Reads the values of a batch's rows.
@@ -134,8 +134,8 @@ pub(crate) struct Asked {
     pub(super) function: AggregateFunction,
     /// That of a percentile.
     fraction: f64,
-    /// How many digits the values have behind the point, if they are decimals.
-    scale: u32,
+    /// What the digits of decimals are divided by, which is 1 for other values.
+    divisor: f64,
     /// In which form the mean of different values is.
     mean: Total,
 }
@@ -200,8 +200,7 @@ impl Counted {
     /// them, once for each result.
     pub(super) fn result(&self, asked: Asked) -> Finished {
         use AggregateFunction as F;
-        let Asked { function, fraction, .. } = asked;
-        let divisor = 10_f64.powi(asked.scale as i32);
+        let Asked { function, fraction, divisor, .. } = asked;
         let mut present = self.present().map(|(value, _)| value);
         let numbers = self.present().map(|(value, count)| (self.number(value, divisor), count));
         let integers = self.present().map(|(value, count)| (value.word(), count));
@@ -341,7 +340,7 @@ mod tests {
     use super::*;
 
     fn asked(function: AggregateFunction, fraction: f64) -> Asked {
-        Asked { function, fraction, scale: 0, mean: Total::Mean }
+        Asked { function, fraction, divisor: 1.0, mean: Total::Mean }
     }
 
     /// What is asked of decimals with two digits behind the point is asked of them and not of their digits.
@@ -352,7 +351,7 @@ mod tests {
         let mut counted = Counted::default();
         (0..4).for_each(|row| counted.add(&values, row, 0, 1));
         counted.add(&values, 3, 0, -1);
-        let of = |function, mean| counted.result(Asked { scale: 2, mean, ..asked(function, 0.75) });
+        let of = |function, mean| counted.result(Asked { divisor: 100.0, mean, ..asked(function, 0.75) });
         assert_eq!(of(F::Median, Total::Mean), Finished::Float(2.5));
         assert_eq!(of(F::PercentileCont, Total::Mean), Finished::Float(2.5));
         assert_eq!(of(F::SumDistinct, Total::Mean), Finished::Integer(400));

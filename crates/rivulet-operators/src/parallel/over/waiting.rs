@@ -139,20 +139,17 @@ impl WaitingOperator {
         }
         self.pass(watermark_us);
         let passed_us = self.passed_us;
+        let (store, column) = (&self.store, self.plan.spec.order[0].column);
         let mut due = Vec::new();
-        while let Some(entry) = self.waiting.first_entry() {
-            let bucket = *entry.key();
-            if !is_end && bucket.saturating_mul(BUCKET_US) >= passed_us {
+        while let Some(mut entry) = self.waiting.first_entry() {
+            if !is_end && entry.key().saturating_mul(BUCKET_US) >= passed_us {
                 break;
             }
-            let rows = entry.remove();
-            let (passed, waiting): (Vec<u32>, Vec<u32>) =
-                rows.into_iter().partition(|&row| is_end || self.time_of(row) < passed_us);
-            due.extend(passed);
-            if !waiting.is_empty() {
-                self.waiting.insert(bucket, waiting);
+            due.extend(entry.get_mut().extract_if(.., |row| is_end || (store.word(column, *row) as i64) < passed_us));
+            if !entry.get().is_empty() {
                 break;
             }
+            entry.remove();
         }
         self.sort(&mut due);
         if self.plan.leads.is_empty() {
@@ -183,6 +180,9 @@ impl WaitingOperator {
 
     /// Emits the rows whose last later row has come. `rows` are the rows that have their turn, sorted.
     fn give_led(&mut self, rows: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
         let plan = self.plan.clone();
         let mut nothing = plan.groups.states();
         nothing.grow(&plan.groups, 1);
@@ -208,7 +208,7 @@ impl WaitingOperator {
     /// Emits the rows of partitions that still wait for later rows, which will not come.
     fn give_left(&mut self, partitions: Vec<u32>, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
-        if plan.leads.is_empty() {
+        if plan.leads.is_empty() || partitions.is_empty() {
             return Ok(());
         }
         let mut led = Led::new(&plan);
