@@ -49,8 +49,8 @@ use crate::application::{Application, Output, OutputOption, Parameter, Tables};
 use crate::code::{SQL, SqlCode};
 use crate::statement::{CreateApplication, Name};
 use crate::{Literal, Position, SqlError};
-pub use declarations::is_input_option;
 use declarations::Declarations;
+pub use declarations::is_input_option;
 
 pub(crate) use source::BoundCheck;
 pub(crate) use window::LengthCheck;

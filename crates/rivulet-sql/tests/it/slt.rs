@@ -447,8 +447,8 @@ fn step(line: &str, place: &str) -> Step {
         return Step::Tick(seconds(time, place));
     }
     let (input, line) = match line.split_once(':') {
-        Some((input, line)) => (Some(input.to_owned()), line),
-        None => (None, line),
+        Some((input, line)) if !input.contains(',') => (Some(input.to_owned()), line),
+        _ => (None, line),
     };
     let mut values = line.split(',').map(|value| value.trim().to_owned());
     let slot = values.next().unwrap().parse().unwrap_or_else(|_| panic!("{place}: no slot in '{line}'"));

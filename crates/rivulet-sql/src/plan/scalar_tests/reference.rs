@@ -64,10 +64,31 @@ const OWN: &[(&str, &str, &str, &str)] = &[
          as it is. At most 1 MiB. An application writes such a column into an output in JSON without quotes.",
     ),
     (
+        "json_exists",
+        JSON,
+        "json_exists(text, path)",
+        "Whether a text in JSON has a value, null included, at this path.",
+    ),
+    (
+        "json_length",
+        JSON,
+        "json_length(text, path)",
+        "The number of elements of the array, or of members of the object, at this path; null for any other value.",
+    ),
+    (
         "json_object",
         JSON,
         "json_object(name, value, ...)",
         "An object in JSON with these values by name, as `json_array` writes them.",
+    ),
+    ("json_query", JSON, "json_query(text, path)", "The value at this path, an object or array included, as JSON."),
+    (
+        "json_value",
+        JSON,
+        "json_value(text, path)",
+        "The string, number or truth value at this path, as text; null for an object or an array, where nothing is, and \
+         if the text is no JSON. The path is a constant: `$.name`, `$.\"a name\"` and `$[0]`, one behind the other. For \
+         numbers write for example `CAST(json_value(text, '$.rssi') AS DOUBLE)`.",
     ),
     ("minute", TIME, "minute(time)", "The minute."),
     ("mod", MATH, "mod(a, b)", "The remainder of `a / b`, as `a % b`."),

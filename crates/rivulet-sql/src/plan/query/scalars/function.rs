@@ -5,16 +5,18 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::{Result, internal_err};
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
+    Volatility,
 };
 use datafusion_functions::utils::make_scalar_function;
+use rivulet_dataflow::marked_as_json;
 
 /// Gives an expression in place of a call with these arguments, or returns the arguments.
-type Rewrite = fn(Vec<Expr>, &SimplifyContext) -> Result<ExprSimplifyResult>;
+type Rewrite = Box<dyn Fn(Vec<Expr>, &SimplifyContext) -> Result<ExprSimplifyResult> + Send + Sync>;
 
 /// Computes the results from a column for each argument.
 type Compute = Box<dyn Fn(&[ArrayRef]) -> Result<ArrayRef> + Send + Sync>;
@@ -24,6 +26,7 @@ pub(in crate::plan) struct Function {
     name: String,
     signature: Signature,
     returns: DataType,
+    returns_json: bool,
     rewrite: Option<Rewrite>,
     compute: Option<Compute>,
 }
@@ -38,13 +41,21 @@ impl Function {
         let mut forms: Vec<TypeSignature> = arguments.into_iter().map(TypeSignature::Exact).collect();
         let form = if forms.len() == 1 { forms.remove(0) } else { TypeSignature::OneOf(forms) };
         let signature = Signature::new(form, Volatility::Immutable);
-        Self { name: name.into(), signature, returns, rewrite: None, compute: None }
+        Self { name: name.into(), signature, returns, returns_json: false, rewrite: None, compute: None }
+    }
+
+    /// The function, whose results are JSON.
+    pub(in crate::plan) fn as_json(self) -> Self {
+        Self { returns_json: true, ..self }
     }
 
     /// The function, which becomes another expression in the plan. It is only called where `rewrite` returns the
     /// arguments.
-    pub(in crate::plan) fn rewritten(self, rewrite: Rewrite) -> Self {
-        Self { rewrite: Some(rewrite), ..self }
+    pub(in crate::plan) fn rewritten(
+        self,
+        rewrite: impl Fn(Vec<Expr>, &SimplifyContext) -> Result<ExprSimplifyResult> + Send + Sync + 'static,
+    ) -> Self {
+        Self { rewrite: Some(Box::new(rewrite)), ..self }
     }
 
     /// The function, which is computed from columns.
@@ -75,8 +86,13 @@ impl ScalarUDFImpl for Function {
         Ok(self.returns.clone())
     }
 
+    fn return_field_from_args(&self, _arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let field = Field::new(self.name(), self.returns.clone(), true);
+        Ok(Arc::new(if self.returns_json { marked_as_json(field) } else { field }))
+    }
+
     fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        match self.rewrite {
+        match &self.rewrite {
             Some(rewrite) => rewrite(arguments, context),
             None => Ok(ExprSimplifyResult::Original(arguments)),
         }

@@ -5,6 +5,7 @@ mod date_format;
 mod function;
 mod hashes;
 mod json;
+mod json_path;
 mod list_key;
 mod regexp_extract;
 mod rounding;
@@ -43,7 +44,9 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let short = short.into_iter().map(|(short, name)| Arc::new(ScalarUDF::from(Shorthand::new(short, name))));
     let mut all: Vec<Arc<ScalarUDF>> = short.collect();
     let functions = [date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()];
-    all.extend(functions.into_iter().chain(text::functions()).chain(hashes::hashes()).map(Into::into));
+    let functions =
+        functions.into_iter().chain(text::functions()).chain(hashes::hashes()).chain(json_path::functions());
+    all.extend(functions.map(Into::into));
     all.extend(json::functions());
     all.extend(timestamps::timestamps());
     all.extend(other_names());
