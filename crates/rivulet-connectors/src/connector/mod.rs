@@ -45,7 +45,7 @@ pub use health::{Condition, Health, HealthReport};
 pub use mqtt::{MqttHost, publish_options};
 pub use options::Options;
 pub use registry::Connectors;
-pub use spec::{FinalUpTo, FormatText, Host, OutputRows, SinkSpec, SourceSpec};
+pub use spec::{FinalUpTo, FormatText, Host, OutputRows, PayloadCheck, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 
 /// The connectors of this crate.

@@ -15,6 +15,9 @@ use crate::reach::Reach;
 /// A format by name, with its options, as in the statement.
 pub type FormatText = (String, Vec<(String, String)>);
 
+/// Checks a payload before its sender is told that it was taken. The error says what is wrong with it.
+pub type PayloadCheck = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
 /// What the process that runs a query provides to its sources and sinks.
 #[derive(Clone, Default)]
 pub struct Host {
@@ -39,6 +42,8 @@ pub struct Host {
     /// Whether the host tells a source when its rows are safe ([`rivulet_dataflow::Source::confirm`]), so that senders
     /// wait for that.
     pub confirms: bool,
+    /// What payloads have to be; `None` if any will do. A source whose senders wait for an answer refuses the others.
+    pub check: Option<PayloadCheck>,
     /// The health of the source or sink that is opened with this.
     pub health: Arc<Health>,
 }

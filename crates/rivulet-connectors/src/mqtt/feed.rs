@@ -23,8 +23,8 @@ use rivulet_dataflow::{LogPosition, Polled, Reason, Refusals, Source};
 use super::intake::{AHEAD, Stuck, UnderWay};
 use super::router::{Received, Router};
 use super::topic::{SOURCE_MARK, TopicPart, push_level};
-use crate::connector::{ConnectorError, Connectors, Messages, SourceSpec};
-use payload::{for_each_object, key_in};
+use crate::connector::{ConnectorError, Connectors, Host, Messages, PayloadCheck, SourceSpec};
+use payload::{check_keys, for_each_object, key_in};
 
 /// The most messages asked of a source at once.
 const ROWS_AT_ONCE: usize = 4_096;
@@ -136,6 +136,13 @@ impl FeedLayout {
             }
             KeyFrom::Field(name) => each(key_in(payload, name).as_deref(), payload),
         }
+    }
+
+    /// What payloads have to be so that a query can be found for them; `None` if any will do.
+    fn check(&self) -> Option<PayloadCheck> {
+        let KeyFrom::Field(name) = &self.key else { return None };
+        let name = name.clone();
+        Some(Arc::new(move |payload| check_keys(payload, &name)))
     }
 
     /// The messages of a payload with this key of its own, offset and time, for a trial: topic and payload.
@@ -317,7 +324,8 @@ impl Feed {
         let positions = noted.lock().positions(&messages);
         let resume = (!positions.is_empty()).then_some(positions);
         let confirms = spec.host.confirms && messages.is_confirmed;
-        let spec = of_messages(SourceSpec { resume, ..spec }, &messages, layout.needs);
+        let host = Host { check: layout.check(), ..spec.host.clone() };
+        let spec = of_messages(SourceSpec { resume, host, ..spec }, &messages, layout.needs);
         let mut sources = connectors.open_source(&spec, 1)?;
         if spec.resume.is_none() && messages.place.is_some() {
             noted.lock().begun = sources.iter_mut().map(|source| source.position()).collect();

@@ -67,7 +67,7 @@ fn posts_find_their_queries_by_a_field() {
     assert_eq!(post(address, token, r#"{"device": "a/+1", "celsius": 21}"#), 202);
     assert_eq!(next(&mut listener), ("out/result".into(), json!({ "device": "a/+1", "celsius": 21.0 })));
     // Each object goes to its query, and a number is a key too.
-    let several = r#"[{"device": "7", "celsius": 1}, {"device": "nobody", "celsius": 99}, {"celsius": 99},
+    let several = r#"[{"device": "7", "celsius": 1}, {"device": "nobody", "celsius": 99},
                       {"device": "a/+1", "celsius": 30}, {"device": "7", "celsius": "hot"}]"#;
     assert_eq!(post(address, token, several), 202);
     let mut heard = [next(&mut listener), next(&mut listener), next(&mut listener)];
@@ -76,18 +76,29 @@ fn posts_find_their_queries_by_a_field() {
     assert_eq!(heard[1].1, json!({ "device": "7", "celsius": 1.0 }));
     assert_eq!(heard[2].1, json!({ "device": "a/+1", "celsius": 30.0 }));
 
+    // Whoever posts what no query can get is told so, and nothing of it counts.
+    for (headers, body, problem) in [
+        ("", "warm", "it is no JSON: expected value at line 1 column 1"),
+        ("", r#"{"celsius": 99}"#, "it has no field 'device'"),
+        ("", r#"[{"device": "7", "celsius": 5}, {"celsius": 99}]"#, "element 2 has no field 'device'"),
+        ("content-type: application/x-ndjson\r\n", "{\"device\": 7}\n\n{\"device\": 7", "line 3: it is no JSON: EOF"),
+    ] {
+        let (status, answer) = exchange(address, &request("POST", "/in", &format!("{token}{headers}"), body));
+        assert!(status == 400 && answer.contains(problem) && answer.contains("\nhint: "), "{body}: {status} {answer}");
+    }
+
     let info = engine.applications().remove(0);
     let health = &info.health[0];
-    assert_eq!((health.name.as_str(), health.condition, health.rows), ("readings", Condition::Ok, 6));
+    assert_eq!((health.name.as_str(), health.condition, health.rows), ("readings", Condition::Ok, 5));
     assert!(info.sql.contains("token => '***'") && !info.sql.contains("rose"), "{}", info.sql);
     let described = format!("{:?}", run(&engine, "DESCRIBE APPLICATION warm"));
-    assert!(described.contains("source readings") && described.contains("6 messages"), "{described}");
+    assert!(described.contains("source readings") && described.contains("5 messages"), "{described}");
     assert!(!described.contains("rose"), "{described}");
     let described = format!("{:?}", run(&engine, "DESCRIBE QUERY one"));
     assert!(described.contains(&format!("http:{address}/in (key a/+1)")), "{described}");
     let metrics = engine.metrics();
-    assert!(metrics.contains("rivulet_input_messages_total{application=\"warm\",input=\"readings\"} 6"), "{metrics}");
-    assert!(metrics.contains("rivulet_input_unwanted_total{application=\"warm\",input=\"readings\"} 2"), "{metrics}");
+    assert!(metrics.contains("rivulet_input_messages_total{application=\"warm\",input=\"readings\"} 5"), "{metrics}");
+    assert!(metrics.contains("rivulet_input_unwanted_total{application=\"warm\",input=\"readings\"} 1"), "{metrics}");
     engine.shutdown();
     wait_until("nobody listens any more", || std::net::TcpStream::connect(address).is_err());
 }

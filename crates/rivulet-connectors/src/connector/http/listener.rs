@@ -1,10 +1,10 @@
 //! A small HTTP server that takes posts into a bounded queue.
 //!
 //! What must hold: a post that was answered with 202 is in the queue; one that was answered with 200 is safe, if its
-//! source was opened for a host that confirms taken events; a post without room is answered so and leaves nothing
-//! behind. Memory is bounded: bodies that are being read by their number and size, waiting bodies by their bytes. Posts
-//! from web pages are refused: this server serves none, so such a page is of another site, or of a name that was made
-//! to resolve to this machine.
+//! source was opened for a host that confirms taken events; a post without room, or with a payload that is refused, is
+//! answered so and leaves nothing behind. Memory is bounded: bodies that are being read by their number and size,
+//! waiting bodies by their bytes. Posts from web pages are refused: this server serves none, so such a page is of
+//! another site, or of a name that was made to resolve to this machine.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
+use crate::connector::PayloadCheck;
 use crate::descriptors::OF_HTTP_SOURCES;
 use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
 use crate::logins::{FailedLogins, is_secret};
@@ -39,7 +40,7 @@ pub(super) const BOUNDS: ServerOptions = ServerOptions {
 const BODY_BYTES_MIN: usize = 64;
 
 /// The options of listening.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct ListenerOptions {
     pub(super) address: SocketAddr,
     pub(super) path: String,
@@ -50,6 +51,8 @@ pub(super) struct ListenerOptions {
     pub(super) token: Option<String>,
     /// Whether posts are answered when they are confirmed.
     pub(super) confirms: bool,
+    /// What payloads have to be; `None` if any will do.
+    pub(super) check: Option<PayloadCheck>,
     /// The host names that posts may be for; all if `None`.
     pub(super) hosts: Option<Hosts>,
     pub(super) server: ServerOptions,
@@ -172,8 +175,8 @@ async fn take(
             return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
         }
     };
-    if options.confirms && std::str::from_utf8(&body).is_err() {
-        return (StatusCode::BAD_REQUEST, "the body is not UTF-8\n").into_response();
+    if let Err(problem) = check(options, &body, is_lines) {
+        return (StatusCode::BAD_REQUEST, problem).into_response();
     }
     let confirmed = {
         let mut queue = shared.queue.lock();
@@ -195,6 +198,24 @@ async fn take(
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
         }
     }
+}
+
+/// Fails if a sender has to be told that a body will lead to nothing. The error is the text of the answer.
+fn check(options: &ListenerOptions, body: &[u8], is_lines: bool) -> Result<(), String> {
+    if !options.confirms && options.check.is_none() {
+        return Ok(());
+    }
+    let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8\n".to_owned())?;
+    let Some(check) = &options.check else { return Ok(()) };
+    let checked = match is_lines {
+        true => (1..)
+            .zip(text.lines())
+            .filter(|(_, line)| !line.trim_ascii_start().is_empty())
+            .try_for_each(|(number, line)| check(line).map_err(|problem| format!("line {number}: {problem}"))),
+        false => check(text),
+    };
+    checked
+        .map_err(|problem| format!("{problem}\nhint: nothing of this post was taken; post all of it again, mended\n"))
 }
 
 fn come_again(after_s: u64) -> Response {
@@ -244,6 +265,7 @@ mod tests {
             is_lines: false,
             token: None,
             confirms: false,
+            check: None,
             hosts: Some(Hosts::new("", address.ip())),
             server: BOUNDS,
         }
@@ -308,6 +330,21 @@ mod tests {
         assert!(listener.take().is_none());
         assert_eq!(post(free, &format!("Host: {free}\r\n")).0, 202);
         assert!(listener.take().is_some());
+    }
+
+    #[test]
+    fn a_payload_that_is_refused_is_answered_with_its_line() {
+        let mut options = options();
+        let is_short = |payload: &str| if payload.len() < 3 { Ok(()) } else { Err("it is too long".to_owned()) };
+        options.check = Some(Arc::new(is_short));
+        assert_eq!(check(&options, b"{}", false), Ok(()));
+        assert_eq!(check(&options, b"1\r\n\n22\n", true), Ok(()));
+        let refused = |body: &[u8], is_lines| check(&options, body, is_lines).unwrap_err();
+        assert!(refused(b"333", false).starts_with("it is too long\nhint: nothing of this post"));
+        assert!(refused(b"1\n\n333\n4", true).starts_with("line 3: it is too long\nhint: "));
+        assert_eq!(refused(b"\xff", false), "the body is not UTF-8\n");
+        options.check = None;
+        assert_eq!(check(&options, b"\xff", false), Ok(()), "each query refuses it in its own way");
     }
 
     #[test]

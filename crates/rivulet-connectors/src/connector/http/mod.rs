@@ -43,7 +43,9 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
                too many do; 413 to bodies that are too large. An input of an application with \
                `durability => 'log'` answers 200 when the events are in the log on disk, and 503 to what is not \
-               there after 30 s, which is to be posted again. A connection that is silent, or takes longer than \
+               there after 30 s, which is to be posted again. An input with `key_field` answers 400, with what is \
+               wrong, to a post with anything but JSON objects that have this field, and takes nothing of it. \
+               A connection that is silent, or takes longer than \
                10 s for the head of a request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::AtMostOnce)],
@@ -316,6 +318,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         token: token.map(str::to_owned),
         // A web page under a name that was made to resolve to this machine does not know the token.
         confirms: spec.host.confirms,
+        check: spec.host.check.clone(),
         hosts: (token.is_none() || hosts.is_some()).then(|| Hosts::new(hosts.unwrap_or_default(), address.ip())),
         server: listener::BOUNDS,
     });

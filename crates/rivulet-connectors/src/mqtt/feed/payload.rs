@@ -22,6 +22,22 @@ pub(super) fn for_each_object<'p>(payload: &'p str, mut each: impl FnMut(&'p str
     }
 }
 
+/// Fails if a payload is no JSON, or if an object in it has no [key](key_in) in this field. The error says what is
+/// wrong.
+pub(super) fn check_keys(payload: &str, field: &str) -> Result<(), String> {
+    serde_json::from_str::<IgnoredAny>(payload).map_err(|error| format!("it is no JSON: {error}"))?;
+    let (mut objects, mut without_key) = (0, None);
+    for_each_object(payload, |object| {
+        objects += 1;
+        if key_in(object, field).is_none_or(|key| key.is_empty()) {
+            without_key.get_or_insert(objects);
+        }
+    });
+    let Some(place) = without_key else { return Ok(()) };
+    let what = if payload.trim_start().starts_with('[') { format!("element {place}") } else { "it".into() };
+    Err(format!("{what} has no field '{field}' with a text, a number or a truth value, which is the key of its query"))
+}
+
 /// The text of a field of an object; `None` if there is no such field, or its value is not text, a number or a truth
 /// value. If the name occurs twice, the last value counts.
 pub(super) fn key_in<'p>(payload: &'p str, field: &str) -> Option<Cow<'p, str>> {

@@ -67,6 +67,30 @@ fn fields_are_keys_and_arrays_are_several_messages() {
     }
 }
 
+#[test]
+fn a_payload_without_a_key_is_refused_with_what_is_wrong() {
+    let check = layout(KeyFrom::Field("device".into()), false).check().expect("a check");
+    for payload in [r#"{"device": 7}"#, r#"[{"device": "a"}, {"device": true}]"#, "[]"] {
+        assert_eq!(check(payload), Ok(()), "{payload}");
+    }
+    for (payload, problem) in [
+        ("", "it is no JSON: EOF"),
+        ("warm", "it is no JSON: expected value at line 1 column 1"),
+        (r#"{"device": 7"#, "it is no JSON: EOF"),
+        (r#"{"device": 7} {"device": 8}"#, "it is no JSON: trailing characters at line 1"),
+        ("7", "it has no field 'device'"),
+        (r#"{"device": ""}"#, "it has no field 'device'"),
+        (r#"{"device": null}"#, "it has no field 'device'"),
+        (r#"[{"device": 1}, {"n": 1}, 7]"#, "element 2 has no field 'device'"),
+    ] {
+        let error = check(payload).expect_err(payload);
+        assert!(error.starts_with(problem), "{payload}: {error}");
+    }
+    for key in [KeyFrom::Nothing, KeyFrom::Message] {
+        assert!(layout(key, false).check().is_none(), "any payload has the key of its message, or needs none");
+    }
+}
+
 const MESSAGES: Messages = Messages {
     key: Some("key_column"),
     time: None,
