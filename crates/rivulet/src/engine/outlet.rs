@@ -102,6 +102,22 @@ impl Outlet {
         self.state.lock().prepared.extend(saved.extract_if(.., is_own).map(|one| one.prepared));
     }
 
+    /// Whether its rows go through this connector.
+    pub(super) fn is_of(&self, connector: &str) -> bool {
+        self.spec.connector == connector
+    }
+
+    /// Takes over what an earlier run has saved of an output that is there no more.
+    pub(super) fn take_over(&self, left: SavedOutlet) {
+        tracing::info!("the {} delivers what the output '{}' has left", self.title, left.output);
+        self.state.lock().prepared.push(left.prepared);
+    }
+
+    #[cfg(test)]
+    pub(super) fn prepared(&self) -> Vec<String> {
+        self.state.lock().prepared.clone()
+    }
+
     /// Whether rows have an address of their own.
     pub(super) fn has_addresses(&self) -> bool {
         self.spec.output.is_some_and(|output| output.has_addresses)

@@ -82,14 +82,9 @@ impl Outlets {
     pub(super) fn begin(&self, number: ApplicationNumber, outlets: Vec<Arc<Outlet>>) {
         let mut state = self.0.lock();
         let mut saved = state.saved.remove(&number).unwrap_or_default();
-        for outlet in &outlets {
-            outlet.resume(&mut saved);
-            outlet.tick();
-        }
-        for left in saved {
-            let SavedOutlet { output, connector, .. } = left;
-            tracing::warn!(application = number, output, connector, "rows that wait are of an output that is no more");
-        }
+        outlets.iter().for_each(|outlet| outlet.resume(&mut saved));
+        saved.into_iter().for_each(|left| deliver_left(number, &outlets, left));
+        outlets.iter().for_each(Outlet::tick);
         state.retire(number, None);
         if !outlets.is_empty() {
             state.running.insert(number, outlets);
@@ -114,9 +109,12 @@ impl Outlets {
         all.iter().for_each(|(_, outlet)| outlet.tick());
         let now = Instant::now();
         self.0.lock().retired.retain(|(_, outlet, deadline)| {
-            let is_over = outlet.is_finished() || deadline.is_some_and(|deadline| deadline <= now);
-            if is_over {
-                outlet.end();
+            let is_finished = outlet.is_finished();
+            let is_over = is_finished || deadline.is_some_and(|deadline| deadline <= now);
+            match is_over {
+                true if is_finished => outlet.end(),
+                true => outlet.give_up("its application is dropped"),
+                false => {}
             }
             !is_over
         });
@@ -188,6 +186,25 @@ impl Outlets {
     }
 }
 
+/// Rows that an earlier process has saved of an output that is there no more. They have their addresses, so an output
+/// with another name delivers them, if it is clear which one: the only output of the same connector.
+fn deliver_left(number: ApplicationNumber, outlets: &[Arc<Outlet>], left: SavedOutlet) {
+    let mut of_connector = outlets.iter().filter(|outlet| outlet.is_of(&left.connector));
+    match (of_connector.next(), of_connector.next()) {
+        (Some(only), None) => only.take_over(left),
+        _ => {
+            let SavedOutlet { output, connector, .. } = left;
+            tracing::error!(
+                application = number,
+                output,
+                connector,
+                "rows that wait are lost: the application has no such output any more, and none that must have taken \
+                 its place"
+            );
+        }
+    }
+}
+
 impl State {
     fn retire(&mut self, number: ApplicationNumber, deadline: Option<Instant>) {
         let before = self.running.remove(&number).unwrap_or_default();
@@ -222,6 +239,10 @@ mod tests {
 
     /// An output to a Kafka that is not there, with a row.
     fn away() -> Arc<Outlet> {
+        named(None)
+    }
+
+    fn named(name: Option<&str>) -> Arc<Outlet> {
         let schema = Arc::new(Schema::empty());
         let spec = SinkSpec {
             connector: "kafka".into(),
@@ -235,7 +256,7 @@ mod tests {
             checkpoints: None,
             output: None,
         };
-        let outlet = Arc::new(Outlet::new("hooks", None, spec, true));
+        let outlet = Arc::new(Outlet::new("hooks", name, spec, true));
         outlet.write(Batch {
             slots: vec![0].into(),
             event_time_us: vec![0].into(),
@@ -261,6 +282,26 @@ mod tests {
         one.health.retry("it is slow");
         outlets.0.lock().retired.push((8, one, None));
         outlets.capture(8, true).expect("there is one").expect_err("it may be there in a moment");
+    }
+
+    #[test]
+    fn what_an_output_has_left_goes_to_the_only_one_that_can_have_its_place() {
+        let left = |output: &str, connector: &str| SavedOutlet {
+            output: output.into(),
+            connector: connector.into(),
+            prepared: format!("rows of {output}"),
+        };
+        let prepared = |names: &[&str], saved: Vec<SavedOutlet>| {
+            let (mut saved, all) = (saved, names.iter().map(|name| named(Some(name))));
+            let all: Vec<Arc<Outlet>> = all.collect();
+            all.iter().for_each(|outlet| outlet.resume(&mut saved));
+            saved.into_iter().for_each(|left| deliver_left(7, &all, left));
+            all.iter().map(|outlet| outlet.prepared()).collect::<Vec<_>>()
+        };
+        let both = vec![left("b", "kafka"), left("a", "kafka"), left("a", "http")];
+        assert_eq!(prepared(&["b"], both.clone()), [["rows of b", "rows of a"]]);
+        // Which of several outputs has its place is not known, and each may have secrets of its own.
+        assert_eq!(prepared(&["b", "c"], both), [vec!["rows of b".to_owned()], vec![]]);
     }
 
     #[test]

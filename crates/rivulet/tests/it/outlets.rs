@@ -351,6 +351,32 @@ fn a_new_version_leaves_nothing_behind() {
     assert_eq!(bodies, [r#"{"n":11}"#, r#"{"n":1}"#].map(str::to_owned));
 }
 
+#[test]
+fn an_output_with_another_name_delivers_what_waited_through_a_restart() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let output = |name: &str| format!("{name} 'http://127.0.0.1:{}/{{room}}' FORMAT JSON", receiver.port);
+    {
+        let engine = opened(on_demand(folder.path()));
+        said(&engine, &logged(&output("hook")));
+        said(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (room => 'a')");
+        publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
+        wait("it is refused", || engine.status().applications[0].health[0].condition == Condition::Retrying);
+        said(&engine, &logged(&output("webhook")).replace("CREATE", "CREATE OR REPLACE"));
+        publish(&engine, &[("in/a", r#"{"n": 2}"#)]);
+        wait("it waits too", || engine.status().applications[0].health[0].waiting_rows == 1);
+        said(&engine, "CHECKPOINT");
+        engine.shutdown();
+    }
+    assert_eq!(receiver.count(), 0);
+    let _engine = opened(on_demand(folder.path()));
+    receiver.refuses.store(false, Ordering::Release);
+    wait("both", || receiver.count() == 2);
+    let mut bodies: Vec<_> = receiver.sorted().into_iter().map(|(_, body)| body).collect();
+    bodies.sort();
+    assert_eq!(bodies, [r#"{"n":1}"#, r#"{"n":2}"#]);
+}
+
 /// The lines of all files in a folder that are whole.
 fn lines(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
