@@ -72,6 +72,27 @@ fn results_of_before_a_query_was_there_are_not_for_it_when_they_come_again() {
 }
 
 #[test]
+fn a_query_that_is_equal_to_a_paused_one_gets_its_events_after_a_restart() {
+    let folder = TempDir::new().expect("a folder");
+    {
+        let server = start(folder.path());
+        server.sql_ok(SCRIPT);
+        send(&server, WINDOW_BEGIN_MS, 1);
+        create(&server, "paused", -1);
+        server.sql_ok("PAUSE QUERY paused");
+    }
+    let server = start(folder.path());
+    create(&server, "equal", -1);
+    let mut listener = Publisher::connect(server.mqtt);
+    listener.subscribe("out/#");
+    send(&server, WINDOW_BEGIN_MS, 2);
+    send(&server, WINDOW_BEGIN_MS + DAY_MS, 0);
+    let (topic, payload) = listener.next();
+    let result: Value = serde_json::from_slice(&payload).expect("JSON");
+    assert_eq!((topic.as_str(), result["total"].as_f64()), ("out/equal", Some(2.0)));
+}
+
+#[test]
 fn each_query_has_seen_what_came_while_it_was_there() {
     let folder = TempDir::new().expect("a folder");
     {

@@ -468,7 +468,10 @@ impl Queries {
         self.companion_begins(&queries, &inputs);
         self.routing.add_routes_of_new(&running, &joined, &inputs);
         let of_paused = queries.iter().zip(&joined).filter(|(query, _)| replayed_paused.contains(query));
-        self.routing.route_log_only(&running, &of_paused.map(|(_, joined)| joined.slot).collect::<Vec<_>>());
+        let of_paused: Vec<(Slot, QueryId)> = of_paused.map(|(query, joined)| (joined.slot, *query)).collect();
+        // They are alone, and no later query shares the slot of a query that will get no events.
+        let (slots, _) = running.group.part_all(&of_paused);
+        self.routing.route_log_only(&running, &slots);
         let all_paused = paused.queries.len() + replayed_paused.len();
         running.queries_running.fetch_add((queries.len() - replayed_paused.len()) as u64, Ordering::Relaxed);
         running.queries_paused.fetch_add(all_paused as u64, Ordering::Relaxed);
