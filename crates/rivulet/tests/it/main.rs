@@ -14,6 +14,7 @@ mod big_queries;
 mod big_query_checkpoints;
 mod big_query_recovery;
 mod bench_streams;
+mod both_ends;
 mod bounds;
 mod broker_backup;
 mod bulk;
