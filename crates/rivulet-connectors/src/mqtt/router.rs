@@ -169,30 +169,46 @@ impl Router {
         self.routes.write().unregister(id);
     }
 
-    /// Adds all of these routes, or none. A route that exists already stays as it is.
+    /// Adds all of these routes, or none. A route that exists already stays as it is. Returns the position of the log
+    /// from which on messages find the first of them; 0 during a replay, for it is yet to look for their targets.
     ///
     /// Messages are routed between the pieces of a large addition, so it does not hold up the traffic.
-    pub fn add(&self, routes: &[Route<'_>]) -> Result<(), RouteError> {
+    pub fn add(&self, routes: &[Route<'_>]) -> Result<LogPosition, RouteError> {
         for route in routes {
             topic::check_route(route.filter)?;
         }
-        let mut added = 0;
+        let (mut added, mut from) = (0, None);
         for chunk in routes.chunks(ROUTES_AT_ONCE) {
-            let result = self.routes.write().add(chunk);
-            if result.is_err() {
+            let mut locked = self.routes.write();
+            let result = locked.add(chunk);
+            // No message is routed, and so none logged, while the routes are locked.
+            from.get_or_insert_with(|| self.log_end());
+            drop(locked);
+            if let Err(error) = result {
                 self.remove(&routes[..added]);
-                return result;
+                return Err(error);
             }
             added += chunk.len();
         }
-        Ok(())
+        Ok(from.unwrap_or_else(|| self.log_end()))
     }
 
-    /// Removes routes. Ignores those that do not exist.
-    pub fn remove(&self, routes: &[Route<'_>]) {
+    /// Removes routes. Ignores those that do not exist. Returns the position of the log from which on no message finds
+    /// any of them.
+    pub fn remove(&self, routes: &[Route<'_>]) -> LogPosition {
+        let mut from = None;
         for chunk in routes.chunks(ROUTES_AT_ONCE) {
-            self.routes.write().remove(chunk);
+            let mut locked = self.routes.write();
+            locked.remove(chunk);
+            from = Some(self.log_end());
         }
+        from.unwrap_or_else(|| self.log_end())
+    }
+
+    /// The position of the next message of the log that looks for its targets at once; 0 if there is none, and during a
+    /// replay. The routes are locked.
+    fn log_end(&self) -> LogPosition {
+        self.log().filter(|_| !self.logging.is_replaying()).map_or(0, |log| log.next())
     }
 
     /// Returns those of these topics and filters that have at least `routes_min` routes.

@@ -56,6 +56,18 @@ pub struct LifecycleEntry {
 }
 
 impl Catalog {
+    /// Queries of these ranges (first, last, position), which were created just now, get events from exactly these
+    /// positions on: events that came while they were written found no route to them yet.
+    ///
+    /// # Errors
+    /// Disk errors, and damage; nothing is recorded then.
+    pub fn note_created(&self, ranges: &[(QueryId, QueryId, LogPosition)]) -> Result<(), CatalogError> {
+        let note = |transaction: &WriteTransaction, &(first, last, position)| {
+            note_lifecycle(transaction, &LifecycleEntry { position, first, last, change: Change::Created })
+        };
+        self.write(|transaction| ranges.iter().try_for_each(|range| note(transaction, range)))
+    }
+
     /// What happened after a position of the log, oldest first.
     ///
     /// # Errors

@@ -124,8 +124,14 @@ impl Routing {
         }
     }
 
-    /// Routes events to the slots that new queries have got. `topics` has for each query one topic per input.
-    pub(super) fn add_routes_of_new(&self, running: &Running, joined: &[Joined], topics: &[Vec<String>]) {
+    /// Routes events to the slots that new queries have got. `topics` has for each query one topic per input. Returns
+    /// a position of the log as [`Routing::add_routes`] does.
+    pub(super) fn add_routes_of_new(
+        &self,
+        running: &Running,
+        joined: &[Joined],
+        topics: &[Vec<String>],
+    ) -> LogPosition {
         if joined.iter().all(|one| one.is_new) {
             let slots: Vec<Slot> = joined.iter().map(|one| one.slot).collect();
             return self.add_routes(running, &slots, topics);
@@ -133,12 +139,14 @@ impl Routing {
         let new = joined.iter().zip(topics).filter(|(one, _)| one.is_new);
         let (slots, topics): (Vec<Slot>, Vec<Vec<String>>) =
             new.map(|(one, topics)| (one.slot, topics.clone())).unzip();
-        self.add_routes(running, &slots, &topics);
+        self.add_routes(running, &slots, &topics)
     }
 
-    /// Routes events of the topics to the slots: for each slot one topic per input.
-    pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
-        self.add_routes_and(true, running, slots, topics);
+    /// Routes events of the topics to the slots: for each slot one topic per input. Returns the position of the log
+    /// from which on events find the routes, or 0 during a replay, which is yet to look for them. Rows of shared topics
+    /// may be of earlier events.
+    pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) -> LogPosition {
+        self.add_routes_and(true, running, slots, topics)
     }
 
     /// Like [`Routing::add_routes`], for slots whose routes [change](Routing::change_routes) at once. It makes no
@@ -148,15 +156,16 @@ impl Routing {
         self.add_routes_and(false, running, slots, topics);
     }
 
-    fn add_routes_and(&self, shares: bool, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
+    fn add_routes_and(&self, shares: bool, running: &Running, slots: &[Slot], topics: &[Vec<String>]) -> LogPosition {
         self.messaging.subscribe(own_topics(running, topics));
         let mut shared = self.shared.lock();
         let (own, of_shared) = shared.split(running, slots, topics);
         shared.join(running, &of_shared);
-        self.add_own(running, &own);
+        let from = self.add_own(running, &own);
         if let Some(shape) = running.shape.as_ref().filter(|_| shares) {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
         }
+        from
     }
 
     /// Opens routes to slots that are about to read other topics by [`Routing::change_routes`]. An event of these
@@ -177,11 +186,12 @@ impl Routing {
         self.messaging.unsubscribe(own_topics(running, topics));
     }
 
-    fn add_own(&self, running: &Running, routes: &[Route<'_>]) {
+    fn add_own(&self, running: &Running, routes: &[Route<'_>]) -> LogPosition {
         // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
-        if let Err(error) = self.messaging.router().add(routes) {
+        self.messaging.router().add(routes).unwrap_or_else(|error| {
             tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
-        }
+            self.event_log.end()
+        })
     }
 
     /// Makes slots read other topics, or changes the keys by which they are found among the slots that share a topic.
@@ -218,14 +228,17 @@ impl Routing {
         self.messaging.unsubscribe(own_topics(running, &before));
     }
 
-    pub(super) fn remove_routes(&self, running: &Running, slots: &[Slot]) {
+    /// Ends what [`Routing::add_routes`] began. Returns the position of the log from which on no event finds the
+    /// routes.
+    pub(super) fn remove_routes(&self, running: &Running, slots: &[Slot]) -> LogPosition {
         let topics = topics_of(running, slots);
         let mut shared = self.shared.lock();
         let (own, of_shared) = shared.split(running, slots, &topics);
-        self.messaging.router().remove(&own);
+        let until = self.messaging.router().remove(&own);
         shared.leave(running, &of_shared, &topics);
         drop(shared);
         self.messaging.unsubscribe(own_topics(running, &topics));
+        until
     }
 
     /// Paused queries are routed to until the log is replayed, but only from inputs that are in the log.

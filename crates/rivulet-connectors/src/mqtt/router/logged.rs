@@ -56,6 +56,11 @@ impl Logging {
         result
     }
 
+    /// Whether messages only go to the log, from which they are replayed.
+    pub(super) fn is_replaying(&self) -> bool {
+        self.is_replaying.load(Ordering::Acquire)
+    }
+
     /// Whether the log has this result, which is given once more. To be asked once for each result.
     pub(super) fn has(&self, origin: &[u8], topic: &[u8]) -> bool {
         !origin.is_empty()
@@ -169,7 +174,7 @@ impl Routing<'_> {
         let log = self.log?;
         let (routes, logging) = (&*self.routes, &self.router.logging);
         let found = &mut self.found;
-        let is_replaying = logging.is_replaying.load(Ordering::Acquire);
+        let is_replaying = logging.is_replaying();
         let is_wanted = find(routes, message.topic, true, found);
         if !is_wanted && !logging.keeps(message.topic, !self.origin.is_empty(), is_replaying) {
             return None;

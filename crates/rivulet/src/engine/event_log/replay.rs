@@ -196,6 +196,10 @@ impl Replay {
 
     /// Hands over the last events while nothing new is received, so that later events go directly to their inboxes.
     /// Returns false if that was not possible now.
+    ///
+    /// All changes of values were made. An application that is started late, because a table was missing, may bring
+    /// further ones until the router is locked. They are of before the start of the server, and the replay has come
+    /// further, so they are made at once: none belongs between the events that are handed over here.
     fn hand_over_rest(&self, from: LogPosition) -> bool {
         self.router.end_replay(|push| {
             let next = self.log.next();

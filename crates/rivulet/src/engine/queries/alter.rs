@@ -503,7 +503,7 @@ impl Queries {
             let topics = topics_of(running, &[parted]);
             match routes_change {
                 true => self.routing.add_routes_to_change(running, &[parted], &topics),
-                false => self.routing.add_routes(running, &[parted], &topics),
+                false => _ = self.routing.add_routes(running, &[parted], &topics),
             }
         }
         done.map_err(|error| {
@@ -709,7 +709,7 @@ impl Altered {
 }
 
 /// Suspends the group of an application until the returned value is dropped, unless the group rests already.
-fn suspended(running: &Running) -> Option<Resting> {
+pub(super) fn suspended(running: &Running) -> Option<Resting> {
     (!running.group.rests()).then(|| {
         running.group.suspend();
         Resting::new(running.group.clone())

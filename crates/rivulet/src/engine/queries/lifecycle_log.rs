@@ -37,8 +37,8 @@ const IS_ALONE: u64 = 1 << 62;
 /// The queries that were created or paused after the position at which the replay begins.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct LifecycleLog {
-    /// Queries that were created together: the first, the last, and the position since which they exist. Ascending.
-    created: Vec<(QueryId, QueryId, LogPosition)>,
+    /// Queries that were created together, by the first: the last, and the position since which they exist.
+    created: BTreeMap<QueryId, (QueryId, LogPosition)>,
     /// For each query that was paused or resumed: the positions of the log while it was paused.
     away: BTreeMap<QueryId, Vec<Range<LogPosition>>>,
     /// The recorded changes of values of each query, oldest change first.
@@ -62,17 +62,16 @@ impl LifecycleLog {
 
     /// Makes the log from entries, oldest first.
     pub(super) fn new(all: &[LifecycleEntry]) -> Self {
-        let mut created: Vec<(QueryId, QueryId, LogPosition)> = Vec::new();
+        let mut created: BTreeMap<QueryId, (QueryId, LogPosition)> = BTreeMap::new();
         let mut changes: BTreeMap<QueryId, Vec<(LogPosition, Change)>> = BTreeMap::new();
         for &LifecycleEntry { position, first, last, change } in all {
             match change {
-                Change::Created => created.push((first, last, position)),
+                Change::Created => note_created(&mut created, first, last, position),
                 Change::Paused | Change::Resumed => {
                     (first..=last).for_each(|query| changes.entry(query).or_default().push((position, change)));
                 }
             }
         }
-        created.sort_unstable();
         let mut this = Self { created, ..Self::default() };
         for (query, changes) in changes {
             let away = this.absences(query, &changes);
@@ -91,9 +90,12 @@ impl LifecycleLog {
         }
         for &(position, change) in changes {
             match change {
-                // Where two entries say so, only the second one was carried out.
+                // Where two entries say so, the second one was carried out, or has the exact position.
                 Change::Paused => since = Some(position),
-                _ => away.extend(since.take().map(|since| since..position)),
+                _ => match since.take() {
+                    Some(since) => away.push(since..position),
+                    None => away.last_mut().into_iter().for_each(|away| away.end = position),
+                },
             }
         }
         away.extend(since.map(|since| since..LogPosition::MAX));
@@ -102,8 +104,7 @@ impl LifecycleLog {
 
     /// The position since which a query exists, if it was created after the replay begins.
     fn since(&self, query: QueryId) -> Option<LogPosition> {
-        let place = self.created.partition_point(|(first, ..)| *first <= query).checked_sub(1)?;
-        let (_, last, since) = self.created[place];
+        let (_, &(last, since)) = self.created.range(..=query).next_back()?;
         (query <= last).then_some(since)
     }
 
@@ -120,6 +121,25 @@ impl LifecycleLog {
             false => self.since(query).map(came_at),
         }
     }
+}
+
+/// Notes since which position queries exist. An entry about some of the queries of an earlier one has their exact
+/// position.
+fn note_created(
+    created: &mut BTreeMap<QueryId, (QueryId, LogPosition)>,
+    first: QueryId,
+    last: QueryId,
+    position: LogPosition,
+) {
+    if let Some((&from, &(to, before))) = created.range(..=first).next_back().filter(|(_, (to, _))| first <= *to) {
+        if from < first {
+            created.insert(from, (first - 1, before));
+        }
+        if last < to {
+            created.insert(last + 1, (to, before));
+        }
+    }
+    created.insert(first, (last, position));
 }
 
 /// The number of queries that were created at this position: they share a slot only with each other.
@@ -178,7 +198,7 @@ impl Queries {
         // Slots of queries whose state was saved: the position at which the first of the slot's new queries was
         // created, and how many new ones it has.
         let mut saved_since: BTreeMap<(ApplicationNumber, Slot), (LogPosition, usize)> = BTreeMap::new();
-        for &(first, last, since) in &lifecycle_log.created {
+        for (&first, &(last, since)) in &lifecycle_log.created {
             for query in (first..=last).filter(|query| !lifecycle_log.away.contains_key(query)) {
                 let Some(entry) = state.registry.get(query) else { continue };
                 let (Some(slot), Some(running)) = (entry.life.slot(), self.applications.numbered(entry.application))
@@ -313,6 +333,28 @@ mod tests {
             [None, Some(5), Some(5), Some(7), Some(7), None]
         );
         assert!(lifecycle_log.is_replayed(1) && !lifecycle_log.is_replayed(10));
+    }
+
+    #[test]
+    fn later_entries_have_the_exact_positions() {
+        let all = [
+            of(5, 1, 9, Change::Created),
+            of(6, 10, 10, Change::Created),
+            of(7, 1, 2, Change::Created),
+            of(7, 5, 5, Change::Created),
+            of(8, 9, 9, Change::Created),
+            of(9, 3, 3, Change::Paused),
+            of(10, 3, 3, Change::Paused),
+            of(12, 3, 3, Change::Resumed),
+            of(13, 3, 3, Change::Resumed),
+            of(14, 20, 20, Change::Resumed),
+            of(15, 20, 20, Change::Resumed),
+        ];
+        let lifecycle_log = LifecycleLog::new(&all);
+        let since: Vec<_> = (0..=11).map(|query| lifecycle_log.since(query)).collect();
+        let since_of_created = [7, 7, 5, 5, 7, 5, 5, 5, 8, 6].map(Some);
+        assert_eq!((since[0], &since[1..=10], since[11]), (None, &since_of_created[..], None));
+        assert_eq!((&lifecycle_log.away[&3], &lifecycle_log.away[&20]), (&vec![0..5, 10..13], &vec![0..15]));
     }
 
     #[test]

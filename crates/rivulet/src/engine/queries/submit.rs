@@ -13,6 +13,7 @@ use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
+use super::alter::suspended;
 use super::lifecycle_log::{LifecycleLog, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
@@ -174,6 +175,7 @@ impl Queries {
                 return;
             }
         };
+        let mut later = Vec::new();
         for Checked { running, rows, inputs, queries: indices } in chunks.iter().filter(|one| !one.queries.is_empty()) {
             let queries: Vec<QueryId> = (next..).take(indices.len()).collect();
             next += queries.len() as u64;
@@ -181,7 +183,12 @@ impl Queries {
             labels.for_each(|label| running.group.expect_label(label));
             let joined = self.join(running, &queries, rows, since);
             self.companion_begins(&queries, inputs);
-            self.routing.add_routes_of_new(running, &joined, inputs);
+            let new: Vec<Slot> = joined.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
+            let add_routes = || self.routing.add_routes_of_new(running, &joined, inputs);
+            let from = self.route_since(running, &new, since, add_routes);
+            if running.reads_log() && from != since {
+                later.extend(ranges_in(&queries, &joined, &new).map(|(first, last)| (first, last, from)));
+            }
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
                 let name = (&running.tenant, requests[index].name);
                 state.registry.insert(id, name, running.number, Lifecycle::Running(joined.slot));
@@ -189,19 +196,42 @@ impl Queries {
             }
             running.queries_running.fetch_add(joined.len() as u64, Ordering::Relaxed);
         }
+        // They have no event that came while the catalog was written, and are to get none after a crash.
+        if !later.is_empty()
+            && let Err(error) = self.catalog.note_created(&later)
+        {
+            tracing::warn!("after a crash, new queries may get events that came while they were written: {error}");
+        }
+    }
+
+    /// Routes events to slots that got none so far, by `add_routes`. Returns the position of the log from which on they
+    /// get events: `since`, or a higher one.
+    fn route_since(
+        &self,
+        running: &Running,
+        slots: &[Slot],
+        since: LogPosition,
+        add_routes: impl FnOnce() -> LogPosition,
+    ) -> LogPosition {
+        if !running.reads_log() || self.routing.shared_group_of(running).is_none() {
+            return add_routes().max(since);
+        }
+        // Rows of shared topics may be of earlier events. None is processed until it is known which these are.
+        running.group.begin_behind(slots, since.saturating_sub(1));
+        let resting = suspended(running).filter(|_| !self.event_log.is_replaying());
+        add_routes();
+        let from = if resting.is_some() { self.event_log.end() } else { since };
+        running.group.begin_behind(slots, from.saturating_sub(1));
+        from
     }
 
     /// Gives new queries slots, in which they get no event of the log before `since`.
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
-        let is_replaying = self.event_log.is_replaying();
-        if !running.reads_log() || !(is_replaying || self.routing.shared_group_of(running).is_some()) {
+        if !running.reads_log() || !self.event_log.is_replaying() {
             return running.group.join(queries, rows);
         }
         // The replay has yet to hand on earlier events to the queries that exist already.
-        let joined = match is_replaying {
-            true => running.group.join_restored(queries, rows, &|_| Some(came_at(since))),
-            false => running.group.join(queries, rows),
-        };
+        let joined = running.group.join_restored(queries, rows, &|_| Some(came_at(since)));
         let new: Vec<Slot> = joined.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
         running.group.begin_behind(&new, since.saturating_sub(1));
         joined
@@ -277,12 +307,16 @@ impl Queries {
                 }
             };
             self.companion_ends(&[id]);
-            match own == slot {
+            let removed = match own == slot {
                 true => self.routing.remove_routes(&running, &[slot]),
-                false => state.registry.get_mut(id).expect("the query was found by name").life.move_to(own),
-            }
+                false => {
+                    state.registry.get_mut(id).expect("the query was found by name").life.move_to(own);
+                    LogPosition::MAX
+                }
+            };
             // The query has the events that came since the catalog was written, but none that still waits elsewhere.
-            if let Some(end) = at.map(|_| self.routing.passed_to(&running)).filter(|end| Some(*end) != at)
+            let end = at.map(|_| self.routing.passed_to(&running).min(removed));
+            if let Some(end) = end.filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {
                 let name = name.in_log();
@@ -292,10 +326,15 @@ impl Queries {
         } else {
             let topics = topics_of(&running, &[slot]);
             self.companion_begins(&[id], &topics);
-            if let Some(at) = at.filter(|_| self.routing.shared_group_of(&running).is_some()) {
-                running.group.begin_behind(&[slot], at.saturating_sub(1));
+            let add_routes = || self.routing.add_routes(&running, &[slot], &topics);
+            let from = self.route_since(&running, &[slot], at.unwrap_or_default(), add_routes);
+            // The query has none of the events that came while the catalog was written.
+            if at.is_some_and(|at| at != from)
+                && let Err(error) = self.catalog.set_paused(&[id], false, Some(from))
+            {
+                let name = name.in_log();
+                tracing::warn!(query = name, "after a crash it may get events of before it resumed: {error}");
             }
-            self.routing.add_routes(&running, &[slot], &topics);
             (&running.queries_paused, &running.queries_running)
         };
         from.fetch_sub(1, Ordering::Relaxed);
@@ -556,6 +595,19 @@ impl<Q: Copy> Checked<Q> {
         }
         taken
     }
+}
+
+/// The ranges of queries whose slots are among `new`: first and last.
+fn ranges_in(queries: &[QueryId], joined: &[Joined], new: &[Slot]) -> impl Iterator<Item = (QueryId, QueryId)> + use<> {
+    let new: HashSet<Slot, RandomState> = new.iter().copied().collect();
+    let mut ranges: Vec<(QueryId, QueryId)> = Vec::new();
+    for (&query, _) in queries.iter().zip(joined).filter(|(_, one)| new.contains(&one.slot)) {
+        match ranges.last_mut().filter(|(_, last)| last + 1 == query) {
+            Some((_, last)) => *last = query,
+            None => ranges.push((query, query)),
+        }
+    }
+    ranges.into_iter()
 }
 
 pub(super) fn check_label(label: Option<&str>) -> Result<(), ServiceError> {
