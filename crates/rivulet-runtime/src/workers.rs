@@ -30,8 +30,8 @@ const FLOW_TIMER_PERIOD: Duration = Duration::from_millis(1);
 /// How often load is measured where it is not balanced.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often the balancer checks whether to stop.
-const STOP_PERIOD: Duration = Duration::from_millis(100);
+/// How often the balancer looks whether tasks are to be measured or queries to be spilled.
+const BALANCER_PERIOD: Duration = Duration::from_millis(100);
 
 /// With this many spilled queries it is worth a few milliseconds of every worker to return their memory.
 const RELIEF_QUERIES_MIN: usize = 1_000;
@@ -328,6 +328,8 @@ impl Workers {
         host.closing.begin();
         host.scheduler.wake_all();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
+        // The balancer sleeps otherwise, for up to its period.
+        threads.iter().for_each(|thread| thread.thread().unpark());
         for thread in threads {
             // A panic in a worker was caught and reported where it happened.
             let _ = thread.join();
@@ -451,7 +453,8 @@ impl Shared {
         let period = self.settings.balance_period.unwrap_or(MEASURE_PERIOD);
         let (mut looked, mut swept, mut relieved) = (Instant::now(), Instant::now(), 0);
         while !self.host.closing.has_begun() {
-            std::thread::sleep(STOP_PERIOD.min(period));
+            // The stop ends this wait.
+            std::thread::park_timeout(BALANCER_PERIOD.min(period));
             if looked.elapsed() >= period {
                 let elapsed = looked.elapsed();
                 looked = Instant::now();
