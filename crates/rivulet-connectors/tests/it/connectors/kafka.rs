@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
@@ -24,24 +25,37 @@ fn rows(range: std::ops::Range<i64>) -> Batch {
 
 const COLUMNS: &str = "device TEXT, n BIGINT";
 
-/// One test with one broker: it takes seconds to start.
+/// One test with one broker: it takes seconds to start. Each part has a topic of its own, and those that leave the
+/// broker alone run side by side: most of their time they wait for it.
 #[test]
 fn against_a_broker() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
-    written_is_read(&topic("numbers"));
-    metadata_are_columns(&topic("numbers"));
-    reading_begins_where_it_is_told(&topic("numbers"));
-    groups_share_and_remember(&topic("shared"));
-    changes_are_upserts(&topic("totals"));
-    a_slow_reader_stops_the_fetching(&topic("many"));
-    errors_surface(&topic("errors"));
-    transactions_become_final_with_checkpoints(&topic("final"));
-    a_later_run_shuts_out_the_one_before(&topic("shut_out"));
-    let lost = topic("lost");
+    let side_by_side: [(&str, fn(&str)); 7] = [
+        ("numbers", of_one_topic),
+        ("shared", groups_share_and_remember),
+        ("totals", changes_are_upserts),
+        ("many", a_slow_reader_stops_the_fetching),
+        ("errors", errors_surface),
+        ("final", transactions_become_final_with_checkpoints),
+        ("shut_out", a_later_run_shuts_out_the_one_before),
+    ];
+    thread::scope(|scope| {
+        for (name, part) in side_by_side {
+            let address = topic(name);
+            scope.spawn(move || part(&address));
+        }
+    });
+    let (lost, restarted) = (topic("lost"), topic("restarted"));
     rows_wait_for_a_broker_that_is_away(&lost, &mut broker);
-    let address = format!("kafka:{}/restarted", broker.address);
-    a_broker_that_restarts_aborts_nothing(&address, &mut broker);
+    a_broker_that_restarts_aborts_nothing(&restarted, &mut broker);
+}
+
+/// What is written first is read in several ways.
+fn of_one_topic(address: &str) {
+    written_is_read(address);
+    metadata_are_columns(address);
+    reading_begins_where_it_is_told(address);
 }
 
 fn written_is_read(address: &str) {
@@ -155,7 +169,7 @@ fn groups_share_and_remember(address: &str) {
     };
     while count_aside() != 3 {
         assert!(Instant::now() < deadline, "the partitions are not shared");
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     let mut numbers: Vec<i64> =
         drained.rows.iter().map(|row| row.split('|').next_back().unwrap().parse().unwrap()).collect();
@@ -203,7 +217,7 @@ fn a_slow_reader_stops_the_fetching(address: &str) {
     const MESSAGES: i64 = 200_000;
     for start in (0..MESSAGES).step_by(10_000) {
         while !to.has_room() {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         to.write(&wide(start..start + 10_000)).unwrap();
     }
@@ -212,7 +226,7 @@ fn a_slow_reader_stops_the_fetching(address: &str) {
     spec.options = options(&[("bounded", "true")]);
     let mut sources = Connectors::OWN.open_source(&spec, 1).unwrap();
     // Long enough to fetch all of it, if nothing stopped it; then all of it comes, once.
-    std::thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(2));
     let mut drained = Drained::default();
     poll_all_until(&mut sources, &mut drained, |drained| drained.rows.len() as i64 >= MESSAGES);
     let mut numbers: Vec<i64> = drained.rows.iter().map(|row| row.parse().unwrap()).collect();
@@ -263,7 +277,7 @@ fn await_some<T>(mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(Instant::now() < deadline, "no answer");
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
