@@ -24,6 +24,8 @@
 //! - [`float`]: one zero and one NaN;
 //! - [`json`]: the mark of columns that hold JSON as text;
 //! - [`event`]: raw events as a source received them, and the traits of inboxes and decoders;
+//! - [`picked`] and [`chunk`]: rows that several queries read, and events that are processed as one batch;
+//! - [`slot_host`]: what steps the queries of a group;
 //! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
 //! - [`tally`]: what becomes of the events of a few slots, for people who ask;
 //! - [`clock`]: time, as a trait.
@@ -46,11 +48,15 @@ pub mod key_hash;
 pub mod float;
 pub mod json;
 pub mod event;
+pub mod picked;
+pub mod chunk;
+pub mod slot_host;
 pub mod refusal;
 pub mod tally;
 pub mod clock;
 pub mod suggest;
 
+pub use chunk::Chunk;
 pub use clock::{Clock, Leaps, ManualClock};
 pub use element::{Batch, Control, Element};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push};
@@ -64,6 +70,7 @@ pub use operator::{
     Call, Chain, Context, Cut, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Surroundings, Watched, Watcher,
     panic_text,
 };
+pub use picked::Picked;
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slots::{QueryId, Slot, SlotTable};

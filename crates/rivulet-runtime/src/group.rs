@@ -39,7 +39,6 @@ use moves::renumber;
 use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
-pub use crate::task::progress::Absences;
 pub use alter::Alter;
 pub(crate) use migration::Rest;
 pub use migration::StateMigration;

@@ -10,11 +10,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rivulet_dataflow::{Event, Events, InputIndex, LogPosition, Push, Slot};
+use rivulet_dataflow::{Chunk, Event, Events, LogPosition, Picked, Push, Slot};
 
-use crate::Picked;
 use crate::scheduler::level;
-use crate::task::progress::stamp;
 
 /// The most events in an arena, and so in a batch. Beyond some thousand rows a batch is not cheaper per row, but
 /// occupies its worker for longer.
@@ -99,126 +97,6 @@ pub(crate) struct Queue {
     bytes: usize,
     pushed: u64,
     dropped: u64,
-}
-
-/// Events that are processed as one batch.
-pub(crate) enum Chunk {
-    /// Payloads as they arrived.
-    Raw(Events),
-    /// Decoded rows.
-    Rows(Picked),
-}
-
-impl Chunk {
-    pub(crate) fn rows(&self) -> usize {
-        match self {
-            Self::Raw(events) => events.rows(),
-            Self::Rows(picked) => picked.len(),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Raw(events) => events.payload_bytes(),
-            Self::Rows(picked) => picked.bytes(),
-        }
-    }
-
-    pub(crate) fn slots(&self) -> &[Slot] {
-        match self {
-            Self::Raw(events) => events.slots(),
-            Self::Rows(picked) => picked.slots(),
-        }
-    }
-
-    /// The input of each event; empty if all came by the first.
-    pub(crate) fn inputs(&self) -> &[InputIndex] {
-        match self {
-            Self::Raw(events) => events.inputs(),
-            Self::Rows(_) => &[],
-        }
-    }
-
-    /// The order of the event at `row` among all: see [`stamp`].
-    #[inline]
-    pub(crate) fn stamp(&self, row: usize) -> u64 {
-        match self {
-            Self::Raw(events) => stamp(self.position(row), events.input(row)),
-            Self::Rows(_) => stamp(self.position(row), 0),
-        }
-    }
-
-    /// How many of the oldest events must go to free `bytes`; all of them if that is not enough.
-    fn rows_to_free(&self, bytes: usize) -> usize {
-        match self {
-            Self::Raw(events) => events.rows_to_free(bytes),
-            Self::Rows(picked) => picked.rows_to_free(bytes),
-        }
-    }
-
-    fn drop_front(&mut self, rows: usize) {
-        match self {
-            Self::Raw(events) => events.drop_front(rows),
-            Self::Rows(picked) => drop(picked.split_front(rows)),
-        }
-    }
-
-    /// Keeps only the events whose slot satisfies `keep`, in order.
-    pub(crate) fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
-        match self {
-            Self::Raw(events) => events.retain_slots(keep),
-            Self::Rows(picked) => picked.retain_slots(keep),
-        }
-    }
-
-    /// The log position of the event at `row`; 0 if it is not in the log.
-    pub(crate) fn position(&self, row: usize) -> LogPosition {
-        match self {
-            Self::Raw(events) => events.position(row),
-            Self::Rows(picked) => picked.position(row),
-        }
-    }
-
-    /// Whether any event may be in the log.
-    pub(crate) fn has_positions(&self) -> bool {
-        match self {
-            Self::Raw(events) => !events.positions().is_empty(),
-            Self::Rows(picked) => picked.has_positions(),
-        }
-    }
-
-    fn oldest_position(&self) -> Option<LogPosition> {
-        if !self.has_positions() {
-            return None;
-        }
-        (0..self.rows()).map(|row| self.position(row)).filter(|&position| position > 0).min()
-    }
-
-    /// Keeps only the rows for which `keep` holds, in order.
-    pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
-        match self {
-            Self::Raw(events) => {
-                let mut kept = Events::default();
-                (0..events.rows()).filter(|&row| keep(row)).for_each(|row| kept.push_event(events.event(row)));
-                *events = kept;
-            }
-            Self::Rows(picked) => picked.retain_rows(keep),
-        }
-    }
-
-    pub(crate) fn oldest_arrival_us(&self) -> Option<i64> {
-        match self {
-            Self::Raw(events) => events.arrival_us().iter().copied().min(),
-            Self::Rows(picked) => picked.arrival_us().min(),
-        }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Raw(events) => events.memory_bytes(),
-            Self::Rows(picked) => picked.memory_bytes(),
-        }
-    }
 }
 
 /// The oldest event that was taken from an inbox and not passed on yet.

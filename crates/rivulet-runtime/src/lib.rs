@@ -10,7 +10,7 @@
 //! format, no protocol and no SQL here.
 //!
 //! In reading order:
-//! - `inbox`: the bounded queue in front of a task, and `picked`: decoded rows in it;
+//! - `inbox`: the bounded queue in front of a task;
 //! - [`task`]: queries that are processed together, one activation of them, and how several workers share that;
 //! - [`group`]: the queries of an application, and how they move between its tasks;
 //! - [`flow`]: a big query as parallel tasks;
@@ -29,7 +29,6 @@ mod inbox;
 mod labels;
 pub mod metrics;
 pub mod numa;
-mod picked;
 pub mod scheduler;
 pub mod spill;
 pub mod task;
@@ -39,12 +38,11 @@ pub use flow::{
     Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport,
 };
 pub use group::{
-    Absences, Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
+    Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
 };
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};
-pub use picked::Picked;
 pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler, ThreadLimit};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Activation, Examined, Task, TaskParts};

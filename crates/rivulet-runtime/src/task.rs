@@ -4,15 +4,16 @@ mod cut;
 mod idle;
 mod order;
 mod parts;
-pub(crate) mod progress;
 mod slots;
 mod tally;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use rivulet_dataflow::slot_host::Progress;
 use rivulet_dataflow::{
-    Batch, Chain, Control, Cut, Decoder, Element, Event, Events, Fault, GroupSink, LogPosition, OperatorError, Push,
-    QueryId, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings, panic_text,
+    Batch, Chain, Chunk, Control, Cut, Decoder, Element, Event, Events, Fault, GroupSink, LogPosition, OperatorError,
+    Picked, Push, QueryId, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
+    panic_text,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,12 +22,11 @@ use std::sync::{Arc, Weak};
 use crate::balance::{LoadMeter, Seen};
 use crate::group::Rest;
 use crate::host::{DeadlineId, Host};
-use crate::inbox::{Chunk, Held, InHand, TaskInbox};
+use crate::inbox::{Held, InHand, TaskInbox};
 use crate::scheduler::{Budget, Runnable, Standing};
-use crate::{Group, GroupMetrics, InboxLimits, Picked};
+use crate::{Group, GroupMetrics, InboxLimits};
 use idle::Idle;
 use parts::Parts;
-use progress::Progress;
 use slots::Slots;
 pub use tally::Examined;
 

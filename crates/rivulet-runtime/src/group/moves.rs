@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::array::RecordBatch;
+use rivulet_dataflow::slot_host::{Absences, Mark};
 use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection, Tally};
 
 use super::{Group, Place, SPILLED};
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Core;
-use crate::task::progress::{Absences, Mark};
 
 /// How many queries are moved between two tasks at a time. Neither task runs meanwhile.
 pub(super) const MOVED_AT_ONCE: usize = 8_192;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::{Batch, Slot};
+use rivulet_dataflow::{Batch, Picked, Slot};
 
 use super::Group;
-use crate::{Picked, Task};
+use crate::Task;
 
 impl Group {
     /// Puts decoded rows into the inboxes of their queries. Either all rows find room, or none is accepted and all are

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rivulet_dataflow::slot_host::{Absences, Mark, position_of, stamp};
 use rivulet_dataflow::{
     Control, InputIndex, LogPosition, QueryId, Slot, StateError, StateFrame, StateMap, StateSelection,
 };
@@ -24,7 +25,6 @@ use super::moves::renumber;
 use super::{Group, Place};
 use crate::Task;
 use crate::task::Core;
-use crate::task::progress::{Absences, Mark, position_of, stamp};
 
 pub use saved::Saved;
 

@@ -19,14 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{
-    Batch, Control, Cut, Element, KeyGroup, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection,
-    Surroundings, panic_text,
+    Batch, Chunk, Control, Cut, Element, KeyGroup, Reason, Refusals, Slot, SlotTable, StateError, StateFrame,
+    StateSelection, Surroundings, panic_text,
 };
 
 use super::order::Order;
 use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
 use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task};
-use crate::inbox::Chunk;
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, TaskParts};
 

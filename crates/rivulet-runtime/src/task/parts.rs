@@ -9,12 +9,11 @@ use std::sync::{Arc, Weak};
 
 use arrow::array::ArrayRef;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Cut, KeyGroup, KeyGroups};
+use rivulet_dataflow::{Batch, Chunk, Cut, KeyGroup, KeyGroups};
 
 use super::order::Order;
 use super::{Core, Task};
 use crate::host::Host;
-use crate::inbox::Chunk;
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, GroupMetrics};
 

@@ -3,10 +3,9 @@
 //! What must hold: a task with many queries counts only for those that users ask about. A task with a few queries
 //! counts for each of them from the start, because a user who tries an application asks after the events have come.
 
-use rivulet_dataflow::{Holding, QueryId, Slot, Tally};
+use rivulet_dataflow::{Chunk, Holding, QueryId, Slot, Tally};
 
 use super::{Core, Task};
-use crate::inbox::Chunk;
 
 /// A task with at most this many queries counts for each of them.
 const FEW_QUERIES: usize = 16;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
-use rivulet_dataflow::{Chain, Clock, Context, Cut, Element, Inbox, Operator, OperatorError, Push, Reason};
+use rivulet_dataflow::{Chain, Clock, Context, Cut, Element, Inbox, Operator, OperatorError, Picked, Push, Reason};
 use rivulet_runtime::Runnable;
-use rivulet_runtime::{Activation, Budget, Group, GroupParts, Picked};
+use rivulet_runtime::{Activation, Budget, Group, GroupParts};
 
 use crate::support::{Bench, Taken, homes};
 

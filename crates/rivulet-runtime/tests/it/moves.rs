@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rivulet_dataflow::{Inbox, Push, Reason};
+use rivulet_dataflow::{Inbox, Picked, Push, Reason};
 use rivulet_runtime::Runnable;
-use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, Picked, WorkerSettings, Workers};
+use rivulet_runtime::{Activation, Group, GroupParts, InboxLimits, WorkerSettings, Workers};
 
 use crate::support::{Bench, homes};
 

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use rivulet_dataflow::slot_host::Mark;
 use rivulet_dataflow::{QueryId, StateError, StateFrame};
 
 use super::Slice;
 use crate::group::moves::renumber;
-use crate::task::progress::Mark;
 
 /// The name of the frame of queries, and the version of its columns. Version 1 has no `altered`.
 const QUERIES: (&str, u32) = ("queries", 2);

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rivulet_dataflow::slot_host::Absences;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_runtime::Absences;
 
 use super::alter::behind;
 use super::{Queries, State};

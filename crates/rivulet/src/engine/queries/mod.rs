@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
+use rivulet_dataflow::slot_host::Absences;
 use rivulet_dataflow::{QueryId, Slot};
-use rivulet_runtime::Absences;
 use rivulet_sql::CreateTable;
 use tokio::sync::broadcast;
 

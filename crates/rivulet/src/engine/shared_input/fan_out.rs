@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use rivulet_dataflow::{Batch, Event, GroupSink, LogPosition, Push, Refusals, Refused, SinkError, Slot, SlotTable};
-use rivulet_runtime::{Group, Picked};
+use rivulet_dataflow::{
+    Batch, Event, GroupSink, LogPosition, Picked, Push, Refusals, Refused, SinkError, Slot, SlotTable,
+};
+use rivulet_runtime::Group;
 
 use super::readers::{Known, Readers};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rivulet_dataflow::{Batch, Slot};
+use rivulet_dataflow::{Batch, Picked, Slot};
 use rivulet_operators::{Match, MatchIndex, MatchKey, match_keys};
-use rivulet_runtime::{Group, Picked};
+use rivulet_runtime::Group;
 
 use super::fan_out::Waiting;
 use crate::catalog::ApplicationNumber;

@@ -1,7 +1,7 @@
 //! Decoded rows on their way to the queries that read them: each row is held once, with a list of the queries that get
 //! it.
 
-use rivulet_dataflow::{Batch, LogPosition, Slot};
+use crate::{Batch, LogPosition, Slot};
 
 /// Rows of one batch for queries of a group: row `rows[i]` of the batch is an event for `slots[i]`. A row may be picked
 /// for any number of queries and is held once.
@@ -35,6 +35,7 @@ impl Picked {
     }
 
     /// The number of events.
+    #[inline]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -45,54 +46,58 @@ impl Picked {
     }
 
     /// The slot of each event.
+    #[inline]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
     /// The size of the events where payload bytes are bounded.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.len() * self.row_bytes
     }
 
     /// How many of the oldest events must go to free `bytes`; all of them if that is not enough.
-    pub(crate) fn rows_to_free(&self, bytes: usize) -> usize {
+    pub fn rows_to_free(&self, bytes: usize) -> usize {
         self.rows_of(bytes).min(self.len())
     }
 
     /// How many events have this size together.
-    pub(crate) fn rows_of(&self, bytes: usize) -> usize {
+    pub fn rows_of(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.row_bytes)
     }
 
     /// When each event reached the engine, microseconds since the epoch.
-    pub(crate) fn arrival_us(&self) -> impl Iterator<Item = i64> + '_ {
+    #[inline]
+    pub fn arrival_us(&self) -> impl Iterator<Item = i64> + '_ {
         self.rows.iter().map(|&row| self.batch.arrival_us[row as usize])
     }
 
     /// The log position of the event at `index`; 0 if it is not in the log.
-    pub(crate) fn position(&self, index: usize) -> LogPosition {
+    #[inline]
+    pub fn position(&self, index: usize) -> LogPosition {
         self.batch.position(self.rows[index] as usize)
     }
 
     /// Whether any event may be in the log.
-    pub(crate) fn has_positions(&self) -> bool {
+    #[inline]
+    pub fn has_positions(&self) -> bool {
         self.batch.positions.is_some()
     }
 
     /// The first index from `events` on at which no event of the log is cut in two: the rows of an event are adjacent.
-    pub(crate) fn end_of_event(&self, events: usize) -> usize {
+    pub fn end_of_event(&self, events: usize) -> usize {
         let goes_on = |&next: &usize| self.position(next) != 0 && self.position(next) == self.position(next - 1);
         events + (events.max(1)..self.len()).take_while(goes_on).count()
     }
 
     /// The events as a batch.
-    pub(crate) fn to_batch(&self) -> Batch {
+    pub fn to_batch(&self) -> Batch {
         let taken = self.batch.take(&self.rows).expect("the picked rows are in the batch");
         Batch { slots: self.slots.clone().into(), ..taken }
     }
 
     /// Splits off the oldest `events`.
-    pub(crate) fn split_front(&mut self, events: usize) -> Self {
+    pub fn split_front(&mut self, events: usize) -> Self {
         let (rows, slots) = (self.rows.split_off(events), self.slots.split_off(events));
         let front = (std::mem::replace(&mut self.rows, rows), std::mem::replace(&mut self.slots, slots));
         Self { batch: self.batch.clone(), rows: front.0, slots: front.1, row_bytes: self.row_bytes }
@@ -106,14 +111,14 @@ impl Picked {
     }
 
     /// Keeps only the events at indices for which `keep` holds, in order.
-    pub(crate) fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
+    pub fn retain_rows(&mut self, keep: impl Fn(usize) -> bool) {
         let (mut of_rows, mut of_slots) = (0.., 0..);
         self.rows.retain(|_| keep(of_rows.next().expect("endless")));
         self.slots.retain(|_| keep(of_slots.next().expect("endless")));
     }
 
     /// Removes the events for which `place` has another slot, and returns them with that slot.
-    pub(crate) fn extract(&mut self, place: impl Fn(Slot) -> Option<Slot>) -> Self {
+    pub fn extract(&mut self, place: impl Fn(Slot) -> Option<Slot>) -> Self {
         let (mut rows, mut slots) = (Vec::new(), Vec::new());
         for (&row, &slot) in self.rows.iter().zip(&self.slots) {
             if let Some(slot) = place(slot) {
@@ -126,14 +131,14 @@ impl Picked {
     }
 
     /// Copies the events of one slot for another slot.
-    pub(crate) fn copied(&self, from: Slot, to: Slot) -> Self {
+    pub fn copied(&self, from: Slot, to: Slot) -> Self {
         let events = self.rows.iter().zip(&self.slots).filter(|(_, slot)| **slot == from);
         let rows: Vec<u32> = events.map(|(row, _)| *row).collect();
         Self { batch: self.batch.clone(), slots: vec![to; rows.len()], rows, row_bytes: self.row_bytes }
     }
 
     /// Memory held, in bytes. Shared rows count in full.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let times = self.batch.rows() * (size_of::<Slot>() + 2 * size_of::<i64>());
         self.batch.columns.get_array_memory_size() + times + (self.rows.capacity() + self.slots.capacity()) * 4
     }
