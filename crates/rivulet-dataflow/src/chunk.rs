@@ -1,5 +1,7 @@
 //! Events that go to a group as one batch: as payloads, or as rows that several queries read.
 
+use std::borrow::Cow;
+
 use crate::slot_host::stamp;
 use crate::{Events, InputIndex, LogPosition, Picked, Slot};
 
@@ -116,6 +118,14 @@ impl Chunk {
                 *events = kept;
             }
             Self::Rows(picked) => picked.retain_rows(keep),
+        }
+    }
+
+    /// When each event reached the engine, microseconds since the epoch.
+    pub fn arrival_us(&self) -> Cow<'_, [i64]> {
+        match self {
+            Self::Raw(events) => events.arrival_us().into(),
+            Self::Rows(picked) => picked.arrival_us().collect(),
         }
     }
 

@@ -11,6 +11,7 @@ mod watched;
 use std::fmt;
 
 pub use cut::{Cut, Surroundings};
+pub(crate) use failure::caught;
 pub use failure::{Fault, OperatorError, panic_text};
 pub use holding::{HELD_KEYS_MAX, Holding};
 pub use watched::{Call, Watched, Watcher};

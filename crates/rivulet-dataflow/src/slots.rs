@@ -156,6 +156,11 @@ impl SlotTable {
         self.free.append(&mut self.retired);
     }
 
+    /// Whether retired slots are not free yet.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// The number of slots in use.
     pub fn live(&self) -> usize {
         self.live

@@ -77,10 +77,14 @@ pub(super) fn call(
     }
 }
 
-fn guarded(act: impl FnOnce() -> Result<(), OperatorError>) -> Result<(), OperatorError> {
+/// Makes an error of a panic, so that no panic of an operator gets through a host.
+pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T, OperatorError>) -> Result<T, OperatorError> {
     let done = catch_unwind(AssertUnwindSafe(act));
-    let result = done.unwrap_or_else(|panic| Err(OperatorError::new(panic_text(&*panic))));
-    result.map_err(|error| OperatorError { fault: Fault::UserCode, ..error })
+    done.unwrap_or_else(|panic| Err(OperatorError::new(panic_text(&*panic))))
+}
+
+fn guarded(act: impl FnOnce() -> Result<(), OperatorError>) -> Result<(), OperatorError> {
+    caught(act).map_err(|error| OperatorError { fault: Fault::UserCode, ..error })
 }
 
 impl Run<'_> {
