@@ -17,7 +17,7 @@ mod state;
 mod parts;
 
 pub use host::SlotHost;
-
-pub use progress::{Absences, Mark, Progress, position_of, stamp};
+pub(crate) use progress::stamp;
+pub use progress::{Absences, Mark};
 pub use report::{Failure, SlotReport};
 pub use state::{SlotCopy, SlotSnapshot, renumber, with_slots};

@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use parking_lot::{Mutex, RwLock};
+use rivulet_dataflow::slot_host::renumber;
 use rivulet_dataflow::{
     Clock, Cut, Event, Inbox, InputIndex, LogPosition, LoggedEvent, Push, QueryId, Reason, Slot, SlotTable, StateError,
     StateFrame, StateSelection,
@@ -35,7 +36,6 @@ use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
 use crate::task::TaskSettings;
 use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
-use moves::renumber;
 use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
@@ -285,8 +285,8 @@ impl Group {
             // A push looks up places under this lock.
             let _still = first.inbox().lock();
             let places = boxcar::Vec::new();
-            for slot in 0..core.slots.capacity() as Slot {
-                let is_used = core.slots.query(slot).is_some();
+            for slot in 0..core.host.table().capacity() as Slot {
+                let is_used = core.host.table().query(slot).is_some();
                 places.push(AtomicU64::new(if is_used { Place { task: 0, slot }.pack() } else { Place::NOWHERE }));
                 if !is_used {
                     free.push(slot);
@@ -385,7 +385,7 @@ impl Group {
             }
             let rows: Vec<Slot> = of_task.iter().map(|(place, _)| place.slot).collect();
             if let Some(shared_slots) = &self.shared_slots {
-                shared_slots.lock().forget(of_task.iter().map(|(_, slot)| *slot), &core.slots, &rows);
+                shared_slots.lock().forget(of_task.iter().map(|(_, slot)| *slot), core.host.table(), &rows);
             }
             task.remove(&mut core, &rows);
         }
@@ -422,7 +422,8 @@ impl Group {
         let mut values = Vec::with_capacity(places.len());
         for of_task in places.chunk_by(|(a, _), (b, _)| a.map(|place| place.task) == b.map(|place| place.task)) {
             let core = of_task[0].0.and_then(|place| self.task(place.task as usize)).map(|task| task.peek());
-            values.extend(of_task.iter().map(|(place, query)| read(&core.as_ref()?.slots, (*place)?.slot, *query)));
+            values
+                .extend(of_task.iter().map(|(place, query)| read(core.as_ref()?.host.table(), (*place)?.slot, *query)));
         }
         values
     }
@@ -440,7 +441,7 @@ impl Group {
     pub fn slots(&self) -> Slot {
         match self.places.get() {
             Some(places) => places.count() as Slot,
-            None => self.tasks.get(0).map_or(0, |task| task.peek().slots.capacity() as Slot),
+            None => self.tasks.get(0).map_or(0, |task| task.peek().host.table().capacity() as Slot),
         }
     }
 
@@ -448,7 +449,7 @@ impl Group {
     pub fn query(&self, slot: Slot) -> Option<QueryId> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
-        self.task(place.task as usize)?.peek().slots.query(place.slot)
+        self.task(place.task as usize)?.peek().host.table().query(place.slot)
     }
 
     /// The selected state of every operator in all tasks; slots are those of the group. Empty for a group without
@@ -469,7 +470,7 @@ impl Group {
                 ),
                 other => other.clone(),
             };
-            for (operator, frame) in task.lock().export_state(&selection)?.into_iter().enumerate() {
+            for (operator, frame) in task.lock().host.export_state(&selection)?.into_iter().enumerate() {
                 let frame = frame.map(|frame| frame.with_slots(renumber(&inner, &outer))).transpose()?;
                 if merged.len() <= operator {
                     merged.push(frame);
@@ -509,7 +510,7 @@ impl Group {
     /// The slots of the queries in a task, ascending, and for each the slot in the group.
     fn slots_by_place(&self, task: usize) -> (Vec<Slot>, Vec<Slot>) {
         let Some(places) = self.places.get() else {
-            let slots: Vec<Slot> = self.tasks[task].peek().slots.slots().collect();
+            let slots: Vec<Slot> = self.tasks[task].peek().host.table().slots().collect();
             return (slots.clone(), slots);
         };
         let mut slots: Vec<(Slot, Slot)> = places

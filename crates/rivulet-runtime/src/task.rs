@@ -1,21 +1,18 @@
 //! A task: queries of a group that one thread at a time processes together.
 
+mod core;
 mod cut;
-mod idle;
 mod order;
 mod parts;
-mod slots;
 mod tally;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rivulet_dataflow::slot_host::Progress;
+use rivulet_dataflow::slot_host::{Mark, SlotCopy};
 use rivulet_dataflow::{
-    Batch, Chain, Chunk, Control, Cut, Decoder, Element, Event, Events, Fault, GroupSink, LogPosition, OperatorError,
-    Picked, Push, QueryId, Reason, Refusals, Slot, SlotTable, StateError, StateFrame, StateSelection, Surroundings,
-    panic_text,
+    Chain, Chunk, Cut, Decoder, Event, GroupSink, LogPosition, Picked, Push, QueryId, Reason, Slot, SlotHost,
+    SlotTable, StateError, StateFrame, StateMap,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,17 +22,14 @@ use crate::host::{DeadlineId, Host};
 use crate::inbox::{Held, InHand, TaskInbox};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Group, GroupMetrics, InboxLimits};
-use idle::Idle;
 use parts::Parts;
-use slots::Slots;
+
+pub(crate) use self::core::Core;
 pub use tally::Examined;
 
 /// How far timers run behind the clock. An event that a source has stamped but not yet delivered must come before a
 /// timer for a later time.
 pub(crate) const TICK_GRACE_US: i64 = 5_000;
-
-/// How many refused rows of one batch keep their content for the dead-letter output; the others are only counted.
-const REFUSED_CONTENT_MAX: usize = 256;
 
 /// The parts of an instance of a group's dataflow.
 pub struct TaskParts {
@@ -104,22 +98,6 @@ pub struct Task {
     core: Mutex<Core>,
 }
 
-/// State that only the thread that runs the task touches.
-pub(crate) struct Core {
-    pub(crate) slots: Slots,
-    decoder: Box<dyn Decoder>,
-    chain: Chain,
-    sink: Box<dyn GroupSink>,
-    refusals: Refusals,
-    metrics: GroupMetrics,
-    idle: Idle,
-    /// What checkpoints need, in a group that is checkpointed.
-    pub(crate) progress: Option<Box<Progress>>,
-    /// The number of pushed events when slots were last retired: once these have left the inbox, no event of a retired
-    /// slot can come.
-    retired_at: Option<u64>,
-}
-
 /// The outcome of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -139,6 +117,13 @@ impl Task {
         host: Arc<Host>,
         spilled_task_of: Option<Weak<Group>>,
     ) -> Arc<Self> {
+        let mut slot_host = SlotHost::new(slots, parts.decoder, parts.chain);
+        if settings.is_checkpointed {
+            slot_host = slot_host.with_progress();
+        }
+        if settings.counts_few && spilled_task_of.is_none() {
+            slot_host = slot_host.counting_few();
+        }
         Arc::new_cyclic(|task| Self {
             myself: task.clone(),
             inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
@@ -154,10 +139,7 @@ impl Task {
             parts_wanted: AtomicUsize::new(1),
             wanted_on: Mutex::default(),
             parts: RwLock::default(),
-            core: Mutex::new(Core {
-                progress: settings.is_checkpointed.then(Box::default),
-                ..Core::new(slots.into(), parts)
-            }),
+            core: Mutex::new(Core::new(slot_host, parts.sink)),
             settings,
         })
     }
@@ -202,14 +184,6 @@ impl Task {
     /// Locks the task to read its slots, without joining its parts.
     pub(crate) fn peek(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
-    }
-
-    /// Locks the task to process elements that may be refused.
-    fn lock_to_run(&self) -> MutexGuard<'_, Core> {
-        let mut core = self.core.lock();
-        let are_shared = core.slots.further() > 0;
-        core.refusals.keep_slots(are_shared);
-        core
     }
 
     /// Offers an event to `queue`, the locked queue of this task's inbox, and unlocks it.
@@ -259,7 +233,7 @@ impl Task {
 
     /// Runs the timers due by `now_us`, except those that a waiting event might still precede.
     fn tick(&self, core: &mut Core, now_us: i64) {
-        let is_due = |now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
+        let is_due = |now_us| core.host.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
         if !is_due(now_us) {
             return;
         }
@@ -271,51 +245,30 @@ impl Task {
         let oldest_us = oldest_us.min(self.host.held_at_us.load(Ordering::Acquire));
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
-            core.slots.take_leaps(&*self.host.clock);
-            core.run_chain(Step::Tick, now_us, &self.settings.name);
+            core.host.table().take_leaps(&*self.host.clock);
+            core.host.tick(now_us, &mut *core.sink);
             core.finish(&self.settings.name);
         }
     }
 
     /// Runs one batch of events through the dataflow.
     fn process(&self, core: &mut Core, chunk: &mut Chunk) {
-        core.pass_over_repeated(chunk);
+        core.host.skip_repeated(chunk);
         if chunk.rows() == 0 {
             return;
         }
         let now_us = self.host.clock.now_us();
-        let events = chunk.rows() as u64;
         core.count_events(chunk, now_us);
-        if let Some(retired_at) = core.retired_at {
-            chunk.retain_slots(|slot| core.slots.query(slot).is_some());
-            core.metrics.refused[Reason::Removed as usize] += events - chunk.rows() as u64;
-            if self.inbox.lock().left() >= retired_at {
-                core.slots.recycle();
-                core.retired_at = None;
-            }
-            if chunk.rows() == 0 {
-                return;
-            }
+        core.host.accept(chunk);
+        if core.host.table().has_retired() && self.inbox.lock().left() >= core.retired_at {
+            core.host.recycle();
         }
-        core.slots.take_leaps(&*self.host.clock);
-        core.idle.note(chunk.slots());
-        core.note_progress(chunk);
-        match chunk {
-            Chunk::Raw(events) => {
-                let batch = core.decode(events, &self.settings.name);
-                self.process_batch(core, batch, events.arrival_us(), now_us);
-            }
-            Chunk::Rows(picked) => {
-                let batch = picked.to_batch();
-                let arrival_us = batch.arrival_us.clone();
-                self.process_batch(core, Some(batch), &arrival_us, now_us);
-            }
+        if chunk.rows() == 0 {
+            return core.note(&self.settings.name);
         }
-    }
-
-    /// Runs the rows of events that arrived at `arrival_us` through the chain. `batch` is `None` if no event could be
-    /// decoded.
-    fn process_batch(&self, core: &mut Core, batch: Option<Batch>, arrival_us: &[i64], now_us: i64) {
+        core.host.table().take_leaps(&*self.host.clock);
+        let batch = core.host.decode(chunk);
+        let arrival_us = chunk.arrival_us();
         core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
         let event_times: Option<ArrayRef> =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
@@ -324,69 +277,105 @@ impl Task {
             if !self.settings.passes_on {
                 batch.positions = None;
             }
-            core.run_chain(Step::Element(Element::Batch(batch)), now_us, &self.settings.name);
+            core.host.process(batch, now_us, &mut *core.sink);
         }
         core.finish(&self.settings.name);
-        core.metrics.record_latencies(arrival_us, event_times.as_ref(), self.host.clock.now_us());
+        core.metrics.record_latencies(&arrival_us, event_times.as_ref(), self.host.clock.now_us());
     }
 
     /// Adds queries, one for each row of `parameters`, and returns their slots in this task.
     pub(crate) fn add(&self, core: &mut Core, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
-        // Routes are removed before slots retire, so an empty inbox holds no event of a retired slot.
-        if core.retired_at.is_some() && self.inbox.is_empty() {
-            core.slots.recycle();
-            core.retired_at = None;
-        }
-        let slots = core.slots.add(queries, parameters);
-        core.idle.note(&slots);
-        if let Some(progress) = &mut core.progress {
-            progress.reset(&slots);
-        }
-        if self.settings.counts_few && !self.is_spilled_task() {
-            core.tally_new(&slots, self.host.clock.now_us());
-        }
-        self.control(core, Control::AddSlots(slots.clone()));
-        self.queries.store(core.slots.live(), Ordering::Relaxed);
+        self.recycle_unless_waiting(core);
+        let slots = core.host.add(queries, parameters, self.host.clock.now_us(), &mut *core.sink);
+        self.changed(core);
         slots
+    }
+
+    /// Frees retired slots if no event waits. Routes are removed before slots retire, so an empty inbox holds no event
+    /// of a retired slot.
+    fn recycle_unless_waiting(&self, core: &mut Core) {
+        if core.host.table().has_retired() && self.inbox.is_empty() {
+            core.host.recycle();
+        }
     }
 
     /// Removes queries that no event will be pushed to any more. Their waiting events count as refused for
     /// [`Reason::Removed`].
     pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
-        self.control(core, Control::RemoveSlots(slots.to_vec()));
-        core.slots.retire(slots);
-        core.forget_tallies(slots);
-        if let Some(progress) = &mut core.progress {
-            progress.reset(slots);
-        }
-        core.retired_at = Some(self.inbox.lock().pushed());
-        self.queries.store(core.slots.live(), Ordering::Relaxed);
+        core.host.remove(slots, self.host.clock.now_us(), &mut *core.sink);
+        core.retired_at = self.inbox.lock().pushed();
+        self.changed(core);
     }
 
-    pub(crate) fn control(&self, core: &mut Core, control: Control) {
-        let now_us = self.host.clock.now_us();
-        core.run_chain(Step::Element(Element::Control(control)), now_us, &self.settings.name);
+    /// Adds queries copied from another task, and returns their slots here.
+    pub(crate) fn put(&self, core: &mut Core, copy: SlotCopy) -> Result<Vec<Slot>, StateError> {
+        self.recycle_unless_waiting(core);
+        let put = core.host.put(copy, self.host.clock.now_us(), &mut *core.sink);
+        if put.is_err() {
+            // The queries were removed again.
+            core.retired_at = self.inbox.lock().pushed();
+        }
+        self.changed(core);
+        put
+    }
+
+    /// Changes the queries in these slots: see [`SlotHost::reset`].
+    pub(crate) fn reset(
+        &self,
+        core: &mut Core,
+        slots: Vec<Slot>,
+        map: &StateMap,
+        change: impl FnOnce(&mut SlotHost),
+    ) -> Result<(), StateError> {
+        let done = core.host.reset(slots, map, change, self.host.clock.now_us(), &mut *core.sink);
+        self.changed(core);
+        done
+    }
+
+    /// Restores queries: see [`SlotHost::restore`].
+    pub(crate) fn restore(
+        &self,
+        slots: &[Slot],
+        saved: &[Slot],
+        frames: &[Option<StateFrame>],
+        marks: &[Mark],
+    ) -> Result<(), StateError> {
+        let core = &mut *self.lock();
+        let done = core.host.restore(slots, saved, frames, marks, self.host.clock.now_us(), &mut *core.sink);
+        self.changed(core);
+        done
+    }
+
+    /// Drops all state of these slots, ascending.
+    pub(crate) fn begin_anew(&self, core: &mut Core, slots: &[Slot]) {
+        core.host.begin_anew(slots, self.host.clock.now_us(), &mut *core.sink);
+        self.changed(core);
+    }
+
+    /// Notes what a change of the queries has changed for others.
+    fn changed(&self, core: &mut Core) {
+        core.note(&self.settings.name);
+        self.queries.store(core.host.table().live(), Ordering::Relaxed);
         self.note_deadline(core);
     }
 
     pub(crate) fn import_state(&self, core: &mut Core, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
-        let result = core.chain.import_state(frames);
+        let result = core.host.import_state(frames);
         self.note_deadline(core);
         result
     }
 
     /// Ends the input: closes open windows and hands their results to the sink.
     pub(crate) fn end(&self) {
-        let mut core = self.lock_to_run();
-        self.make_whole(&mut core);
-        core.run_chain(Step::Element(Element::End), self.host.clock.now_us(), &self.settings.name);
+        let core = &mut *self.lock();
+        core.host.end(self.host.clock.now_us(), &mut *core.sink);
         core.finish(&self.settings.name);
-        self.note_deadline(&core);
+        self.note_deadline(core);
     }
 
     pub(crate) fn note_deadline(&self, core: &Core) {
         let deadline_us =
-            core.chain.deadline_us().map_or(i64::MAX, |deadline_us| deadline_us.saturating_add(TICK_GRACE_US));
+            core.host.deadline_us().map_or(i64::MAX, |deadline_us| deadline_us.saturating_add(TICK_GRACE_US));
         self.host.deadlines.set(self.deadline, deadline_us);
     }
 
@@ -413,10 +402,7 @@ impl Task {
     /// Memory held by parameters, state and waiting events, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let core = self.core.lock();
-        core.slots.memory_bytes()
-            + core.chain.memory_bytes()
-            + core.idle.memory_bytes()
-            + core.progress.as_ref().map_or(0, |progress| progress.memory_bytes())
+        core.host.memory_bytes()
             + self.parts.read().as_ref().map_or(0, |parts| parts.memory_bytes())
             + self.inbox.lock().memory_bytes()
     }
@@ -451,7 +437,7 @@ impl Runnable for Task {
             };
             return group.wake();
         }
-        let mut core = self.lock_to_run();
+        let mut core = self.core.lock();
         // Checked under the lock: a caller that suspends the group waits for this lock.
         if self.settings.rest.is_suspended() {
             return Activation::Blocked;
@@ -515,176 +501,5 @@ impl Drop for Task {
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Task('{}' on worker {})", self.name(), self.worker())
-    }
-}
-
-enum Step<'a> {
-    Element(Element),
-    Tick,
-    /// Rows for the operator at a place, with those that are the task's own.
-    Own {
-        place: usize,
-        batch: &'a Batch,
-        own: &'a [u32],
-    },
-}
-
-impl Core {
-    fn new(slots: Slots, parts: TaskParts) -> Self {
-        Self {
-            slots,
-            decoder: parts.decoder,
-            chain: parts.chain,
-            sink: parts.sink,
-            refusals: Refusals::new(REFUSED_CONTENT_MAX),
-            metrics: GroupMetrics::default(),
-            idle: Idle::default(),
-            progress: None,
-            retired_at: None,
-        }
-    }
-
-    /// Counts taken events, for each query of a shared slot.
-    fn count_events(&mut self, chunk: &Chunk, now_us: i64) {
-        let events = chunk.rows() as u64;
-        self.metrics.events += events + self.slots.further_of(chunk.slots());
-        self.metrics.batches += 1;
-        self.metrics.count_inputs(events, chunk.inputs());
-        self.metrics.batch_events_max = self.metrics.batch_events_max.max(events);
-        self.tally_events(chunk, now_us);
-    }
-
-    /// The selected state of every operator.
-    pub(crate) fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
-        self.chain.export_state(selection)
-    }
-
-    /// Whether retired slots are not free yet.
-    pub(crate) fn has_retired(&self) -> bool {
-        self.retired_at.is_some()
-    }
-
-    /// Frees retired slots at once: the caller knows that none of their events waits.
-    pub(crate) fn recycle(&mut self) {
-        self.slots.recycle();
-        self.retired_at = None;
-    }
-
-    /// Counts events of queries that had been removed.
-    pub(crate) fn count_removed(&mut self, events: u64) {
-        self.metrics.refused[Reason::Removed as usize] += events;
-    }
-
-    /// Adds counts from elsewhere.
-    pub(crate) fn count_further(&mut self, metrics: &GroupMetrics) {
-        self.metrics.merge(metrics);
-    }
-
-    /// Removes events that are already in the state of their slots, and those that fall into an absence of their query:
-    /// the log repeats them after a restart.
-    fn pass_over_repeated(&mut self, chunk: &mut Chunk) {
-        let Some(progress) = &self.progress else { return };
-        // Behind the last repeated event, this check is the whole cost.
-        if !chunk.has_positions() || !(0..chunk.rows()).any(|row| progress.may_repeat(chunk.stamp(row))) {
-            return;
-        }
-        let is_passed_over = |row| {
-            let (slot, stamp) = (chunk.slots()[row], chunk.stamp(row));
-            progress.has_applied(slot, stamp) || progress.was_away(self.slots.query(slot), stamp)
-        };
-        let passed_over: Vec<bool> = (0..chunk.rows()).map(is_passed_over).collect();
-        if passed_over.contains(&true) {
-            chunk.retain_rows(|row| !passed_over[row]);
-        }
-    }
-
-    /// Notes that events go into the state of their slots.
-    fn note_progress(&mut self, chunk: &Chunk) {
-        let Some(progress) = &mut self.progress else { return };
-        if !chunk.has_positions() {
-            return progress.change_all(chunk.slots().iter().copied());
-        }
-        for (row, &slot) in chunk.slots().iter().enumerate() {
-            progress.note_event(slot, chunk.stamp(row));
-        }
-    }
-
-    /// Decodes events; `None` if the decoder panics, which costs these events.
-    fn decode(&mut self, events: &Events, name: &str) -> Option<Batch> {
-        let Self { decoder, refusals, .. } = self;
-        match catch_unwind(AssertUnwindSafe(|| decoder.decode(events, refusals))) {
-            Ok(batch) => Some(batch),
-            Err(panic) => {
-                self.failed(events.rows() as u64, panic_text(&*panic), name);
-                None
-            }
-        }
-    }
-
-    /// Runs the chain and hands its output to the sink. A failure or panic of an operator costs only this batch: it is
-    /// counted and logged, and the task goes on. Failures of user code were refused by the chain, row by row.
-    fn run_chain(&mut self, step: Step<'_>, now_us: i64, name: &str) {
-        let Self { chain, slots, refusals, sink, metrics, progress, .. } = self;
-        let slots: &SlotTable = slots;
-        let rows = match &step {
-            Step::Element(Element::Batch(batch)) => batch.rows() as u64,
-            Step::Own { own, .. } => own.len() as u64,
-            _ => 0,
-        };
-        let mut sink_error = None;
-        let mut take = |batch: Batch| {
-            metrics.results += batch.rows() as u64 + slots.further_of(&batch.slots);
-            let numbers = progress.as_mut().map(|progress| progress.number(&batch.slots));
-            if let Err(error) = sink.write(&batch, numbers, slots) {
-                sink_error.get_or_insert(error);
-            }
-        };
-        let with = Surroundings { now_us, slots, refusals };
-        let outcome = catch_unwind(AssertUnwindSafe(|| match step {
-            Step::Element(element) => chain.process(element, with, &mut take),
-            Step::Tick => chain.tick(with, &mut take),
-            Step::Own { place, batch, own } => chain.process_own(place, batch, own, with, &mut take),
-        }));
-        if let Some(error) = sink_error {
-            tracing::warn!(application = name, %error, "results were not written");
-        }
-        match outcome {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) if error.fault == Fault::UserCode => self.user_code_failed(&error, name),
-            Ok(Err(error)) => self.failed(rows, &error.to_string(), name),
-            Err(panic) => self.failed(rows, panic_text(&*panic), name),
-        }
-    }
-
-    /// Counts and publishes refusals, and flushes the sink.
-    fn finish(&mut self, name: &str) {
-        let Self { sink, slots, refusals, metrics, .. } = self;
-        if !refusals.is_empty() {
-            for reason in Reason::ALL {
-                metrics.refused[reason as usize] += refusals.counted(reason);
-            }
-            for &(reason, slot) in refusals.slots() {
-                metrics.refused[reason as usize] += slots.further_of(&[slot]);
-            }
-            let has_told = !refusals.records().is_empty() || !refusals.seconds().is_empty();
-            if has_told && let Err(error) = sink.refused(refusals, slots) {
-                tracing::warn!(application = name, %error, "dead letters were not written");
-            }
-            refusals.clear();
-        }
-        if let Err(error) = sink.flush() {
-            tracing::warn!(application = name, %error, "results were not sent");
-        }
-    }
-
-    /// The application's code failed without rows: in a timer, or when queries were added or removed.
-    fn user_code_failed(&mut self, error: &OperatorError, name: &str) {
-        self.refusals.count(Reason::UserCode, error.slots.len().max(1) as u64);
-        tracing::warn!(application = name, queries = error.slots.len(), "the application's code failed: {error}");
-    }
-
-    fn failed(&mut self, rows: u64, failure: &str, name: &str) {
-        self.refusals.count(Reason::Internal, rows);
-        tracing::error!(application = name, rows, "this batch is lost because of a defect in the engine: {failure}");
     }
 }

@@ -25,12 +25,12 @@ pub struct Mark {
 
 /// The order of an event among all: its position in the log and its input. One message may be an event of several
 /// inputs of a query, which get it in their order. 0 for an event that is not in the log.
-pub fn stamp(position: u64, input: InputIndex) -> u64 {
+pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
     if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
 }
 
 /// The log position of an event with this stamp.
-pub fn position_of(stamp: u64) -> u64 {
+pub(super) fn position_of(stamp: u64) -> u64 {
     stamp >> InputIndex::BITS
 }
 
@@ -61,9 +61,9 @@ impl Absences {
     }
 }
 
-/// The progress of a task's slots, in columns.
+/// The progress of a host's slots, in columns.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(super) struct Progress {
     /// One bit for each slot.
     changed: Vec<u64>,
     /// Empty or short as long as no event has a position.
@@ -81,14 +81,13 @@ pub struct Progress {
 
 impl Progress {
     /// Resets slots that have new queries.
-    pub fn reset(&mut self, slots: &[Slot]) {
+    pub(super) fn reset(&mut self, slots: &[Slot]) {
         for &slot in slots {
             self.set(slot, Mark::default());
         }
     }
 
-    /// The progress of a slot.
-    pub fn mark(&self, slot: Slot) -> Mark {
+    pub(super) fn mark(&self, slot: Slot) -> Mark {
         let place = slot as usize;
         Mark {
             changed: self.changed.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1),
@@ -98,8 +97,7 @@ impl Progress {
         }
     }
 
-    /// Sets the progress of a slot.
-    pub fn set(&mut self, slot: Slot, mark: Mark) {
+    pub(super) fn set(&mut self, slot: Slot, mark: Mark) {
         let place = slot as usize;
         match mark.changed {
             true => self.note_change(slot),
@@ -117,12 +115,12 @@ impl Progress {
     }
 
     /// Slots were restored up to this stamp: events up to it may be repeated.
-    pub fn expect_repeats(&mut self, stamp: u64) {
+    pub(super) fn expect_repeats(&mut self, stamp: u64) {
         self.repeats_to = self.repeats_to.max(stamp);
     }
 
     /// The highest stamp that may be repeated.
-    pub fn repeats_to(&self) -> u64 {
+    pub(super) fn repeats_to(&self) -> u64 {
         self.repeats_to
     }
 
@@ -133,7 +131,7 @@ impl Progress {
     }
 
     /// Marks the slot as captured.
-    pub fn clear(&mut self, slot: Slot) {
+    pub(super) fn clear(&mut self, slot: Slot) {
         let place = slot as usize;
         if let Some(word) = self.changed.get_mut(place / 64) {
             *word &= !(1 << (place % 64));
@@ -141,37 +139,36 @@ impl Progress {
     }
 
     /// Replaces the absences of the group's queries.
-    pub fn set_absences(&mut self, absences: Option<Arc<Absences>>) {
+    pub(super) fn set_absences(&mut self, absences: Option<Arc<Absences>>) {
         self.absences = absences;
     }
 
-    /// The absences of the group's queries, if there are any.
-    pub fn absences(&self) -> Option<&Arc<Absences>> {
+    pub(super) fn absences(&self) -> Option<&Arc<Absences>> {
         self.absences.as_ref()
     }
 
     /// Whether an event with this stamp may already be in the state of its slot, or may fall into an absence.
     #[inline]
-    pub fn may_repeat(&self, stamp: u64) -> bool {
+    pub(super) fn may_repeat(&self, stamp: u64) -> bool {
         let end = self.absences.as_ref().map_or(0, |absences| absences.end);
         stamp != 0 && (stamp <= self.repeats_to || position_of(stamp) < end)
     }
 
     /// Whether a query was absent when the event with this stamp came.
-    pub fn was_away(&self, query: Option<QueryId>, stamp: u64) -> bool {
+    pub(super) fn was_away(&self, query: Option<QueryId>, stamp: u64) -> bool {
         let is_away = |absences: &Arc<Absences>| query.is_some_and(|query| absences.has(query, position_of(stamp)));
         self.absences.as_ref().is_some_and(is_away)
     }
 
     /// Whether an event is already in the state of its slot.
     #[inline]
-    pub fn has_applied(&self, slot: Slot, stamp: u64) -> bool {
+    pub(super) fn has_applied(&self, slot: Slot, stamp: u64) -> bool {
         stamp != 0 && self.applied.get(slot as usize).is_some_and(|&applied| stamp <= applied)
     }
 
     /// Notes that an event goes into the state of its slot.
     #[inline]
-    pub fn note_event(&mut self, slot: Slot, stamp: u64) {
+    pub(super) fn note_event(&mut self, slot: Slot, stamp: u64) {
         self.note_change(slot);
         if stamp != 0 {
             let applied = grown(&mut self.applied, slot as usize);
@@ -181,7 +178,7 @@ impl Progress {
     }
 
     /// Numbers results; numbers of a slot are consecutive.
-    pub fn number(&mut self, slots: &[Slot]) -> &[u64] {
+    pub(super) fn number(&mut self, slots: &[Slot]) -> &[u64] {
         self.numbers.clear();
         for &slot in slots {
             self.note_change(slot);
@@ -194,7 +191,7 @@ impl Progress {
     }
 
     /// The first `slots_max` changed slots from `from` up to `end` (exclusive), ascending.
-    pub fn changed(&self, from: Slot, end: Slot, slots_max: usize) -> Vec<Slot> {
+    pub(super) fn changed(&self, from: Slot, end: Slot, slots_max: usize) -> Vec<Slot> {
         let mut changed = Vec::new();
         let words = (from as usize / 64)..self.changed.len().min((end as usize).div_ceil(64));
         for index in words {
@@ -215,7 +212,7 @@ impl Progress {
     }
 
     /// Raises the stamp of these slots to at least this one.
-    pub fn pass(&mut self, slots: impl Iterator<Item = Slot>, stamp: u64) {
+    pub(super) fn pass(&mut self, slots: impl Iterator<Item = Slot>, stamp: u64) {
         for slot in slots {
             let mark = self.mark(slot);
             self.set(slot, Mark { changed: true, applied: mark.applied.max(stamp), ..mark });
@@ -223,24 +220,24 @@ impl Progress {
     }
 
     /// The slot gets no event up to this stamp. This is not a change that must be saved.
-    pub fn begin_behind(&mut self, slot: Slot, stamp: u64) {
+    pub(super) fn begin_behind(&mut self, slot: Slot, stamp: u64) {
         let Mark { applied, .. } = self.mark(slot);
         *grown(&mut self.applied, slot as usize) = applied.max(stamp);
     }
 
     /// Notes that a query in the slot was altered.
-    pub fn alter(&mut self, slot: Slot, number: u64) {
+    pub(super) fn alter(&mut self, slot: Slot, number: u64) {
         let mark = self.mark(slot);
         self.set(slot, Mark { changed: true, altered: mark.altered.max(number), ..mark });
     }
 
     /// Marks all these slots as changed.
-    pub fn change_all(&mut self, slots: impl Iterator<Item = Slot>) {
+    pub(super) fn change_all(&mut self, slots: impl Iterator<Item = Slot>) {
         slots.for_each(|slot| self.note_change(slot));
     }
 
     /// Memory held, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         [&self.changed, &self.applied, &self.results, &self.altered, &self.numbers]
             .map(Vec::capacity)
             .iter()

@@ -7,11 +7,9 @@
 use std::collections::BTreeMap;
 
 use arrow::array::RecordBatch;
-use rivulet_dataflow::{Control, QueryId, Slot, StateError, StateMap, StateSelection};
+use rivulet_dataflow::{QueryId, Slot, SlotHost, StateError, StateMap};
 
 use super::{Group, Place, SPILLED};
-use crate::Task;
-use crate::task::Core;
 
 /// How often to bring back a query that returns to the spilled task at once.
 const TRIES_MAX: usize = 8;
@@ -64,14 +62,19 @@ impl Group {
             let mut resets: BTreeMap<*const StateMap, Vec<(Slot, &Alter<'_>)>> = BTreeMap::new();
             for (place, change) in of_task {
                 match change.map {
-                    None => core.set(place.slot, change, parameters),
+                    None => change.set(&mut core.host, place.slot, parameters),
                     Some(map) => resets.entry(map).or_default().push((place.slot, change)),
                 }
             }
             for changes in resets.into_values() {
-                done = done.and(task.reset(&mut core, &changes, parameters));
+                let map = changes.first().and_then(|(_, change)| change.map).expect("changes of state have a map");
+                let mut slots: Vec<Slot> = changes.iter().map(|(slot, _)| *slot).collect();
+                slots.sort_unstable();
+                let set = |host: &mut SlotHost| changes.iter().for_each(|(slot, one)| one.set(host, *slot, parameters));
+                done = done.and(task.reset(&mut core, slots, map, set));
             }
-            of_task.iter().for_each(|(place, _)| task.tally_change(&mut core, place.slot));
+            let now_us = self.host.clock.now_us();
+            of_task.iter().for_each(|(place, _)| core.host.tally_change(place.slot, now_us));
         }
         done
     }
@@ -90,34 +93,8 @@ impl Group {
     }
 }
 
-impl Core {
-    fn set(&mut self, slot: Slot, change: &Alter<'_>, parameters: &RecordBatch) {
-        self.slots.set(slot, change.query, parameters, change.row);
-        if let Some(progress) = self.progress.as_mut().filter(|_| change.number > 0) {
-            progress.alter(slot, change.number);
-        }
-    }
-}
-
-impl Task {
-    /// Changes the parameters of queries with the same map, keeping the state that the map keeps.
-    fn reset(
-        &self,
-        core: &mut Core,
-        changes: &[(Slot, &Alter<'_>)],
-        parameters: &RecordBatch,
-    ) -> Result<(), StateError> {
-        let map = changes.first().and_then(|(_, change)| change.map).expect("changes of state have a map");
-        let mut slots: Vec<Slot> = changes.iter().map(|(slot, _)| *slot).collect();
-        slots.sort_unstable();
-        let kept = core.export_state(&StateSelection::Slots(slots.clone())).and_then(|frames| map.apply(&frames));
-        self.control(core, Control::RemoveSlots(slots.clone()));
-        changes.iter().for_each(|(slot, change)| core.set(*slot, change, parameters));
-        self.control(core, Control::AddSlots(slots.clone()));
-        kept.and_then(|frames| self.import_state(core, &frames)).inspect_err(|_| {
-            // Drops all state of these queries rather than keeping half of it.
-            self.control(core, Control::RemoveSlots(slots.clone()));
-            self.control(core, Control::AddSlots(slots));
-        })
+impl Alter<'_> {
+    fn set(&self, host: &mut SlotHost, slot: Slot, parameters: &RecordBatch) {
+        host.set(slot, self.query, parameters, self.row, self.number);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{Chain, QueryId, Slot, StateError, StateMap};
 
-use super::moves::{Copied, MOVED_AT_ONCE};
+use super::moves::MOVED_AT_ONCE;
 use super::{Group, Place};
 use crate::Task;
 use crate::scheduler::Runnable;
@@ -137,8 +137,9 @@ impl Group {
                 target.lock().count_further(&before.metrics());
             }
             for (inner, outer) in inner.chunks(MOVED_AT_ONCE).zip(outer.chunks(MOVED_AT_ONCE)) {
-                let copied = Copied::new(&source.lock(), inner)?.translate(migration, self.host.clock.now_us())?;
-                let new = copied.put(&mut target.lock(), &target, inner)?;
+                let copied = source.lock().host.copy(inner)?;
+                let copied = copied.migrate(migration.state, migration.parameters, self.host.clock.now_us())?;
+                let new = target.put(&mut target.lock(), copied)?;
                 for (&outer, slot) in outer.iter().zip(new) {
                     places[outer as usize].store(Place { task: to as u32, slot }.pack(), Ordering::Release);
                 }
@@ -179,8 +180,7 @@ impl Group {
             let mut core = task.lock();
             while task.inbox().take(None, None).is_some() {}
             task.remove(&mut core, &inner);
-            core.renew(self.new_slots(), Chain::new(Vec::new()));
-            core.recycle();
+            core.host.renew(self.new_slots(), Chain::new(Vec::new()));
             task.note_deadline(&core);
         }
         self.make_places(&mut free);
@@ -189,18 +189,5 @@ impl Group {
         }
         // Tasks that wait to be run come to an end.
         self.go_on();
-    }
-}
-
-impl Copied {
-    /// Translates copied queries to the new version.
-    fn translate(mut self, migration: &StateMigration<'_>, now_us: i64) -> Result<Self, StateError> {
-        let parameters = migration.parameters;
-        self.parameters = parameters(&self.queries);
-        self.further.iter_mut().for_each(|(_, queries, of_these)| *of_these = parameters(queries));
-        self.frames = migration.state.apply(&self.frames)?;
-        // The new version may have other operators at the places where tallies counted.
-        self.tallies.iter_mut().flatten().for_each(|tally| *tally = tally.anew(now_us));
-        Ok(self)
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::RecordBatch;
-use rivulet_dataflow::slot_host::{Absences, Mark};
-use rivulet_dataflow::{QueryId, Slot, StateError, StateFrame, StateSelection, Tally};
+use rivulet_dataflow::slot_host::renumber;
+use rivulet_dataflow::{Slot, SlotHost, StateError};
 
 use super::{Group, Place, SPILLED};
 use crate::Task;
 use crate::scheduler::Runnable;
-use crate::task::Core;
+use crate::spill::alarms::NEVER;
 
 /// How many queries are moved between two tasks at a time. Neither task runs meanwhile.
 pub(super) const MOVED_AT_ONCE: usize = 8_192;
@@ -59,7 +58,7 @@ impl Group {
         let task = &self.tasks[from];
         let (live, capacity) = {
             let core = task.lock();
-            (core.slots.live(), core.slots.capacity())
+            (core.host.table().live(), core.host.table().capacity())
         };
         if live == 0 || capacity < COMPACTED_SLOTS_MIN || live * 4 > capacity {
             return Ok(());
@@ -88,13 +87,13 @@ impl Group {
     }
 
     /// Moves queries with their state and waiting events from one task to another: those for which `is_wanted` holds,
-    /// given the source's core and their slot there. Returns their number.
+    /// given their host and their slot there. Returns their number.
     pub(super) fn move_queries(
         &self,
         slots: &[Slot],
         from: usize,
         to: usize,
-        is_wanted: impl Fn(&Core, Slot) -> bool,
+        is_wanted: impl Fn(&SlotHost, Slot) -> bool,
     ) -> Result<usize, StateError> {
         // Only the holder of this lock locks two tasks of a group, so the order of locking does not matter.
         let _still = self.free.lock();
@@ -108,7 +107,7 @@ impl Group {
             .filter_map(|&slot| {
                 self.place(slot).filter(|place| place.task as usize == from).map(|place| (slot, place.slot))
             })
-            .filter(|&(_, old)| is_wanted(&source_core, old))
+            .filter(|&(_, old)| is_wanted(&source_core.host, old))
             .collect();
         if moved.is_empty() {
             return Ok(0);
@@ -116,13 +115,13 @@ impl Group {
         moved.sort_unstable_by_key(|(_, old)| *old);
         let old: Vec<Slot> = moved.iter().map(|(_, old)| *old).collect();
         // State of the spilled task is read from disk here, before any other thread has to wait.
-        let copied = Copied::new(&source_core, &old)?;
+        let copied = source_core.host.copy(&old)?;
         let mut target_core = target.lock();
-        let new = copied.put(&mut target_core, target, &old)?;
+        let new = target.put(&mut target_core, copied)?;
         if let (SPILLED, Some(spilled_task)) = (to, self.spilled_task.get()) {
             let mut alarms = spilled_task.alarms.lock();
             for (&(slot, old), &inner) in moved.iter().zip(&new) {
-                alarms.set(inner, slot, source_core.slot_deadline_us(old));
+                alarms.set(inner, slot, source_core.host.slot_deadline_us(old).unwrap_or(NEVER));
             }
         }
         let (mut source_queue, mut target_queue) = (source.inbox().lock(), target.inbox().lock());
@@ -137,13 +136,13 @@ impl Group {
         target.note_deadline(&target_core);
         drop(target_core);
 
-        let had_retired = source_core.has_retired();
+        let had_retired = source_core.host.table().has_retired();
         source.remove(&mut source_core, &old);
         if !had_retired {
             // The slots are free at once: their events have moved too.
-            source_core.recycle();
-            if source_core.slots.live() == 0 {
-                source_core.renew(self.new_slots(), self.new_chain(from));
+            source_core.host.recycle();
+            if source_core.host.table().live() == 0 {
+                source_core.host.renew(self.new_slots(), self.new_chain(from));
                 source.note_deadline(&source_core);
             }
         }
@@ -152,77 +151,5 @@ impl Group {
             target.schedule();
         }
         Ok(moved.len())
-    }
-}
-
-/// Maps the `old` slots, ascending, to the `new` slots at the same indices.
-pub(super) fn renumber(old: &[Slot], new: &[Slot]) -> impl Fn(Slot) -> Option<Slot> {
-    |slot| old.binary_search(&slot).ok().map(|row| new[row])
-}
-
-/// Queries with their parameters and state.
-pub(super) struct Copied {
-    pub(super) queries: Vec<QueryId>,
-    pub(super) parameters: RecordBatch,
-    /// The further queries of shared slots, by old slot.
-    pub(super) further: Vec<(Slot, Vec<QueryId>, RecordBatch)>,
-    pub(super) frames: Vec<Option<StateFrame>>,
-    /// The progress of each slot, in a group that is captured.
-    marks: Vec<Mark>,
-    /// The highest stamp that may be repeated.
-    repeats_to: u64,
-    /// Absences of queries of the group.
-    absences: Option<Arc<Absences>>,
-    /// Tallies of their events, where they are counted.
-    pub(super) tallies: Vec<Option<Tally>>,
-}
-
-impl Copied {
-    pub(super) fn new(source: &Core, slots: &[Slot]) -> Result<Self, StateError> {
-        Ok(Self {
-            queries: slots.iter().map(|&slot| source.slots.query(slot).expect("a place holds a query")).collect(),
-            parameters: source.slots.parameters(slots),
-            further: slots
-                .iter()
-                .filter_map(|&slot| source.slots.further_queries(slot).map(|(queries, of)| (slot, queries, of)))
-                .collect(),
-            frames: source.export_state(&StateSelection::Slots(slots.to_vec()))?,
-            marks: match &source.progress {
-                Some(progress) => slots.iter().map(|&slot| progress.mark(slot)).collect(),
-                None => Vec::new(),
-            },
-            repeats_to: source.progress.as_ref().map_or(0, |progress| progress.repeats_to()),
-            absences: source.progress.as_ref().and_then(|progress| progress.absences().cloned()),
-            tallies: slots.iter().map(|&slot| source.tally(slot)).collect(),
-        })
-    }
-
-    /// Puts the queries, which had the slots `old`, into another task, and returns their slots there.
-    pub(super) fn put(self, target_core: &mut Core, target: &Task, old: &[Slot]) -> Result<Vec<Slot>, StateError> {
-        let new = target.add(target_core, &self.queries, &self.parameters);
-        let taken = self
-            .frames
-            .into_iter()
-            .map(|frame| frame.map(|frame| frame.with_slots(renumber(old, &new))).transpose())
-            .collect::<Result<Vec<_>, _>>()
-            .and_then(|renumbered| target.import_state(target_core, &renumbered));
-        if let Err(error) = taken {
-            // On failure the queries stay in the source.
-            target.remove(target_core, &new);
-            return Err(error);
-        }
-        if let Some(progress) = &mut target_core.progress {
-            new.iter().zip(self.marks).for_each(|(&slot, mark)| progress.set(slot, mark));
-            progress.expect_repeats(self.repeats_to);
-            if self.absences.is_some() {
-                progress.set_absences(self.absences);
-            }
-        }
-        for (slot, queries, parameters) in &self.further {
-            let place = renumber(old, &new)(*slot).expect("the slot was moved");
-            target_core.slots.share(place, queries, parameters);
-        }
-        target_core.put_tallies(&new, self.tallies);
-        Ok(new)
     }
 }

@@ -18,7 +18,6 @@ use hashbrown::HashTable;
 use parking_lot::Mutex;
 use rivulet_dataflow::{QueryId, Slot, SlotTable, StateError, StateSelection};
 
-use super::moves::renumber;
 use super::{Group, Place, SPILLED};
 
 /// The most queries that share a slot. Further ones begin another slot, so that a query that leaves is found quickly.
@@ -188,7 +187,7 @@ impl Group {
     fn share_held(&self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
         let place = self.place(slot).expect("the slot has a query");
         let task = self.task(place.task as usize).expect("a place is in a task");
-        task.lock().slots.share(place.slot, queries, parameters);
+        task.lock().host.share(place.slot, queries, parameters);
     }
 
     /// Finds for each kind of query the slot of that kind, and shares it if it is as good as new.
@@ -216,7 +215,7 @@ impl Group {
             let mut core = task.lock();
             candidates.sort_unstable();
             let inner: Vec<Slot> = candidates.iter().map(|(inner, ..)| *inner).collect();
-            let known = shared_slots.keys(&core.slots.parameters(&inner));
+            let known = shared_slots.keys(&core.host.table().parameters(&inner));
             let mut place = 0..;
             candidates.retain(|&(_, slot, kind)| {
                 let is_of_kind = known.row(place.next().expect("endless")) == keys.row(kinds[kind].rows[0] as usize);
@@ -232,12 +231,12 @@ impl Group {
             let waiting = task.inbox().lock();
             let mut used: HashSet<Slot> = waiting.slots().filter(|slot| inner.binary_search(slot).is_ok()).collect();
             drop(waiting);
-            if let Some(progress) = &core.progress {
-                // Results are numbered on from those of the slot: a query that joins later would get other numbers
-                // after a restart.
-                used.extend(inner.iter().copied().filter(|&slot| progress.mark(slot).results > 0));
-            }
-            match core.export_state(&StateSelection::Slots(inner)) {
+            // Results are numbered on from those of the slot: a query that joins later would get other numbers after a
+            // restart.
+            used.extend(
+                inner.iter().copied().filter(|&slot| core.host.mark(slot).is_some_and(|mark| mark.results > 0)),
+            );
+            match core.host.export_state(&StateSelection::Slots(inner)) {
                 Ok(frames) => used.extend(frames.iter().flatten().flat_map(|frame| frame.slots())),
                 // Sharing only saves memory and time.
                 Err(_) => continue,
@@ -245,10 +244,10 @@ impl Group {
             for (inner, slot, kind) in candidates {
                 let kind = &mut kinds[kind];
                 // Queries whose state was restored may have left several slots of one kind.
-                let has_room = || core.slots.queries_in(inner) + kind.rows.len() <= QUERIES_MAX;
+                let has_room = || core.host.table().queries_in(inner) + kind.rows.len() <= QUERIES_MAX;
                 if kind.shared.is_none() && !used.contains(&inner) && has_room() {
                     let (queries, parameters) = taken(queries, parameters, kind.rows.clone().into());
-                    core.slots.share(inner, &queries, &parameters);
+                    core.host.share(inner, &queries, &parameters);
                     kind.shared = Some(slot);
                 }
             }
@@ -269,7 +268,7 @@ impl Group {
         for of_task in places.chunk_by(|(one, ..), (other, ..)| one.task == other.task) {
             let mut core = self.task(of_task[0].0.task as usize).expect("a place is in a task").lock();
             for &(place, slot, query) in of_task {
-                if !core.slots.leave(place.slot, query) && core.slots.query(place.slot) == Some(query) {
+                if !core.host.leave(place.slot, query) && core.host.table().query(place.slot) == Some(query) {
                     alone.push(slot);
                 }
             }
@@ -296,34 +295,22 @@ impl Group {
             }
             let task = &self.tasks[place.task as usize];
             let mut core = task.lock();
-            if core.slots.queries_in(place.slot) < 2 {
-                if core.slots.query(place.slot).is_some() {
-                    shared_slots.lock().forget(std::iter::once(slot), &core.slots, &[place.slot]);
+            if core.host.table().queries_in(place.slot) < 2 {
+                if core.host.table().query(place.slot).is_some() {
+                    shared_slots.lock().forget(std::iter::once(slot), core.host.table(), &[place.slot]);
                 }
                 return Ok(slot);
             }
-            let Some(parameters) = core.slots.find(place.slot, query).map(|(table, row)| table.parameters(&[row]))
+            let Some(parameters) =
+                core.host.table().find(place.slot, query).map(|(table, row)| table.parameters(&[row]))
             else {
                 return Ok(slot);
             };
-            let frames = core.export_state(&StateSelection::Slots(vec![place.slot]))?;
-            let own = task.add(&mut core, &[query], &parameters)[0];
-            let copied = frames
-                .into_iter()
-                .map(|frame| frame.map(|frame| frame.with_slots(renumber(&[place.slot], &[own]))).transpose())
-                .collect::<Result<Vec<_>, _>>()
-                .and_then(|frames| task.import_state(&mut core, &frames));
-            if let Err(error) = copied {
-                task.remove(&mut core, &[own]);
-                return Err(error);
-            }
-            if let Some(progress) = &mut core.progress {
-                let mark = progress.mark(place.slot);
-                progress.set(own, mark);
-            }
+            let copied = core.host.copy(&[place.slot])?.of_one(query, parameters);
+            let own = task.put(&mut core, copied)?[0];
             // Counted before any other thread can look into the task: see `Group::snapshot`.
             self.moves.fetch_add(1, Ordering::AcqRel);
-            core.slots.leave(place.slot, query);
+            core.host.leave(place.slot, query);
             task.inbox().lock().copy_events(place.slot, own, task.inbox().chunk_rows());
             return Ok(self.outer_slot(&mut free, Place { task: place.task, slot: own }));
         }
@@ -345,11 +332,12 @@ impl Group {
         let mut alone = HashSet::with_capacity(places.len());
         for of_task in places.chunk_by(|(one, _), (other, _)| one.task == other.task) {
             let core = self.task(of_task[0].0.task as usize).expect("a place is in a task").lock();
-            let is_alone =
-                |place: &Place| core.slots.query(place.slot).is_some() && core.slots.queries_in(place.slot) == 1;
+            let is_alone = |place: &Place| {
+                core.host.table().query(place.slot).is_some() && core.host.table().queries_in(place.slot) == 1
+            };
             let (rows, slots): (Vec<Slot>, Vec<Slot>) =
                 of_task.iter().filter(|(place, _)| is_alone(place)).map(|(place, slot)| (place.slot, *slot)).unzip();
-            shared_slots.lock().forget(slots.iter().copied(), &core.slots, &rows);
+            shared_slots.lock().forget(slots.iter().copied(), core.host.table(), &rows);
             alone.extend(slots);
         }
         drop(free);
@@ -368,7 +356,7 @@ impl Group {
     pub fn further_queries(&self) -> usize {
         match self.shared_slots {
             None => 0,
-            Some(_) => self.all_tasks().map(|(_, task)| task.peek().slots.further()).sum(),
+            Some(_) => self.all_tasks().map(|(_, task)| task.peek().host.table().further()).sum(),
         }
     }
 }

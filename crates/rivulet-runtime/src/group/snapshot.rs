@@ -16,15 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rivulet_dataflow::slot_host::{Absences, Mark, position_of, stamp};
-use rivulet_dataflow::{
-    Control, InputIndex, LogPosition, QueryId, Slot, StateError, StateFrame, StateMap, StateSelection,
-};
+use rivulet_dataflow::slot_host::{Absences, SlotSnapshot};
+use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 
-use super::moves::renumber;
 use super::{Group, Place};
 use crate::Task;
-use crate::task::Core;
 
 pub use saved::Saved;
 
@@ -55,15 +51,6 @@ pub struct Restored {
     pub error: Option<String>,
 }
 
-/// Queries at one moment, in ascending order of slot.
-struct Slice {
-    slots: Vec<Slot>,
-    marks: Vec<Mark>,
-    /// Each query with the index of its slot in `slots`.
-    queries: Vec<(u32, QueryId)>,
-    frames: Vec<Option<StateFrame>>,
-}
-
 impl Group {
     /// Captures what changed since the last capture, or `everything`. A caller that cannot keep the result captures
     /// everything the next time.
@@ -80,7 +67,7 @@ impl Group {
         if everything {
             // Locked, so that no query moves from a task that is not marked yet to one that is.
             let _still = self.free.lock();
-            self.all_tasks().for_each(|(_, task)| task.lock().change_all());
+            self.all_tasks().for_each(|(_, task)| task.lock().host.change_all());
         }
         let moves = self.moves.load(Ordering::Acquire);
         self.all_tasks().for_each(|(_, task)| captured.take(task, everything, rest));
@@ -97,24 +84,20 @@ impl Group {
     pub fn pass(&self, position: LogPosition) {
         let _still = self.free.lock();
         for (_, task) in self.all_tasks() {
-            let mut core = task.lock();
-            let Core { slots, progress: Some(progress), .. } = &mut *core else { continue };
-            progress.pass(slots.slots(), stamp(position, InputIndex::MAX));
+            task.lock().host.pass(position);
         }
     }
 
     /// The queries in these slots begin behind this position of the log and get no event up to it. Rows passed on to
     /// them may be of earlier events.
     pub fn begin_behind(&self, slots: &[Slot], position: LogPosition) {
-        let stamp = stamp(position, InputIndex::MAX);
         let _still = self.free.lock();
         let mut places: Vec<Place> = slots.iter().filter_map(|&slot| self.place(slot)).collect();
         places.sort_unstable_by_key(|place| place.pack());
         for of_task in places.chunk_by(|one, other| one.task == other.task) {
-            let mut core = self.task(of_task[0].task as usize).expect("a place is in a task").lock();
-            let Core { progress: Some(progress), .. } = &mut *core else { continue };
-            of_task.iter().for_each(|place| progress.begin_behind(place.slot, stamp));
-            progress.expect_repeats(stamp);
+            let task = self.task(of_task[0].task as usize).expect("a place is in a task");
+            let slots: Vec<Slot> = of_task.iter().map(|place| place.slot).collect();
+            task.lock().host.begin_behind(&slots, position);
         }
     }
 
@@ -122,9 +105,7 @@ impl Group {
     pub fn set_absences(&self, absences: &Arc<Absences>) {
         let _still = self.free.lock();
         for (_, task) in self.all_tasks() {
-            if let Some(progress) = &mut task.lock().progress {
-                progress.set_absences(Some(absences.clone()));
-            }
+            task.lock().host.set_absences(absences);
         }
     }
 
@@ -173,7 +154,7 @@ impl Group {
                     let marks = saved.marks(part, &indices);
                     let read = frames.as_ref().map_err(ToString::to_string);
                     let done = read.and_then(|frames| {
-                        task.restore(frames, &indices, &slots, &marks).map_err(|error| error.to_string())
+                        task.restore(&slots, &indices, frames, &marks).map_err(|error| error.to_string())
                     });
                     match done {
                         Ok(()) => restored.slots += slots.len(),
@@ -192,14 +173,14 @@ impl Group {
 impl GroupSnapshot {
     /// Adds the changes of a task, slice by slice.
     fn take(&mut self, task: &Task, everything: bool, rest: &mut dyn FnMut(Duration)) {
-        let (mut from, end) = (0, task.lock().slots.capacity() as Slot);
+        let (mut from, end) = (0, task.lock().host.table().capacity() as Slot);
         loop {
             let begun = Instant::now();
             let mut core = task.lock();
-            let slots = core.changed(from, end);
+            let slots = core.host.changed(from, end, SNAPSHOT_AT_ONCE);
             let Some(&last) = slots.last() else { return };
             from = last + 1;
-            let slice = core.slice(slots.clone());
+            let slice = core.host.snapshot(slots.clone());
             drop(core);
             // The slice is encoded while the task runs.
             if let Err(error) = slice.and_then(|slice| self.write(slice, everything)) {
@@ -216,10 +197,10 @@ impl GroupSnapshot {
     fn take_one(&mut self, task: &Task, slot: Slot, everything: bool) {
         let slice = {
             let mut core = task.lock();
-            if core.slots.query(slot).is_none() {
+            if core.host.table().query(slot).is_none() {
                 return;
             }
-            core.slice(vec![slot])
+            core.host.snapshot(vec![slot])
         };
         if let Err(error) = slice.and_then(|slice| self.write(slice, everything)) {
             self.failed(task, &[slot], &error);
@@ -227,88 +208,15 @@ impl GroupSnapshot {
     }
 
     fn failed(&mut self, task: &Task, slots: &[Slot], error: &StateError) {
-        if let Some(progress) = &mut task.lock().progress {
-            progress.change_all(slots.iter().copied());
-        }
+        task.lock().host.change(slots);
         self.failures.0 += slots.len();
         self.failures.1.get_or_insert_with(|| error.to_string());
     }
 
-    fn write(&mut self, slice: Slice, everything: bool) -> Result<(), StateError> {
-        let highest = slice.marks.iter().map(|mark| position_of(mark.applied)).max().unwrap_or(0);
+    fn write(&mut self, slice: SlotSnapshot, everything: bool) -> Result<(), StateError> {
+        let highest = slice.position();
         self.slots += saved::write(slice, everything, &mut self.bytes)?;
         self.position = self.position.max(highest);
-        Ok(())
-    }
-}
-
-impl Core {
-    fn change_all(&mut self) {
-        if let Some(progress) = &mut self.progress {
-            progress.change_all(self.slots.slots());
-        }
-    }
-
-    /// The next changed slots that have a query.
-    fn changed(&self, from: Slot, end: Slot) -> Vec<Slot> {
-        let Some(progress) = &self.progress else { return Vec::new() };
-        let (mut from, mut found) = (from, Vec::new());
-        // Empty slots are skipped, but must not look like the end.
-        while found.is_empty() {
-            let changed = progress.changed(from, end, SNAPSHOT_AT_ONCE);
-            let Some(&last) = changed.last() else { break };
-            from = last + 1;
-            found = changed;
-            found.retain(|&slot| self.slots.query(slot).is_some());
-        }
-        found
-    }
-
-    /// Copies queries and marks them as captured.
-    fn slice(&mut self, slots: Vec<Slot>) -> Result<Slice, StateError> {
-        let mut queries = Vec::with_capacity(slots.len());
-        for (index, &slot) in (0..).zip(&slots) {
-            self.slots.for_each_query(slot, |query, _, _| queries.push((index, query)));
-        }
-        let frames = self.export_state(&StateSelection::Slots(slots.clone()))?;
-        let progress = self.progress.as_mut().expect("a group that is captured keeps what changed");
-        let marks = slots.iter().map(|&slot| progress.mark(slot)).collect();
-        slots.iter().for_each(|&slot| progress.clear(slot));
-        Ok(Slice { slots, marks, queries, frames })
-    }
-}
-
-impl Task {
-    /// Restores slots from the rows of frames with the slot numbers `indices`, ascending.
-    fn restore(
-        &self,
-        frames: &[Option<StateFrame>],
-        indices: &[u32],
-        slots: &[Slot],
-        marks: &[Mark],
-    ) -> Result<(), StateError> {
-        let selection = StateSelection::Slots(indices.to_vec());
-        let own: Vec<Option<StateFrame>> = frames
-            .iter()
-            .map(|frame| {
-                frame.as_ref().map(|frame| frame.select(&selection)?.with_slots(renumber(indices, slots))).transpose()
-            })
-            .collect::<Result<_, _>>()?;
-        let mut core = self.lock();
-        if let Err(error) = self.import_state(&mut core, &own) {
-            // Drops all state of these slots rather than keeping half of it.
-            let mut slots = slots.to_vec();
-            slots.sort_unstable();
-            self.control(&mut core, Control::RemoveSlots(slots.clone()));
-            self.control(&mut core, Control::AddSlots(slots));
-            return Err(error);
-        }
-        if let Some(progress) = &mut core.progress {
-            for (&slot, &mark) in slots.iter().zip(marks) {
-                progress.set(slot, mark);
-                progress.expect_repeats(mark.applied);
-            }
-        }
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Chain, Control, Operator, QueryId, Slot, StateError, StateSelection};
+use rivulet_dataflow::{Chain, Operator, QueryId, Slot, SlotHost, StateError, StateSelection};
 
 use super::{Group, SPILLED};
 use crate::spill::SpillStatus;
@@ -70,7 +70,7 @@ impl Group {
             let slots: Vec<Slot> = silent.into_iter().filter_map(outer_of).collect();
             let spilled_task = self.spilled_task.get().expect("the spilled task was made");
             for slots in slots.chunks(SPILLED_AT_ONCE) {
-                let is_silent = |core: &crate::task::Core, slot| core.is_silent(slot, sweeps, until_us);
+                let is_silent = |host: &SlotHost, slot| host.is_silent(slot, sweeps, until_us);
                 let moved = self.move_queries(slots, index, SPILLED, is_silent).inspect_err(|_| {
                     spilled_task.failures.fetch_add(1, Ordering::Relaxed);
                 })?;
@@ -93,14 +93,14 @@ impl Group {
         }
         let slots = {
             let mut core = task.lock();
-            core.age();
-            if !core.is_stateful()? {
+            core.host.age();
+            if !core.host.is_stateful()? {
                 return Ok(Vec::new());
             }
-            core.slots.capacity() as Slot
+            core.host.table().capacity() as Slot
         };
         let ranges = (0..slots).step_by(SWEPT_AT_ONCE as usize).map(|first| first..slots.min(first + SWEPT_AT_ONCE));
-        let mut silent: Vec<Slot> = ranges.flat_map(|range| task.lock().silent(range, sweeps, until_us)).collect();
+        let mut silent: Vec<Slot> = ranges.flat_map(|range| task.lock().host.silent(range, sweeps, until_us)).collect();
         // Waiting events would bring these queries back at once.
         let waiting: HashSet<Slot> = match silent.is_empty() {
             true => HashSet::new(),
@@ -156,11 +156,11 @@ impl Group {
         let mut slots = {
             let mut core = spilled_task.task.lock();
             let mut queue = spilled_task.task.inbox().lock();
-            if core.has_retired() {
+            if core.host.table().has_retired() {
                 // Events of removed queries; no more are pushed.
-                let strays = queue.retain_slots(|slot| core.slots.query(slot).is_some());
+                let strays = queue.retain_slots(|slot| core.host.table().query(slot).is_some());
                 core.count_removed(strays as u64);
-                core.recycle();
+                core.host.recycle();
             }
             let mut slots: Vec<Slot> = queue.slots().collect();
             drop(queue);
@@ -216,8 +216,8 @@ impl Group {
         let _still = self.free.lock();
         let place = self.place(slot).filter(|place| place.task as usize == SPILLED)?;
         let mut core = spilled_task.task.lock();
-        let query = core.slots.query(place.slot)?;
-        spilled_task.task.control(&mut core, Control::RemoveSlots(vec![place.slot]));
+        let query = core.host.table().query(place.slot)?;
+        spilled_task.task.begin_anew(&mut core, &[place.slot]);
         Some(query)
     }
 

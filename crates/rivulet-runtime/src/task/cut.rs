@@ -13,21 +13,17 @@
 //! the parts, processes what is handed over, and joins their state. The next activation cuts the task again, as long as
 //! the balancer wants it cut. So no other code knows of parts.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rivulet_dataflow::{
-    Batch, Chunk, Control, Cut, Element, KeyGroup, Reason, Refusals, Slot, SlotTable, StateError, StateFrame,
-    StateSelection, Surroundings, panic_text,
-};
+use rivulet_dataflow::{Chunk, Cut, Reason, Slot, SlotHost, StateError, StateSelection};
 
 use super::order::Order;
 use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
-use super::{Core, REFUSED_CONTENT_MAX, Step, TICK_GRACE_US, Task};
+use super::{Core, TICK_GRACE_US, Task};
+use crate::Activation;
 use crate::scheduler::{Budget, Runnable, Standing};
-use crate::{Activation, TaskParts};
 
 impl Task {
     /// Sets the workers of the further parts; without any, the task runs in one piece, as it does if it cannot be cut.
@@ -118,7 +114,7 @@ impl Task {
             self.join(core, &parts);
         }
         // Events of removed queries are recognised by their slots, which only the whole task knows.
-        if wanted == 1 || core.retired_at.is_some() || core.slots.live() == 0 {
+        if wanted == 1 || core.host.table().has_retired() || core.host.table().live() == 0 {
             return None;
         }
         let workers = self.wanted_on.lock().clone();
@@ -140,24 +136,23 @@ impl Task {
     /// Makes the parts. After an error everything is unchanged.
     fn cut_up(&self, core: &mut Core, workers: &[usize]) -> Result<Arc<Parts>, StateError> {
         let count = workers.len() + 1;
-        let (cut, key_groups) = (self.settings.cut.clone(), core.chain.key_groups());
-        let mut cores: Vec<Core> = (0..count).map(|_| core.of_part((self.settings.make)())).collect();
+        let (cut, key_groups) = (self.settings.cut.clone(), core.host.key_groups());
         let now_us = self.host.clock.now_us();
-        let announced = Control::AddSlots(core.slots.slots().collect::<Vec<Slot>>());
-        for (number, of_part) in cores.iter_mut().enumerate() {
-            of_part.run_chain(Step::Element(Element::Control(announced.clone())), now_us, self.name());
+        let mut cores = Vec::with_capacity(count);
+        for number in 0..count {
+            let mut parts = (self.settings.make)();
+            let host = core.host.fork(parts.decoder, parts.chain, now_us, &mut *parts.sink);
+            let mut of_part = Core::new(host, parts.sink);
+            of_part.note(self.name());
             if matches!(cut, Cut::ByKey(_)) {
-                let range = key_groups.range_of(number, count);
-                of_part.chain.import_state(&core.chain.export_state(&StateSelection::KeyGroups(key_groups, range))?)?;
+                let own = StateSelection::KeyGroups(key_groups, key_groups.range_of(number, count));
+                of_part.host.import_state(&core.host.export_state(&own)?)?;
             }
+            cores.push(of_part);
         }
         // The first part is the task itself, with its share of the state.
-        core.chain = cores.remove(0).chain;
-        // Changes of parts are not tracked by slot: there are few slots, and all are busy.
-        if let Some(progress) = &mut core.progress {
-            progress.change_all(core.slots.slots());
-        }
-        let deadline_us = |core: &Core| AtomicI64::new(core.chain.deadline_us().unwrap_or(i64::MAX));
+        core.host.become_part(cores.remove(0).host);
+        let deadline_us = |core: &Core| AtomicI64::new(core.host.deadline_us().unwrap_or(i64::MAX));
         let deadlines_us = std::iter::once(&*core).chain(&cores).map(deadline_us).collect();
         let name: Arc<str> = self.name().into();
         Ok(Arc::new_cyclic(|parts| Parts {
@@ -208,11 +203,13 @@ impl Task {
                 // before.
                 let ticked_us = parts.ticked_us.load(Ordering::Acquire);
                 for core in &mut cores {
-                    core.run_chain(Step::Tick, ticked_us, self.name());
+                    core.host.tick(ticked_us, &mut *core.sink);
                     core.finish(self.name());
                 }
-                if let Err(error) = take_state_together(&mut cores) {
-                    cores[0].refusals.count(Reason::Internal, 1);
+                let (whole, others) = cores.split_first_mut().expect("the first part is the task itself");
+                let others: Vec<&SlotHost> = others.iter().map(|other| &other.host).collect();
+                if let Err(error) = whole.host.take_state_of(&others) {
+                    whole.metrics.refused[Reason::Internal as usize] += 1;
                     tracing::error!(application = self.name(), "state of a query in parts is lost: {error}");
                 }
             }
@@ -220,13 +217,13 @@ impl Task {
         for other in &mut others {
             if let Some(mut part) = other.take() {
                 core.metrics.merge(&part.metrics);
-                core.take_tallies(&mut part);
+                core.host.take_tallies_of(&mut part.host);
             }
         }
         parts.is_over.store(true, Ordering::Release);
         *self.parts.write() = None;
         drop(others);
-        core.note_all_busy();
+        core.host.end_parts();
         self.note_deadline(core);
         // No part may be left that would check the inbox.
         if !self.inbox.is_empty() {
@@ -303,26 +300,20 @@ impl Task {
     }
 
     /// Decodes a block, runs it as far as possible without state, and hands it over. Returns the memory of its events.
-    fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, mut chunk: Chunk) -> Chunk {
+    fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, chunk: Chunk) -> Chunk {
         let mut under_way = UnderWay { task: self, parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
-        core.slots.take_leaps(&*self.host.clock);
+        core.host.table().take_leaps(&*self.host.clock);
         core.count_events(&chunk, now_us);
-        let (batch, arrival_us) = match &mut chunk {
-            Chunk::Raw(events) => (core.decode(events, self.name()), events.arrival_us().to_vec()),
-            Chunk::Rows(picked) => {
-                let batch = picked.to_batch();
-                let arrival_us = batch.arrival_us.to_vec();
-                (Some(batch), arrival_us)
-            }
-        };
+        let batch = core.host.decode(&chunk);
+        let arrival_us = chunk.arrival_us().into_owned();
         core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
         let event_times =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
         let times = Times { arrival_us, event_times };
         match parts.cut {
             Cut::ByKey(place) => {
-                let batches = batch.map_or_else(Vec::new, |batch| core.prepare(place, batch, now_us, self.name()));
+                let batches = batch.map_or_else(Vec::new, |batch| core.host.prepare(place, batch, now_us));
                 core.finish(self.name());
                 under_way.block = None;
                 if batches.is_empty() {
@@ -335,7 +326,7 @@ impl Task {
             }
             _ => {
                 if let Some(batch) = batch {
-                    core.run_chain(Step::Element(Element::Batch(batch)), now_us, self.name());
+                    core.host.process(batch, now_us, &mut *core.sink);
                 }
                 under_way.block = None;
                 // Its turn may have come already; the next check sees that.
@@ -350,10 +341,10 @@ impl Task {
         let processed = ProcessedByPart { parts, block };
         let Cut::ByKey(place) = parts.cut else { return };
         let now_us = self.host.clock.now_us();
-        core.slots.take_leaps(&*self.host.clock);
+        core.host.table().take_leaps(&*self.host.clock);
         for (batch, key_groups) in &block.batches {
             let own = parts.own(key_groups, number);
-            core.run_chain(Step::Own { place, batch, own: &own }, now_us, self.name());
+            core.host.process_own(place, batch, &own, now_us, &mut *core.sink);
         }
         core.finish(self.name());
         if processed.finish() {
@@ -363,7 +354,7 @@ impl Task {
 
     /// As [`Task::tick`], for one part.
     fn tick_part(&self, parts: &Parts, number: usize, core: &mut Core, now_us: i64) {
-        let is_due = |core: &Core, now_us| core.chain.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
+        let is_due = |core: &Core, now_us| core.host.deadline_us().is_some_and(|deadline_us| deadline_us <= now_us);
         if !is_due(core, now_us) {
             return;
         }
@@ -374,8 +365,8 @@ impl Task {
         };
         let now_us = now_us.min(oldest_us.min(upstream_us).saturating_sub(1));
         if is_due(core, now_us) {
-            core.slots.take_leaps(&*self.host.clock);
-            core.run_chain(Step::Tick, now_us, self.name());
+            core.host.table().take_leaps(&*self.host.clock);
+            core.host.tick(now_us, &mut *core.sink);
             core.finish(self.name());
             parts.ticked_us.fetch_max(now_us, Ordering::AcqRel);
         }
@@ -384,63 +375,8 @@ impl Task {
     fn note_deadline_of(&self, parts: &Parts, number: usize, core: &Core) {
         // Locked, so that of two parts the later one does not restore an older value.
         let _order = parts.order.lock();
-        parts.deadlines_us[number].store(core.chain.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
+        parts.deadlines_us[number].store(core.host.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
         self.host.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
-    }
-}
-
-/// Joins the state of all parts into the first one.
-fn take_state_together(cores: &mut [&mut Core]) -> Result<(), StateError> {
-    let mut of_parts = Vec::with_capacity(cores.len());
-    for core in cores.iter() {
-        of_parts.push(core.chain.export_state(&StateSelection::All)?.into_iter());
-    }
-    let operators = of_parts.first().map_or(0, ExactSizeIterator::len);
-    let together = (0..operators).map(|_| {
-        let frames: Vec<StateFrame> = of_parts.iter_mut().filter_map(|frames| frames.next().flatten()).collect();
-        StateFrame::concat(&frames)
-    });
-    let together = together.collect::<Result<Vec<_>, StateError>>()?;
-    cores[0].chain.import_state(&together)
-}
-
-impl Core {
-    /// A core for a part of this task, without state.
-    fn of_part(&self, parts: TaskParts) -> Self {
-        let mut refusals = Refusals::new(REFUSED_CONTENT_MAX);
-        refusals.keep_slots(self.slots.further() > 0);
-        *refusals.tallies_mut() = self.refusals.tallies().map(|tallies| Box::new(tallies.fork()));
-        Self { refusals, ..Self::new(self.slots.clone(), parts) }
-    }
-
-    /// Runs rows up to the operator at `place`. Returns the rows that it accepts, with the key group of each.
-    fn prepare(&mut self, place: usize, batch: Batch, now_us: i64, name: &str) -> Vec<(Batch, Vec<KeyGroup>)> {
-        let rows = batch.rows() as u64;
-        let Self { chain, slots, refusals, .. } = self;
-        let slots: &SlotTable = slots;
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut reached = Vec::new();
-            let with = Surroundings { now_us, slots, refusals: &mut *refusals };
-            let mut result = chain.process_before(place, batch, with, &mut |batch| reached.push(batch));
-            let mut prepared = Vec::with_capacity(reached.len());
-            for batch in reached {
-                let with = Surroundings { now_us, slots, refusals: &mut *refusals };
-                match chain.key_groups_of(place, batch, with) {
-                    Ok((batch, _)) if batch.is_empty() => {}
-                    Ok(with_key_groups) => prepared.push(with_key_groups),
-                    Err(error) => result = result.and(Err(error)),
-                }
-            }
-            (prepared, result)
-        }));
-        let (prepared, failure) = match outcome {
-            Ok((prepared, result)) => (prepared, result.err().map(|error| error.to_string())),
-            Err(panic) => (Vec::new(), Some(panic_text(&*panic).to_owned())),
-        };
-        if let Some(failure) = failure {
-            self.failed(rows, &failure, name);
-        }
-        prepared
     }
 }
 

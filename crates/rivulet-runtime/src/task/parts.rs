@@ -110,7 +110,7 @@ impl Parts {
 
     /// Memory of the further parts, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        let of_part = |part: &Arc<Part>| part.core.lock().as_ref().map_or(0, |core| core.chain.memory_bytes());
+        let of_part = |part: &Arc<Part>| part.core.lock().as_ref().map_or(0, |core| core.host.state_bytes());
         self.others.iter().map(of_part).sum()
     }
 

@@ -14,11 +14,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
-use rivulet_dataflow::slot_host::Mark;
+use rivulet_dataflow::slot_host::{Mark, SlotSnapshot, with_slots};
 use rivulet_dataflow::{QueryId, StateError, StateFrame};
-
-use super::Slice;
-use crate::group::moves::renumber;
 
 /// The name of the frame of queries, and the version of its columns. Version 1 has no `altered`.
 const QUERIES: (&str, u32) = ("queries", 2);
@@ -31,13 +28,10 @@ const FRAMES_MAX: u32 = 4_096;
 const SLOTS_MAX: usize = 4_096;
 
 /// Appends a part; returns the number of its slots. With `everything`, slots that are as good as new are left out.
-pub(super) fn write(slice: Slice, everything: bool, out: &mut Vec<u8>) -> Result<usize, StateError> {
-    let Slice { slots, marks, queries, frames } = slice;
+pub(super) fn write(slice: SlotSnapshot, everything: bool, out: &mut Vec<u8>) -> Result<usize, StateError> {
+    let SlotSnapshot { slots, marks, queries, frames } = slice;
     let places: Vec<u32> = (0..slots.len() as u32).collect();
-    let frames: Vec<Option<StateFrame>> = frames
-        .into_iter()
-        .map(|frame| frame.map(|frame| frame.with_slots(renumber(&slots, &places))).transpose())
-        .collect::<Result<_, _>>()?;
+    let frames = with_slots(frames, &slots, &places)?;
     let mut is_kept: Vec<bool> =
         marks.iter().map(|mark| !everything || mark.applied > 0 || mark.results > 0 || mark.altered > 0).collect();
     frames.iter().flatten().flat_map(|frame| frame.slots()).for_each(|&place| is_kept[place as usize] = true);
