@@ -43,7 +43,7 @@ pub use group::{
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Place, Topology};
-pub use scheduler::{Belonging, Budget, Policy, Runnable, Scheduler, ThreadLimit};
+pub use scheduler::{Activation, Belonging, Budget, Policy, Runnable, Scheduler, ThreadLimit};
 pub use spill::{Spill, SpillStatus};
-pub use task::{Activation, Examined, Task, TaskParts};
+pub use task::{Examined, Task, TaskParts};
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

@@ -21,7 +21,7 @@ use crate::group::Rest;
 use crate::host::{DeadlineId, Host};
 use crate::inbox::{Held, InHand, TaskInbox};
 use crate::scheduler::{Budget, Runnable, Standing};
-use crate::{Group, GroupMetrics, InboxLimits};
+use crate::{Activation, Group, GroupMetrics, InboxLimits};
 use parts::Parts;
 
 pub(crate) use self::core::Core;
@@ -96,17 +96,6 @@ pub struct Task {
     /// Its parts, if it has any. Changed only with the core locked.
     parts: RwLock<Option<Arc<Parts>>>,
     core: Mutex<Core>,
-}
-
-/// The outcome of an activation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// The task processed this many events, and no more waited.
-    Ran(usize),
-    /// The budget ended before the inbox was empty.
-    Yielded(usize),
-    /// The sink has no room: events stay in the inbox.
-    Blocked,
 }
 
 impl Task {

@@ -9,127 +9,55 @@
 //! can be configured is one file here and an entry in [`Policy::ALL`]. A policy for comparison is made where it is
 //! used.
 
-mod stepped;
-mod congestion;
-mod owned;
+mod standing;
+mod runnable;
 mod policy;
 mod shared;
-mod standing;
+mod owned;
+mod congestion;
+mod stepped;
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::str::FromStr;
 
 pub use owned::Owned;
-pub use policy::{Belonging, Policy, Surroundings, ThreadLimit};
+pub use policy::{Belonging, Closing, Policy, Scheduler, Surroundings, ThreadLimit};
+pub use runnable::{Activation, Budget, Runnable, level};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
 pub(crate) use stepped::{STEPPED, Stepped};
 
-use crate::Activation;
+impl Policy {
+    /// Every policy that can be configured.
+    pub const ALL: [&'static Self; 3] = [&owned::GROUP, &owned::PINNED, &congestion::CONGESTION];
 
-/// How long tasks are still handed out while the process is stopping: under load a queue never becomes empty by itself.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
-
-/// A task that a scheduler hands out: of a group, or of a big query.
-pub trait Runnable: Send + Sync {
-    /// The name of the application or query, for messages.
-    fn name(&self) -> &str;
-
-    /// The worker that the task belongs to, where tasks belong to workers.
-    fn worker(&self) -> usize;
-
-    /// Whether the task waits for a worker or runs.
-    fn standing(&self) -> &Standing;
-
-    /// About how many events or rows wait for the task: a number that is read without a lock.
-    fn pending(&self) -> usize;
-
-    /// Works until nothing waits or the budget is spent. One worker at a time calls it; a second caller waits.
-    fn run(&self, budget: Budget) -> Activation;
-
-    /// Whether the task could do anything now. Asked after it has run; later work schedules the task.
-    fn has_work(&self) -> bool;
-}
-
-/// How much a task may do before it returns its worker. It is checked between two batches, so a task processes at least
-/// one batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
-    /// The most events or rows.
-    pub events: usize,
-    /// The most time.
-    pub time: Duration,
-}
-
-impl Budget {
-    /// Without any bound.
-    pub const ENDLESS: Self = Self::of_time(Duration::MAX);
-
-    /// Any number of events within a time slice.
-    pub const fn of_time(time: Duration) -> Self {
-        Self { events: usize::MAX, time }
-    }
-
-    /// Whether a task that has processed this many events in this many microseconds must return its worker.
-    pub fn is_spent(&self, events: usize, elapsed_us: i64) -> bool {
-        events >= self.events || Duration::from_micros(elapsed_us.max(0) as u64) >= self.time
+    /// The names of all policies that can be configured.
+    pub fn names() -> String {
+        Self::ALL.map(|policy| policy.name).join(", ")
     }
 }
 
-/// Gives a worker its next task.
-pub trait Scheduler: Send + Sync {
-    /// Reports that a task has work: about `pending` events wait for it. However often this is called, the task is
-    /// handed out once; a further call updates the number of events. While the task runs, a call changes nothing.
-    fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
-
-    /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
-    /// stopping, or this worker was removed.
-    fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
-
-    /// The number of tasks that wait for a worker.
-    fn waiting(&self) -> usize;
-
-    /// Adds a worker and returns its number. Workers are numbered from 0.
-    fn add_worker(&self) -> usize;
-
-    /// Removes a worker that is not needed any more: no task will become ready for it.
-    fn remove_worker(&self, worker: usize);
-
-    /// Wakes every worker, after [`Closing`] has begun.
-    fn wake_all(&self);
-
-    /// Drops every waiting task, once no worker is left.
-    fn clear(&self);
+impl Default for &'static Policy {
+    fn default() -> Self {
+        &owned::GROUP
+    }
 }
 
-/// The order of magnitude of a number of waiting events: 0 for none, and one more with each power of two. Schedulers
-/// are told when the level rises, not of each event.
-pub fn level(pending: usize) -> u32 {
-    usize::BITS - pending.leading_zeros()
-}
+impl FromStr for &'static Policy {
+    type Err = String;
 
-/// Whether the process is stopping, and since when.
-#[derive(Debug, Default)]
-pub struct Closing(OnceLock<Instant>);
-
-impl Closing {
-    pub(crate) fn begin(&self) {
-        self.0.get_or_init(|| Instant::now() + DRAIN_MAX);
-    }
-
-    /// Whether the process is stopping: workers finish the ready tasks and then end.
-    pub fn has_begun(&self) -> bool {
-        self.0.get().is_some()
-    }
-
-    /// Whether the time for that is over: no task is handed out any more, even if some are ready.
-    pub fn is_over(&self) -> bool {
-        self.0.get().is_some_and(|end| Instant::now() >= *end)
+    fn from_str(name: &str) -> Result<Self, String> {
+        Policy::ALL
+            .into_iter()
+            .find(|policy| policy.name == name)
+            .ok_or_else(|| format!("'{name}' is no scheduling policy; there are {}", Policy::names()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
 
     /// A task that does nothing.
@@ -216,21 +144,5 @@ mod tests {
                 assert_eq!(budget.time, time, "{policy:?}");
             }
         }
-    }
-
-    #[test]
-    fn a_budget_is_spent_by_events_or_by_time() {
-        let budget = Budget { events: 10, time: Duration::from_micros(5) };
-        let spent = [(9, 4), (10, 4), (9, 5), (0, -3)].map(|(events, us)| budget.is_spent(events, us));
-        assert_eq!(spent, [false, true, true, false]);
-        assert!(!Budget::ENDLESS.is_spent(1 << 40, i64::MAX));
-        assert!(Budget::of_time(Duration::ZERO).is_spent(0, 0), "one batch is processed all the same");
-    }
-
-    #[test]
-    fn the_order_of_magnitude_rises_at_each_power_of_two() {
-        assert_eq!([0, 1, 2, 3, 4, 7, 8, usize::MAX].map(level), [0, 1, 2, 2, 3, 3, 4, usize::BITS]);
-        let rises = (1..=65_536_usize).filter(|&pending| level(pending) > level(pending - 1));
-        assert!(rises.eq((0..=16).map(|exponent| 1 << exponent)));
     }
 }

@@ -1,11 +1,13 @@
-//! A scheduling policy, as everything but its scheduler sees it.
+//! A scheduling policy, as everything but its scheduler sees it, and the trait of its scheduler.
 
 use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-use super::{Closing, Scheduler, congestion, owned};
+use super::{Budget, Runnable};
+
+/// How long tasks are still handed out while the process is stopping: under load a queue never becomes empty by itself.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Which task a worker runs next, where and for how long: a name, what the policy needs of the workers, and how its
 /// scheduler is made.
@@ -55,14 +57,6 @@ pub struct Surroundings {
 }
 
 impl Policy {
-    /// Every policy that can be configured.
-    pub const ALL: [&'static Self; 3] = [&owned::GROUP, &owned::PINNED, &congestion::CONGESTION];
-
-    /// The names of all policies that can be configured.
-    pub fn names() -> String {
-        Self::ALL.map(|policy| policy.name).join(", ")
-    }
-
     /// Whether a task belongs to one worker.
     pub(crate) fn is_owned(&self) -> bool {
         !matches!(self.belonging, Belonging::Nobody)
@@ -87,12 +81,6 @@ impl Policy {
     }
 }
 
-impl Default for &'static Policy {
-    fn default() -> Self {
-        &owned::GROUP
-    }
-}
-
 /// Policies are equal if their names are.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
@@ -108,13 +96,48 @@ impl fmt::Debug for Policy {
     }
 }
 
-impl FromStr for &'static Policy {
-    type Err = String;
+/// Gives a worker its next task.
+pub trait Scheduler: Send + Sync {
+    /// Reports that a task has work: about `pending` events wait for it. However often this is called, the task is
+    /// handed out once; a further call updates the number of events. While the task runs, a call changes nothing.
+    fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        Policy::ALL
-            .into_iter()
-            .find(|policy| policy.name == name)
-            .ok_or_else(|| format!("'{name}' is no scheduling policy; there are {}", Policy::names()))
+    /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
+    /// stopping, or this worker was removed.
+    fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
+
+    /// The number of tasks that wait for a worker.
+    fn waiting(&self) -> usize;
+
+    /// Adds a worker and returns its number. Workers are numbered from 0.
+    fn add_worker(&self) -> usize;
+
+    /// Removes a worker that is not needed any more: no task will become ready for it.
+    fn remove_worker(&self, worker: usize);
+
+    /// Wakes every worker, after [`Closing`] has begun.
+    fn wake_all(&self);
+
+    /// Drops every waiting task, once no worker is left.
+    fn clear(&self);
+}
+
+/// Whether the process is stopping, and since when.
+#[derive(Debug, Default)]
+pub struct Closing(OnceLock<Instant>);
+
+impl Closing {
+    pub(crate) fn begin(&self) {
+        self.0.get_or_init(|| Instant::now() + DRAIN_MAX);
+    }
+
+    /// Whether the process is stopping: workers finish the ready tasks and then end.
+    pub fn has_begun(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// Whether the time for that is over: no task is handed out any more, even if some are ready.
+    pub fn is_over(&self) -> bool {
+        self.0.get().is_some_and(|end| Instant::now() >= *end)
     }
 }
