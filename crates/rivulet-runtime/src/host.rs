@@ -7,9 +7,7 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use rivulet_dataflow::Clock;
 
-use crate::Task;
 use crate::balance::UNDERLOADED;
-use crate::flow::FlowTask;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
 use crate::scheduler::{Budget, Closing, Policy, Runnable, STEPPED, Scheduler, Standing};
@@ -22,9 +20,9 @@ pub(crate) struct Host {
     pub(crate) closing: Arc<Closing>,
     /// The number of tasks that wait for a worker, run, or wait for room in their sink.
     pub(crate) scheduled: AtomicUsize,
-    pub(crate) deadlines: Deadlines<Task>,
+    pub(crate) deadlines: Deadlines,
     /// The same for tasks of big queries.
-    pub(crate) flow_deadlines: Deadlines<FlowTask>,
+    pub(crate) flow_deadlines: Deadlines,
     pub(crate) workers: boxcar::Vec<WorkerLoad>,
     /// The cores and memory nodes of the workers, if there are any.
     pub(crate) stands: Option<Stands>,
@@ -122,6 +120,20 @@ impl Host {
         }
     }
 
+    /// Does the same for all tasks whose deadline has passed.
+    pub(crate) fn schedule_due(&self, deadlines: &Deadlines) {
+        for task in deadlines.due(self.clock.now_us()) {
+            self.tell(task);
+        }
+    }
+
+    fn tell(&self, task: Arc<dyn Runnable>) {
+        if self.is_to_be_told(task.standing()) {
+            let pending = task.pending();
+            self.scheduler.ready(task, pending);
+        }
+    }
+
     /// A worker returns a task that has more work: its budget is spent, or its sink had no room.
     pub(crate) fn schedule_again(&self, task: Arc<dyn Runnable>) {
         task.standing().again();
@@ -133,9 +145,8 @@ impl Host {
     pub(crate) fn ran(&self, task: Arc<dyn Runnable>) {
         task.standing().release();
         self.scheduled.fetch_sub(1, Ordering::AcqRel);
-        if task.has_work() && self.is_to_be_told(task.standing()) {
-            let pending = task.pending();
-            self.scheduler.ready(task, pending);
+        if task.has_work() {
+            self.tell(task);
         }
     }
 
@@ -237,31 +248,28 @@ impl Scheduler for Nobody {
 pub(crate) type DeadlineId = usize;
 
 /// When each task next wants to run, side by side in memory: thousands are looked at in microseconds.
-pub(crate) struct Deadlines<T> {
+#[derive(Default)]
+pub(crate) struct Deadlines {
     /// Clock time, microseconds; `i64::MAX` for never.
     at_us: boxcar::Vec<AtomicI64>,
-    tasks: Mutex<Registered<T>>,
+    tasks: Mutex<Registered>,
 }
 
-struct Registered<T> {
-    tasks: Vec<Weak<T>>,
+#[derive(Default)]
+struct Registered {
+    /// By number; `None` for a task that has ended.
+    tasks: Vec<Option<Weak<dyn Runnable>>>,
     free: Vec<DeadlineId>,
 }
 
-impl<T> Default for Deadlines<T> {
-    fn default() -> Self {
-        Self { at_us: boxcar::Vec::new(), tasks: Mutex::new(Registered { tasks: Vec::new(), free: Vec::new() }) }
-    }
-}
-
-impl<T> Deadlines<T> {
-    pub(crate) fn register(&self, task: Weak<T>) -> DeadlineId {
+impl Deadlines {
+    pub(crate) fn register(&self, task: Weak<dyn Runnable>) -> DeadlineId {
         let mut registered = self.tasks.lock();
         if let Some(id) = registered.free.pop() {
-            registered.tasks[id] = task;
+            registered.tasks[id] = Some(task);
             return id;
         }
-        registered.tasks.push(task);
+        registered.tasks.push(Some(task));
         self.at_us.push(AtomicI64::new(i64::MAX))
     }
 
@@ -272,7 +280,7 @@ impl<T> Deadlines<T> {
     pub(crate) fn forget(&self, id: DeadlineId) {
         self.set(id, i64::MAX);
         let mut registered = self.tasks.lock();
-        registered.tasks[id] = Weak::new();
+        registered.tasks[id] = None;
         registered.free.push(id);
     }
 
@@ -287,18 +295,13 @@ impl<T> Deadlines<T> {
     }
 
     /// The tasks whose deadline has passed.
-    pub(crate) fn due(&self, now_us: i64) -> Vec<Arc<T>> {
+    fn due(&self, now_us: i64) -> Vec<Arc<dyn Runnable>> {
         let due: Vec<DeadlineId> =
             self.at_us.iter().filter(|(_, at_us)| at_us.load(Ordering::Acquire) <= now_us).map(|(id, _)| id).collect();
         if due.is_empty() {
             return Vec::new();
         }
         let registered = self.tasks.lock();
-        due.into_iter().filter_map(|id| registered.tasks[id].upgrade()).collect()
-    }
-
-    /// Every task.
-    pub(crate) fn tasks(&self) -> Vec<Arc<T>> {
-        self.tasks.lock().tasks.iter().filter_map(Weak::upgrade).collect()
+        due.into_iter().filter_map(|id| registered.tasks[id].as_ref()?.upgrade()).collect()
     }
 }

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Clock, StateError};
 
 use crate::balance::{self, Step, TaskLoad};
-use crate::flow::FlowTask;
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
@@ -219,9 +218,9 @@ impl Workers {
     /// Schedules blocked tasks and due timers of [stepped](Workers::stepped) workers.
     pub fn keep_time_once(&self) {
         self.shared.retry_blocked();
-        self.shared.schedule_due();
         let host = &self.shared.host;
-        host.flow_deadlines.due(host.clock.now_us()).iter().for_each(FlowTask::schedule);
+        host.schedule_due(&host.deadlines);
+        host.schedule_due(&host.flow_deadlines);
     }
 
     /// When [`Workers::keep_time_once`] next finds a due timer of a group, microseconds since the epoch.
@@ -306,7 +305,8 @@ impl Workers {
                 node: host.node(worker),
             })
             .collect();
-        for task in host.deadlines.tasks().iter().filter(|task| task.queries() > 0 && !task.is_spilled_task()) {
+        let groups = self.groups();
+        for task in groups.iter().flat_map(|group| group.tasks()).filter(|task| task.queries() > 0) {
             for worker in std::iter::once(task.worker()).chain(task.workers_of_parts()) {
                 if let Some(worker) = status.get_mut(worker) {
                     worker.tasks += 1;
@@ -336,7 +336,7 @@ impl Workers {
         }
         self.shared.blocked.lock().clear();
         host.scheduler.clear();
-        host.deadlines.tasks().iter().map(|task| task.waiting().0).sum()
+        self.groups().iter().map(|group| group.waiting().0).sum()
     }
 }
 
@@ -419,7 +419,7 @@ impl Shared {
             self.wait_with_flows(TIMER_PERIOD);
             self.retry_blocked();
             if !closing.has_begun() {
-                self.schedule_due();
+                self.host.schedule_due(&self.host.deadlines);
             }
         }
     }
@@ -431,20 +431,13 @@ impl Shared {
         }
     }
 
-    /// Schedules tasks whose deadline has passed.
-    fn schedule_due(&self) {
-        for task in self.host.deadlines.due(self.host.clock.now_us()) {
-            task.schedule();
-        }
-    }
-
     /// Waits for one period of the groups' timers; if there are big queries, it serves several of their periods
     /// meanwhile.
     fn wait_with_flows(&self, period: Duration) {
         let until = Instant::now() + period;
         while self.host.flow_deadlines.are_any() && Instant::now() < until {
             std::thread::sleep(FLOW_TIMER_PERIOD);
-            self.host.flow_deadlines.due(self.host.clock.now_us()).iter().for_each(FlowTask::schedule);
+            self.host.schedule_due(&self.host.flow_deadlines);
         }
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
@@ -477,7 +470,7 @@ impl Shared {
         let horizon_us = i64::try_from((period * u32::from(SWEEPS)).as_micros()).unwrap_or(i64::MAX);
         let groups = self.groups.lock().all.clone();
         let mut spilled = 0;
-        for group in groups {
+        for group in &groups {
             if self.host.closing.has_begun() {
                 return;
             }
@@ -497,7 +490,7 @@ impl Shared {
             self.host.relief.ask();
             // A sleeping worker learns of it with its next task; if all is silent, that is a task without events.
             let mut called = HashSet::new();
-            for task in self.host.deadlines.tasks() {
+            for task in groups.iter().flat_map(|group| group.tasks()) {
                 if called.insert(task.worker()) {
                     task.schedule();
                 }
