@@ -19,7 +19,7 @@ mod migration;
 mod shared_slots;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -34,13 +34,12 @@ use crate::host::Host;
 use crate::labels::LabelHash;
 use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
-use crate::task::TaskSettings;
+use crate::task::{Rest, TaskSettings, Upstream};
 use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
 use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
 pub use alter::Alter;
-pub(crate) use migration::Rest;
 pub use migration::StateMigration;
 pub use shared_slots::Joined;
 pub use snapshot::{GroupSnapshot, Restored, Saved};
@@ -207,14 +206,10 @@ impl Group {
     pub fn follow(&self, upstream: &Arc<Self>) {
         let mut all = self.settings.upstream.write();
         all.retain(|one| one.strong_count() > 0);
-        if !all.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(upstream))) {
-            all.push(Arc::downgrade(upstream));
+        let upstream: Weak<dyn Upstream> = Arc::downgrade(&(upstream.clone() as Arc<dyn Upstream>));
+        if !all.iter().any(|one| std::ptr::addr_eq(one.as_ptr(), upstream.as_ptr())) {
+            all.push(upstream);
         }
-    }
-
-    /// The arrival of the oldest event that waits or is still to be passed on; `i64::MAX` if there is none.
-    pub(crate) fn oldest_us(&self) -> i64 {
-        self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 
     /// The lowest log position of the events that wait or are still to be passed on; `None` if none is in the log. A
@@ -633,6 +628,12 @@ impl Group {
         }
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
         task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload_bytes))
+    }
+}
+
+impl Upstream for Group {
+    fn oldest_us(&self) -> i64 {
+        self.tasks.iter().map(|(_, task)| task.oldest_us()).min().unwrap_or(i64::MAX)
     }
 }
 

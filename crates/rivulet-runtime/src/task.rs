@@ -4,6 +4,7 @@ mod core;
 mod cut;
 mod order;
 mod parts;
+mod rest;
 mod tally;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -17,14 +18,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::balance::{LoadMeter, Seen};
-use crate::group::Rest;
 use crate::host::{DeadlineId, Host};
 use crate::inbox::{Held, InHand, TaskInbox};
 use crate::scheduler::{Budget, Runnable, Standing};
-use crate::{Activation, Group, GroupMetrics, InboxLimits};
+use crate::{Activation, GroupMetrics, InboxLimits};
 use parts::Parts;
 
 pub(crate) use self::core::Core;
+pub(crate) use rest::Rest;
 pub use tally::Examined;
 
 /// How far timers run behind the clock. An event that a source has stamped but not yet delivered must come before a
@@ -40,6 +41,16 @@ pub struct TaskParts {
     /// Takes the results.
     pub sink: Box<dyn GroupSink>,
 }
+
+/// A group that passes rows on to others.
+pub(crate) trait Upstream: Send + Sync {
+    /// The arrival of the oldest event that waits or is still to be passed on; `i64::MAX` if there is none.
+    fn oldest_us(&self) -> i64;
+}
+
+/// The activation of a spilled task: brings back queries with waiting events or a due timer. `None` once its group is
+/// gone.
+pub(crate) type Wake = Box<dyn Fn() -> Option<Activation> + Send + Sync>;
 
 /// Settings shared by all tasks of a group.
 pub(crate) struct TaskSettings {
@@ -60,7 +71,7 @@ pub(crate) struct TaskSettings {
     /// Whether a task with a few queries counts what becomes of the events of each.
     pub(crate) counts_few: bool,
     /// Groups that pass rows on to this one.
-    pub(crate) upstream: RwLock<Vec<Weak<Group>>>,
+    pub(crate) upstream: RwLock<Vec<Weak<dyn Upstream>>>,
     pub(crate) rest: Rest,
 }
 
@@ -87,8 +98,8 @@ pub struct Task {
     /// Events taken from the inbox and not passed on yet, in a group that passes rows on.
     in_hand: InHand,
     pub(crate) load: Mutex<LoadMeter>,
-    /// For a spilled task, its group: instead of processing events, the task wakes the queries that they are for.
-    spilled_task_of: Option<Weak<Group>>,
+    /// For a spilled task: instead of processing events, it wakes the queries that they are for.
+    wake: Option<Wake>,
     /// The wanted number of parts; 1 for a task in one piece.
     parts_wanted: AtomicUsize,
     /// The workers of the wanted further parts.
@@ -104,13 +115,13 @@ impl Task {
         slots: SlotTable,
         parts: TaskParts,
         host: Arc<Host>,
-        spilled_task_of: Option<Weak<Group>>,
+        wake: Option<Wake>,
     ) -> Arc<Self> {
         let mut slot_host = SlotHost::new(slots, parts.decoder, parts.chain);
         if settings.is_checkpointed {
             slot_host = slot_host.with_progress();
         }
-        if settings.counts_few && spilled_task_of.is_none() {
+        if settings.counts_few && wake.is_none() {
             slot_host = slot_host.counting_few();
         }
         Arc::new_cyclic(|task| Self {
@@ -124,7 +135,7 @@ impl Task {
             queries: AtomicUsize::new(0),
             in_hand: InHand::new(),
             load: Mutex::default(),
-            spilled_task_of,
+            wake,
             parts_wanted: AtomicUsize::new(1),
             wanted_on: Mutex::default(),
             parts: RwLock::default(),
@@ -156,7 +167,7 @@ impl Task {
 
     /// Whether this is a spilled task, whose queries only wait for their next event.
     pub(crate) fn is_spilled_task(&self) -> bool {
-        self.spilled_task_of.is_some()
+        self.wake.is_some()
     }
 
     pub(crate) fn inbox(&self) -> &TaskInbox {
@@ -415,16 +426,15 @@ impl Runnable for Task {
     }
 
     fn run(&self, budget: Budget) -> Activation {
-        if let Some(group) = &self.spilled_task_of {
+        if let Some(wake) = &self.wake {
             if self.settings.rest.is_suspended() {
                 return Activation::Blocked;
             }
-            let Some(group) = group.upgrade() else {
+            return wake().unwrap_or_else(|| {
                 // The group and its queries are gone.
                 while self.inbox.take(None, None).is_some() {}
-                return Activation::Ran(0);
-            };
-            return group.wake();
+                Activation::Ran(0)
+            });
         }
         let mut core = self.core.lock();
         // Checked under the lock: a caller that suspends the group waits for this lock.

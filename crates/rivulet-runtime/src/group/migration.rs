@@ -8,7 +8,7 @@
 //! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting
 //! events and cannot fail; [`Group::retire`] ends the old group.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{Chain, QueryId, Slot, StateError, StateMap};
@@ -17,40 +17,7 @@ use super::moves::MOVED_AT_ONCE;
 use super::{Group, Place};
 use crate::Task;
 use crate::scheduler::Runnable;
-
-const RUNS: u8 = 0;
-const INTAKE_CLOSED: u8 = 1;
-const QUIESCED: u8 = 2;
-const SUSPENDED: u8 = 3;
-
-/// Whether and how far a group is stopped.
-#[derive(Debug, Default)]
-pub(crate) struct Rest(AtomicU8);
-
-impl Rest {
-    /// Whether events must wait at their source.
-    #[inline]
-    pub(crate) fn has_closed_intake(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), INTAKE_CLOSED | QUIESCED)
-    }
-
-    /// Whether the group is stopped in any way.
-    pub(crate) fn is_in_force(&self) -> bool {
-        self.0.load(Ordering::Acquire) != RUNS
-    }
-
-    /// Whether no event is accepted and none processed.
-    #[inline]
-    pub(crate) fn is_quiesced(&self) -> bool {
-        self.0.load(Ordering::Acquire) == QUIESCED
-    }
-
-    /// Whether no event is processed.
-    #[inline]
-    pub(crate) fn is_suspended(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), QUIESCED | SUSPENDED)
-    }
-}
+use crate::task::Upstream;
 
 /// How queries are migrated to another group.
 pub struct StateMigration<'a> {
@@ -64,39 +31,38 @@ impl Group {
     /// Closes the intake: events from outside find no room. Waiting events are processed, and rows passed on by other
     /// groups are still accepted. A push may be in progress: see `Router::await_routing` of the connectors.
     pub fn close_intake(&self) {
-        self.settings.rest.0.store(INTAKE_CLOSED, Ordering::Release);
+        self.settings.rest.close_intake();
     }
 
     /// The same if it does not rest already; whether that is so.
     pub fn close_intake_first(&self) -> bool {
-        let rest = &self.settings.rest.0;
-        rest.compare_exchange(RUNS, INTAKE_CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.settings.rest.close_intake_first()
     }
 
     /// Quiesces the group: no event is accepted and none processed. When this returns, nothing is in flight. Workers
     /// treat its tasks as if the sink had no room.
     pub fn quiesce(&self) {
-        self.rest(QUIESCED);
+        self.settings.rest.quiesce();
+        self.wait_for_activations();
     }
 
     /// Suspends the group: no event is processed; events wait in the inboxes, as far as these have room. When this
     /// returns, nothing is in flight.
     pub fn suspend(&self) {
-        self.rest(SUSPENDED);
+        self.settings.rest.suspend();
+        self.wait_for_activations();
     }
 
-    fn rest(&self, how: u8) {
-        self.settings.rest.0.store(how, Ordering::Release);
+    fn wait_for_activations(&self) {
         for (_, task) in self.all_tasks() {
             drop(task.inbox().lock());
-            // Waits for an activation in progress.
             drop(task.lock());
         }
     }
 
     /// Ends [`Group::close_intake`], [`Group::quiesce`] and [`Group::suspend`].
     pub fn go_on(&self) {
-        self.settings.rest.0.store(RUNS, Ordering::Release);
+        self.settings.rest.go_on();
     }
 
     /// Whether no event waits or is still to be passed on. An activation may be in progress.

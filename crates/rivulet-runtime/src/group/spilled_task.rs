@@ -12,7 +12,7 @@ use crate::spill::SpillStatus;
 use crate::spill::alarms::Alarms;
 use crate::spill::file::SpillFile;
 use crate::spill::spilled::SpilledState;
-use crate::task::TICK_GRACE_US;
+use crate::task::{TICK_GRACE_US, Wake};
 use crate::{Activation, Task};
 
 /// How many queries are spilled at a time, and how many come back in one activation. The task concerned does not run
@@ -120,7 +120,8 @@ impl Group {
         let alarms = Arc::default();
         parts.chain = SpilledTask::chain(file, operators, &alarms);
         let group = Arc::downgrade(self);
-        let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.host.clone(), Some(group));
+        let wake: Wake = Box::new(move || Some(group.upgrade()?.wake()));
+        let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.host.clone(), Some(wake));
         let spilled_task = SpilledTask {
             task,
             alarms,
@@ -150,7 +151,7 @@ impl Group {
     }
 
     /// The activation of the spilled task: brings back queries with waiting events or a due timer.
-    pub(crate) fn wake(&self) -> Activation {
+    fn wake(&self) -> Activation {
         let Some(spilled_task) = self.spilled_task.get() else { return Activation::Ran(0) };
         let now_us = self.host.clock.now_us() - TICK_GRACE_US;
         let mut slots = {
