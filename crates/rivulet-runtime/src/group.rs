@@ -5,18 +5,21 @@
 //! query runs is its *place*, and every push looks it up. As long as there never was a second task, the place of a
 //! query is its slot, and no lookup is needed.
 //!
-//! [`moves`] has how queries move between tasks, [`rows`] how decoded rows reach them, [`spilled_task`] how silent
-//! queries leave memory and come back, [`shared_slots`] how equal queries share a slot, [`alter`] how their parameters
-//! change, [`snapshot`] what a checkpoint saves and restores, [`migration`] how all queries move to the group of a new
-//! version of their application.
+//! [`moves`] has how queries move between tasks, [`rows`] how decoded rows reach them, [`spilling`] how silent queries
+//! leave memory and come back, [`join`] how equal queries share a slot, [`alter`] how their parameters change,
+//! [`snapshot`] what a checkpoint saves and restores, [`migration`] how all queries move to the group of a new version
+//! of their application.
 
+mod place;
+mod shared_slots;
+mod spilled_task;
+mod join;
 mod alter;
 mod snapshot;
 mod moves;
 mod rows;
-mod spilled_task;
+mod spilling;
 mod migration;
-mod shared_slots;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -36,16 +39,14 @@ use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
 use crate::task::{Rest, TaskSettings, Upstream};
 use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
+use place::{Place, SPILLED};
 use shared_slots::SharedSlots;
 use spilled_task::SpilledTask;
 
 pub use alter::Alter;
+pub use join::Joined;
 pub use migration::StateMigration;
-pub use shared_slots::Joined;
 pub use snapshot::{GroupSnapshot, Restored, Saved};
-
-/// The index of the spilled task among the tasks.
-const SPILLED: usize = u32::MAX as usize - 1;
 
 /// A group's number, unique in the process.
 pub type GroupId = u32;
@@ -105,26 +106,6 @@ pub struct Group {
     strays: AtomicU64,
     /// The number of moves of queries, to another task or another slot.
     moves: AtomicU64,
-}
-
-/// The place of a query: a task (or [`SPILLED`]) and its slot there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    task: u32,
-    slot: Slot,
-}
-
-impl Place {
-    /// The place of a slot without a query.
-    const NOWHERE: u64 = u64::MAX;
-
-    fn pack(self) -> u64 {
-        u64::from(self.task) << 32 | u64::from(self.slot)
-    }
-
-    fn unpack(place: u64) -> Option<Self> {
-        (place != Self::NOWHERE).then_some(Self { task: (place >> 32) as u32, slot: place as u32 })
-    }
 }
 
 impl Group {

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{QueryId, Slot, SlotHost, StateError, StateMap};
 
-use super::{Group, Place, SPILLED};
+use super::Group;
+use super::place::{Place, SPILLED};
 
 /// How often to bring back a query that returns to the spilled task at once.
 const TRIES_MAX: usize = 8;

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::RecordBatch;
 use rivulet_dataflow::{Chain, QueryId, Slot, StateError, StateMap};
 
+use super::Group;
 use super::moves::MOVED_AT_ONCE;
-use super::{Group, Place};
+use super::place::Place;
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Upstream;

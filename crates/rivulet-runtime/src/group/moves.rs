@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use rivulet_dataflow::slot_host::renumber;
 use rivulet_dataflow::{Slot, SlotHost, StateError};
 
-use super::{Group, Place, SPILLED};
+use super::Group;
+use super::place::{Place, SPILLED};
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::spill::alarms::NEVER;

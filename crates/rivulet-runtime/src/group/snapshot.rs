@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::slot_host::{Absences, SlotSnapshot};
 use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 
-use super::{Group, Place};
+use super::Group;
+use super::place::Place;
 use crate::Task;
 
 pub use saved::Saved;
