@@ -5,9 +5,21 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::error::ArrowError;
 use rivulet_dataflow::stage::Stage;
-use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroups, KeyHash, hash_keys};
+use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroups, KeyHash, Refusal, hash_keys};
 
 use super::task::FlowTask;
+
+/// Looks at results on their way to the sink. The tasks that write call it, so it must not wait.
+pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
+
+/// Makes rows of the refusals of a query, for the sinks of refused rows.
+pub trait Letters: Send + Sync {
+    /// One row for each of `refusals`, which came from the sources at these indices in the plan.
+    ///
+    /// # Errors
+    /// A row cannot be made, which is a defect.
+    fn rows(&self, refusals: &[&Refusal], sources: &[usize]) -> Result<Batch, String>;
+}
 
 /// The edges that leave a task.
 #[derive(Default)]

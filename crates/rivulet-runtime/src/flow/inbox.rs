@@ -10,8 +10,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Element};
 
-use super::FlowLimits;
 use crate::scheduler::level;
+
+/// Bounds of the inbox of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimits {
+    /// Rows in the inbox at which senders stop.
+    pub rows_max: usize,
+    /// Bytes of columns in the inbox at which senders stop.
+    pub bytes_max: usize,
+    /// Rows in one poll of a source; small batches are joined up to this number.
+    pub batch_rows: usize,
+}
+
+impl Default for FlowLimits {
+    /// 32,768 rows or 16 MiB, in batches of 8,192.
+    fn default() -> Self {
+        Self { rows_max: 32_768, bytes_max: 16 << 20, batch_rows: 8_192 }
+    }
+}
 
 /// An element and its channel.
 pub(super) struct Sent {

@@ -11,55 +11,40 @@
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`exchange`]: where rows go; [`alignment`] and [`feed`]: sources;
-//! [`task`]: one activation; [`measure`]: the cost of operators; [`checkpoint`]: the state of all tasks at one moment.
+//! [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one moment; [`state`]:
+//! what tasks share; [`task`]: one activation.
 
 mod inbox;
 mod exchange;
 mod alignment;
 mod feed;
 mod measure;
+mod report;
 pub mod checkpoint;
+mod state;
 mod task;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{
-    Batch, Dataflow, Reason, Refusal, Seconds, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink, Waits,
-};
+use rivulet_dataflow::{Dataflow, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink};
 
-use crate::Histogram;
 use crate::host::Host;
 use alignment::Alignment;
 use checkpoint::{Barrier, CheckpointError, Gathered};
 use exchange::Outputs;
-use task::FlowParts as TaskParts;
+use state::FlowState;
+use task::{FlowParts as TaskParts, FlowTask};
 
+pub use exchange::{Letters, Tap};
 pub use feed::Partition;
+pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
-pub(crate) use task::FlowTask;
-
-/// Bounds of the inbox of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowLimits {
-    /// Rows in the inbox at which senders stop.
-    pub rows_max: usize,
-    /// Bytes of columns in the inbox at which senders stop.
-    pub bytes_max: usize,
-    /// Rows in one poll of a source; small batches are joined up to this number.
-    pub batch_rows: usize,
-}
-
-impl Default for FlowLimits {
-    /// 32,768 rows or 16 MiB, in batches of 8,192.
-    fn default() -> Self {
-        Self { rows_max: 32_768, bytes_max: 16 << 20, batch_rows: 8_192 }
-    }
-}
+pub use report::{FlowReport, TaskReport};
 
 /// The parts of a big query.
 pub struct FlowParts {
@@ -86,157 +71,12 @@ pub struct FlowParts {
     pub restored: Option<Snapshot>,
 }
 
-/// Looks at results on their way to the sink. The tasks that write call it, so it must not wait.
-pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
-
-/// Makes rows of the refusals of a query, for the sinks of refused rows.
-pub trait Letters: Send + Sync {
-    /// One row for each of `refusals`, which came from the sources at these indices in the plan.
-    ///
-    /// # Errors
-    /// A row cannot be made, which is a defect.
-    fn rows(&self, refusals: &[&Refusal], sources: &[usize]) -> Result<Batch, String>;
-}
-
 /// A running big query.
 pub struct Flow {
     state: Arc<FlowState>,
     tasks: Vec<Arc<FlowTask>>,
     stages: Vec<Stage>,
     dataflow: Dataflow,
-}
-
-/// State shared by all tasks of a flow.
-pub(crate) struct FlowState {
-    pub(crate) name: String,
-    pub(crate) limits: FlowLimits,
-    /// Whether sources end at their next activation.
-    pub(crate) stopping: AtomicBool,
-    /// Whether open windows are emitted when sources are stopped before their end.
-    pub(crate) drains: AtomicBool,
-    /// Whether sources are not polled.
-    pub(crate) paused: AtomicBool,
-    /// Whether sinks close what they would otherwise continue, at the next checkpoint.
-    pub(crate) closing: AtomicBool,
-    /// Whether processing has stopped for good.
-    pub(crate) cancelled: AtomicBool,
-    /// How far the tasks that read sources have come.
-    alignment: Alignment,
-    /// The barrier at which all tasks rest for a checkpoint.
-    barrier: Barrier,
-    /// All tasks, to wake them. Set once, before any of them runs.
-    tasks: OnceLock<Vec<Weak<FlowTask>>>,
-    remaining: AtomicUsize,
-    error: OnceLock<String>,
-    /// Whether the error rolled back to the last checkpoint.
-    is_undone: AtomicBool,
-    done: Mutex<Option<Instant>>,
-    finished: Condvar,
-}
-
-/// What a flow has done so far.
-#[derive(Clone, Debug, Default)]
-pub struct FlowReport {
-    /// Rows read from sources.
-    pub rows_in: u64,
-    /// Rows handed to sinks.
-    pub rows_out: u64,
-    /// Rows refused, by [`Reason`].
-    pub refused: [u64; Reason::ALL.len()],
-    /// Rows read whose times are most likely seconds that were read as milliseconds, by source; sources behind the last
-    /// one with such rows are left out.
-    pub seconds: Vec<Seconds>,
-    /// The first refusals, in words.
-    pub refusals: Vec<String>,
-    /// From the arrival of a row, or from the end of its window, to the writing of what came of it, microseconds.
-    pub latency_us: Histogram,
-    /// From the arrival of the newest row of a window to its end.
-    pub waits: Waits,
-    /// Memory of operators, bytes.
-    pub state_bytes: usize,
-    /// How far the results have come in event time, microseconds since the epoch: the watermark of the slowest task
-    /// with a sink. `None` before the first.
-    pub watermark_us: Option<i64>,
-    /// How much is read and how much there is, in the unit of the sources, if all of them know their end.
-    pub progress: Option<(u64, u64)>,
-    /// What each task has done, in the order of stages.
-    pub tasks: Vec<TaskReport>,
-}
-
-/// What one task has done so far.
-#[derive(Clone, Debug, Default)]
-pub struct TaskReport {
-    /// The index of its stage.
-    pub stage: usize,
-    /// The worker that it belongs to, where tasks belong to one.
-    pub worker: Option<usize>,
-    /// The memory node of that worker, where the machine has several.
-    pub node: Option<usize>,
-    /// The instance of the stage.
-    pub instance: usize,
-    /// Rows received.
-    pub rows_in: u64,
-    /// Rows sent on or written.
-    pub rows_out: u64,
-    /// Time spent running, microseconds.
-    pub busy_us: u64,
-    /// Rows that wait for the task.
-    pub waiting_rows: usize,
-    /// The most rows that ever waited.
-    pub waiting_rows_max: usize,
-    /// The watermark of its input, microseconds since the epoch; `None` before the first.
-    pub watermark_us: Option<i64>,
-    /// What each of its operators has done, if that is measured.
-    pub operators: Vec<OperatorReport>,
-}
-
-impl FlowState {
-    /// Ends everything because of `error`; the first error counts.
-    pub(crate) fn fail(&self, error: String, is_undone: bool) {
-        if self.error.set(error).is_ok() {
-            self.is_undone.store(is_undone, Ordering::Release);
-        }
-        self.cancel();
-    }
-
-    /// Ends everything. Tasks that wait are run once more, to let go of what they hold: a source that is not asked any
-    /// more must hold up nobody.
-    fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
-        self.note_done();
-        self.wake_all();
-    }
-
-    /// Makes all tasks check whether they can go on.
-    fn wake_all(&self) {
-        self.tasks().for_each(|task| task.wake());
-    }
-
-    /// Makes the tasks that read sources check: one of them has advanced, and others may have waited for it.
-    fn wake_sources(&self) {
-        self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
-    }
-
-    fn tasks(&self) -> impl Iterator<Item = Arc<FlowTask>> {
-        self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade)
-    }
-
-    /// Whether the sink of results has made final what belongs to the checkpoint of a barrier.
-    fn has_final_results(&self, barrier: u64) -> bool {
-        self.tasks().filter(|task| task.writes() && task.is_of_results()).all(|task| task.final_to() >= barrier)
-    }
-
-    fn note_done(&self) {
-        self.done.lock().get_or_insert_with(Instant::now);
-        self.finished.notify_all();
-    }
-
-    /// Called when a task has ended.
-    pub(crate) fn task_ended(&self) {
-        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.note_done();
-        }
-    }
 }
 
 impl Flow {

@@ -1,6 +1,7 @@
 //! A task of a big query: one instance of a stage.
 
 mod barrier;
+mod checkpoints;
 mod ending;
 mod report;
 
@@ -17,15 +18,15 @@ use rivulet_dataflow::{
     panic_text,
 };
 
-use super::exchange::Outputs;
+use super::exchange::{Letters, Outputs, Tap};
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Counting, OperatorCounters};
-use super::{FlowState, Letters, Tap};
+use super::state::FlowState;
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
-use barrier::Checkpoints;
+use checkpoints::Checkpoints;
 
 /// How many refusals of a task are kept in words.
 const REFUSALS_TOLD_MAX: usize = 5;

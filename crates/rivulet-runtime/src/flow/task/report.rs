@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::FlowTask;
 use crate::flow::feed::Feed;
-use crate::flow::{FlowReport, TaskReport};
+use crate::flow::report::{FlowReport, TaskReport};
 
 /// How long a report waits for a task that runs.
 const REPORT_PATIENCE: Duration = Duration::from_millis(100);
