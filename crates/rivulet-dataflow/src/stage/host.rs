@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use arrow::error::ArrowError;
 
 use super::Watermarks;
+use crate::operator::caught;
 use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, StateFrame, Surroundings};
 
 /// One instance of a stage.
@@ -147,7 +148,8 @@ impl StageHost {
     /// Does one piece of the work; `out` gets what leaves the stage.
     ///
     /// # Errors
-    /// An operator failed, which is a defect. What it emitted before has left the stage.
+    /// An operator failed or panicked, which is a defect. What it emitted before has left the stage, which must not be
+    /// stepped any more.
     pub fn step(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
         let next = if self.chain.has_more() { None } else { self.next()? };
         if next.is_none() && !self.chain.has_more() {
@@ -161,14 +163,14 @@ impl StageHost {
             out(Element::Batch(batch));
         };
         let result = match next {
-            None => chain.go_on(with, &mut leave),
+            None => caught(|| chain.go_on(with, &mut leave)),
             Some((_, Element::End)) if self.discards_open || self.had_ended => {
                 *in_hand = Some(Element::End);
                 Ok(())
             }
             Some((input, element)) => {
                 *in_hand = (!matches!(element, Element::Batch(_))).then(|| element.clone());
-                chain.process_input(input, element, with, &mut leave)
+                caught(|| chain.process_input(input, element, with, &mut leave))
             }
         };
         if !self.chain.has_more() {
@@ -260,10 +262,11 @@ impl StageHost {
             return Ok(());
         }
         let Self { chain, is_idle, .. } = self;
-        let result = chain.tick(with, &mut |batch| {
+        let mut leave = |batch: Batch| {
             *is_idle = false;
             out(Element::Batch(batch));
-        });
+        };
+        let result = caught(|| chain.tick(with, &mut leave));
         // Receivers have waited for this stage since they got rows from it.
         self.has_work |= !self.is_idle && self.channels.watermarks.is_idle();
         result
@@ -438,6 +441,35 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    /// Panics at every batch, and in a timer.
+    struct Panics;
+
+    impl Operator for Panics {
+        fn process(&mut self, element: Element, _: &mut Context<'_>) -> Result<(), OperatorError> {
+            assert!(!matches!(element, Element::Batch(_)), "at rows");
+            Ok(())
+        }
+
+        fn deadline_us(&self) -> Option<i64> {
+            Some(5)
+        }
+
+        fn tick(&mut self, _: &mut Context<'_>) -> Result<(), OperatorError> {
+            panic!("in a timer")
+        }
+    }
+
+    #[test]
+    fn no_panic_of_an_operator_gets_out() {
+        let (slots, mut refusals) = (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0));
+        let mut host = StageHost::new(Chain::new(vec![Box::new(Panics)]), vec![0], 16);
+        host.give(0, rows(1));
+        let with = Surroundings { now_us: 4, slots: &slots, refusals: &mut refusals };
+        assert_eq!(host.step(with, &mut |_| {}), Err(OperatorError::new("at rows")));
+        let with = Surroundings { now_us: 5, slots: &slots, refusals: &mut refusals };
+        assert_eq!(host.tick(with, &mut |_| {}), Err(OperatorError::new("in a timer")));
     }
 
     #[test]
