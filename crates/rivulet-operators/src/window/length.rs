@@ -130,7 +130,7 @@ impl fmt::Display for WindowSpec {
             Self::Cumulate { step, width } => write!(f, "cumulate({}, {})", sql(step), sql(width)),
             Self::Shifted { window, offset } => {
                 let text = window.to_string();
-                write!(f, "{}, {})", text.trim_end_matches(')'), sql(offset))
+                write!(f, "{}, {})", text.strip_suffix(')').unwrap_or(&text), sql(offset))
             }
             Self::Session { gap } => write!(f, "session({})", sql(gap)),
             Self::Count { rows, slide_rows: None } => write!(f, "count_window({})", sql(rows)),
@@ -467,6 +467,19 @@ mod tests {
         assert_eq!(verdicts[0], Lengths::new(50, 50, true));
         assert!(matches!(&verdicts[1], Err(LengthError::Failed(why)) if why.contains("Divide by zero")));
         assert_eq!(verdicts[2], Lengths::new(20, 20, true));
+    }
+
+    #[test]
+    fn a_shifted_window_shows_all_its_parentheses() {
+        let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
+        let width = binary(lit(100i64), Operator::Divide, column(&schema, 0), &schema).unwrap();
+        let width = binary(width, Operator::Multiply, lit(2i64), &schema).unwrap();
+        let negative = datafusion_physical_expr::expressions::negative(width, &schema).unwrap();
+        let window = Box::new(WindowSpec::Tumble { width: negative });
+        let plain = window.to_string();
+        assert!(plain.ends_with("))"), "{plain}");
+        let shifted = WindowSpec::Shifted { window, offset: lit(5i64) }.to_string();
+        assert_eq!(shifted, format!("{}, 5)", &plain[..plain.len() - 1]));
     }
 
     #[test]
