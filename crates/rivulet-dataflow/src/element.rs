@@ -1,5 +1,7 @@
 //! What an edge of a dataflow carries.
 
+use std::sync::Arc;
+
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array, UInt64Array,
 };
@@ -201,6 +203,17 @@ pub enum Control {
     RemoveSlots(Vec<Slot>),
 }
 
+/// The event clock of a slot: what its watermark follows from, at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotClock {
+    /// The slot.
+    pub slot: Slot,
+    /// Its latest event time, in microseconds since the Unix epoch.
+    pub newest_us: i64,
+    /// The arrival of its newest row, in microseconds since the Unix epoch.
+    pub arrival_us: i64,
+}
+
 /// What an edge carries.
 #[derive(Clone, Debug)]
 pub enum Element {
@@ -215,6 +228,9 @@ pub enum Element {
     /// The input is silent for now, and nothing downstream waits for it any more. An operator that holds rows back only
     /// to send fewer must emit them: the watermark of the other inputs would make them late.
     Idle,
+    /// Event clocks of slots have moved. A window tells them to the windows over its results, behind the rows that it has
+    /// closed by then.
+    Clocks(Arc<[SlotClock]>),
     /// Queries are added or removed.
     Control(Control),
     /// Nothing will follow: operators emit their open windows and end.
@@ -223,8 +239,6 @@ pub enum Element {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;

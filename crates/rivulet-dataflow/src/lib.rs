@@ -58,7 +58,7 @@ pub mod suggest;
 
 pub use chunk::Chunk;
 pub use clock::{Clock, Leaps, ManualClock};
-pub use element::{Batch, Control, Element};
+pub use element::{Batch, Control, Element, SlotClock};
 pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push};
 pub use fetch::{fetch, fetch_ahead};
 pub use float::{canonical_float, canonical_floats};

@@ -9,6 +9,7 @@ mod holding;
 mod watched;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use cut::{Cut, Surroundings};
 pub(crate) use failure::caught;
@@ -19,7 +20,9 @@ pub use watched::{Call, Watched, Watcher};
 use failure::call;
 
 use crate::state_by_key::parts;
-use crate::{Batch, Element, KeyGroups, Refusals, Slot, SlotTable, StateByKey, StateError, StateFrame, StateSelection};
+use crate::{
+    Batch, Element, KeyGroups, Refusals, Slot, SlotClock, SlotTable, StateByKey, StateError, StateFrame, StateSelection,
+};
 
 /// What an operator may use while it processes an element.
 pub struct Context<'a> {
@@ -96,6 +99,12 @@ pub trait Operator: Send {
     /// bounded where one row meets very many rows or is in very many windows.
     fn has_more(&self) -> bool {
         false
+    }
+
+    /// The event clocks that the last element has moved, for windows over the results of this operator. The host takes
+    /// them behind the output of the element and hands them on.
+    fn take_clocks(&mut self) -> Option<Arc<[SlotClock]>> {
+        None
     }
 
     /// Emits more of the output of the last element.
@@ -232,6 +241,7 @@ impl Chain {
         run.note(rest.len() + 1, &element);
         let result = run.once(&mut **head, output, input, element);
         let result = result.and(run.hand_on(output, rest, rest_outputs));
+        let result = result.and(run.tell_clocks(&mut **head, rest, rest_outputs));
         match passed_on {
             Some(element) if head.has_more() => {
                 self.held = Some(element);
@@ -407,6 +417,7 @@ impl Run<'_> {
         while operator.has_more() {
             result = result.and(self.more(&mut **operator, output, rest, rest_outputs));
         }
+        result = result.and(self.tell_clocks(&mut **operator, rest, rest_outputs));
         match passed_on {
             Some(element) => result.and(self.through(rest, rest_outputs, 0, element)),
             None => result,
@@ -457,6 +468,19 @@ impl Run<'_> {
         result.and(self.hand_on(output, rest, rest_outputs))
     }
 
+    /// Hands on the clocks that the last element of an operator has moved.
+    fn tell_clocks(
+        &mut self,
+        operator: &mut dyn Operator,
+        rest: &mut [Box<dyn Operator>],
+        rest_outputs: &mut [Vec<Batch>],
+    ) -> Result<(), OperatorError> {
+        match operator.take_clocks() {
+            Some(clocks) => self.through(rest, rest_outputs, 0, Element::Clocks(clocks)),
+            None => Ok(()),
+        }
+    }
+
     fn hand_on(
         &mut self,
         output: &mut Vec<Batch>,
@@ -474,7 +498,7 @@ impl Run<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatch};
     use arrow::datatypes::Schema;

@@ -344,6 +344,8 @@ fn window(window: WindowSpec, aggregates: Vec<AggregateSpec>) -> WindowAggregate
         lateness_us: 0,
         idle_timeout_us: 30 * SECOND_US,
         arrival_time: false,
+        over_windows: false,
+        tells_clocks: false,
     })
     .unwrap()
 }

@@ -102,7 +102,7 @@ impl Chain {
             let processed = run.through(behind, outputs, 0, Element::Batch(batch));
             result = result.and(processed);
         }
-        result
+        result.and(run.tell_clocks(&mut **operator, behind, outputs))
     }
 }
 

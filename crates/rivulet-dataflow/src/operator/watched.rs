@@ -1,7 +1,9 @@
 //! An operator with a watcher around it, which looks at what goes in and what comes out.
 
+use std::sync::Arc;
+
 use super::{Context, Holding, Operator, OperatorError};
-use crate::{Element, Slot, StateByKey, StateError, StateFrame, StateSelection};
+use crate::{Element, Slot, SlotClock, StateByKey, StateError, StateFrame, StateSelection};
 
 /// What an operator is asked to do of which rows may come.
 pub enum Call {
@@ -75,6 +77,10 @@ impl<W: Watcher> Operator for Watched<W> {
 
     fn has_more(&self) -> bool {
         self.operator.has_more()
+    }
+
+    fn take_clocks(&mut self) -> Option<Arc<[SlotClock]>> {
+        self.operator.take_clocks()
     }
 
     fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {

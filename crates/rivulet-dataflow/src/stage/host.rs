@@ -122,6 +122,7 @@ impl StageHost {
             Element::Idle => {}
             Element::Barrier(number) => barriers[channel] = number,
             Element::End => watermarks.end(channel),
+            Element::Clocks(_) => return,
         }
         self.has_work = true;
     }

@@ -13,6 +13,14 @@
 //! late if every window it belongs to is closed; count it; close what its event time closes. A window `[start, end)`
 //! closes when the watermark reaches `end`, and is emitted if it holds a row. All keys of a slot share its watermark.
 //!
+//! # Windows over windows
+//! Rows may be results of earlier windows by time (`over_windows`). They come by ascending event time, and all results of
+//! earlier windows with one end come together, so a row with event time t says that the watermark is at least t. Beyond
+//! that the clock of a slot is the one of the earlier windows: they tell `max_ts` and `last_arrival` behind their results
+//! ([`Element::Clocks`](rivulet_dataflow::Element::Clocks)), and lateness and idle timeout are the same, so the
+//! watermark of both is the same at any time. Windows close as early as the earlier ones allow, also where no result
+//! comes, and no row is late.
+//!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last
 //! microsecond of its window (for count windows the event time of its last row). Its arrival is that of the row or tick
@@ -73,6 +81,10 @@ pub struct WindowAggregateSpec {
     pub idle_timeout_us: i64,
     /// Whether windows are over arrival time. Lateness and idle timeout do not matter then.
     pub arrival_time: bool,
+    /// Whether the rows are results of earlier windows by time. The watermark is theirs then, and no row is late.
+    pub over_windows: bool,
+    /// Whether later windows are over the results, so that they need the clock.
+    pub tells_clocks: bool,
 }
 
 /// The name of the output column with the start of the window.
@@ -107,6 +119,8 @@ pub const WINDOW_END: &str = "window_end";
 ///     lateness_us: 2_000_000,
 ///     idle_timeout_us: 30_000_000,
 ///     arrival_time: false,
+///     over_windows: false,
+///     tells_clocks: false,
 /// })
 /// .unwrap();
 /// let columns: Vec<_> = average.output_schema().fields().iter().map(|field| field.name().clone()).collect();
@@ -130,6 +144,8 @@ pub(crate) struct Plan {
     pub(crate) lateness_us: i64,
     pub(crate) idle_timeout_us: i64,
     pub(crate) arrival_time: bool,
+    pub(crate) over_windows: bool,
+    tells_clocks: bool,
     pub(crate) output: SchemaRef,
     aggregates: Vec<AggregateSpec>,
 }
@@ -137,11 +153,15 @@ pub(crate) struct Plan {
 impl Plan {
     /// Checks that the lengths of a slot can work with the lateness.
     fn check(&self, lengths: Lengths) -> Result<Lengths, LengthError> {
-        let has_lateness = self.window.is_time() && !self.arrival_time;
-        match has_lateness && self.lateness_us / lengths.pane > rules::PANES_APART_MAX / 2 {
+        match self.has_clock() && self.lateness_us / lengths.pane > rules::PANES_APART_MAX / 2 {
             true => Err(LengthError::PanesTooShort { pane_us: lengths.pane, lateness_us: self.lateness_us }),
             false => Ok(lengths),
         }
+    }
+
+    /// Whether slots have event clocks.
+    pub(crate) fn has_clock(&self) -> bool {
+        self.window.is_time() && !self.arrival_time
     }
 
     /// Computes the lengths for each row of the slot table's columns.
@@ -199,6 +219,8 @@ impl WindowAggregate {
                 lateness_us: spec.lateness_us.max(0),
                 idle_timeout_us: spec.idle_timeout_us.max(0),
                 arrival_time: spec.arrival_time,
+                over_windows: spec.over_windows,
+                tells_clocks: spec.tells_clocks,
                 output: Arc::new(Schema::new(output)),
                 aggregates,
             }),
@@ -226,6 +248,7 @@ impl OperatorFactory for WindowAggregate {
         shared.extend(plan.aggregates.iter().map(AggregateSpec::text));
         if plan.window.is_time() {
             shared.push(match plan.arrival_time {
+                _ if plan.over_windows => "over the results of earlier windows".into(),
                 true => "over arrival time".into(),
                 false if plan.idle_timeout_us == i64::MAX => format!("lateness {} ms", plan.lateness_us / 1000),
                 false => {

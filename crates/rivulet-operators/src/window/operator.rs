@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::row::Rows;
 use rivulet_dataflow::{
     Batch, Context, Control, Element, HELD_KEYS_MAX, Holding, KeyHash, Leaps, Operator, OperatorError, Reason, Slot,
-    StateError, StateFrame, StateSelection, fetch_ahead,
+    SlotClock, StateError, StateFrame, StateSelection, fetch_ahead,
 };
 
 use super::cells::{Cells, NEVER, SlotLengths};
@@ -23,6 +23,8 @@ pub(crate) struct WindowOperator {
     pub(crate) row_bytes: RowBytes,
     /// The keys of the current batch. The buffer is kept to reuse its memory.
     keys: Rows,
+    /// The clocks that the last batch has moved.
+    clocks: Option<Arc<[SlotClock]>>,
 }
 
 impl WindowOperator {
@@ -39,7 +41,7 @@ impl WindowOperator {
             deadline_us: NEVER,
             leaps: Leaps::default(),
         };
-        Self { plan, windows, row_bytes, keys }
+        Self { plan, windows, row_bytes, keys, clocks: None }
     }
 
     fn add_slots(&mut self, slots: &[Slot], context: &Context<'_>) {
@@ -76,7 +78,8 @@ impl WindowOperator {
         let prepared = plan.layout.prepare(inputs)?;
         let updates =
             Updates { fixed: plan.layout.fixed_updates(&prepared), objects: plan.layout.object_updates(&prepared) };
-        let times_us = if plan.arrival_time { &batch.arrival_us } else { &batch.event_time_us };
+        let by_arrival = plan.arrival_time && !plan.over_windows;
+        let times_us = if by_arrival { &batch.arrival_us } else { &batch.event_time_us };
         for index in 0..batch.rows() {
             let cells = &self.windows.cells;
             let slot_of = |row: usize| batch.slots[row] as usize;
@@ -140,6 +143,11 @@ impl WindowOperator {
             }
         }
         self.pass_rows(&mut passing, None, context)?;
+        if plan.tells_clocks && plan.has_clock() {
+            // A clock may stand there twice: it is the same.
+            let of_slots = batch.slots.chunk_by(|one, other| one == other);
+            self.clocks = Some(of_slots.filter_map(|slots| self.windows.clock(slots[0])).collect());
+        }
         self.windows.closed.emit(&plan, &self.row_bytes, context)
     }
 
@@ -199,8 +207,13 @@ impl Operator for WindowOperator {
                 }
                 self.windows.closed.emit(&self.plan, &self.row_bytes, context)
             }
+            Element::Clocks(clocks) if self.plan.over_windows && self.plan.has_clock() => {
+                context.slots.update_leaps(&mut self.windows.leaps);
+                clocks.iter().for_each(|&clock| self.windows.set_clock(clock));
+                self.windows.closed.emit(&self.plan, &self.row_bytes, context)
+            }
             // Queries of applications have a clock per slot, and state is exported when the host asks.
-            Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
+            Element::Clocks(_) | Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
         }
     }
 
@@ -212,6 +225,10 @@ impl Operator for WindowOperator {
 
     fn process_own(&mut self, batch: &Batch, own: &[u32], context: &mut Context<'_>) -> Result<(), OperatorError> {
         self.process_batch(batch.take(own)?, Passing::of(batch, own), context)
+    }
+
+    fn take_clocks(&mut self) -> Option<Arc<[SlotClock]>> {
+        self.clocks.take()
     }
 
     fn deadline_us(&self) -> Option<i64> {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rivulet_dataflow::{Leaps, Slot};
+use rivulet_dataflow::{Leaps, Slot, SlotClock};
 
 use super::cells::{CellParts, Cells, NEVER, SlotLengths, SlotState};
-use super::length::Lengths;
+use super::length::{Lengths, TIME_MAX_US};
 use super::output::{Closed, Closing};
 use super::shared::shares_panes;
 use super::{Plan, WindowSpec};
@@ -101,14 +101,19 @@ impl Windows {
         if !self.plan.window.is_time() {
             return self.count_in_block(row, lengths, updates);
         }
-        let watermark_us = self.watermark_us(&self.cells.slots[row.slot], lengths, row.arrival_us);
+        let watermark_us = match self.plan.over_windows {
+            true => row.time_us,
+            false => self.watermark_us(&self.cells.slots[row.slot], lengths, row.arrival_us),
+        };
         self.advance(row.slot, lengths, watermark_us, row.arrival_us, false);
         let verdict = match self.plan.window {
             WindowSpec::Session { .. } => self.count_in_session(row, lengths.width, updates),
             _ => self.count_in_pane(row, lengths, updates),
         };
-        if verdict == Verdict::Counted {
-            let slot = &mut self.cells.slots[row.slot];
+        let slot = &mut self.cells.slots[row.slot];
+        // The clock of a slot over earlier windows is theirs, as soon as they have told it.
+        let has_clock = self.plan.over_windows && !self.plan.arrival_time && slot.max_ts_us != i64::MIN;
+        if verdict == Verdict::Counted && !has_clock {
             slot.max_ts_us = slot.max_ts_us.max(row.time_us);
             slot.last_arrival_us = row.arrival_us;
             if !self.plan.arrival_time {
@@ -118,6 +123,26 @@ impl Windows {
         }
         self.set_deadline(row.slot);
         verdict
+    }
+
+    /// Sets the clock of a slot to that of the earlier windows.
+    pub(crate) fn set_clock(&mut self, clock: SlotClock) {
+        let slot = clock.slot as usize;
+        let SlotLengths::Known(lengths) = self.cells.lengths(slot) else { return };
+        let state = &mut self.cells.slots[slot];
+        state.max_ts_us = clock.newest_us.saturating_sub(lengths.offset).clamp(-TIME_MAX_US, TIME_MAX_US);
+        state.last_arrival_us = clock.arrival_us;
+        let watermark_us = self.watermark_us(&self.cells.slots[slot], lengths, clock.arrival_us);
+        self.advance(slot, lengths, watermark_us, clock.arrival_us, false);
+        self.set_deadline(slot);
+    }
+
+    /// The clock of a slot, if it has one.
+    pub(crate) fn clock(&self, slot: Slot) -> Option<SlotClock> {
+        let SlotLengths::Known(lengths) = self.cells.lengths(slot as usize) else { return None };
+        let state = &self.cells.slots[slot as usize];
+        let newest_us = state.max_ts_us.saturating_add(lengths.offset);
+        (state.max_ts_us != i64::MIN).then_some(SlotClock { slot, newest_us, arrival_us: state.last_arrival_us })
     }
 
     /// Advances the clock by a row whose key another instance has. It closes here what it closes there, and is late

@@ -135,6 +135,8 @@ pub(crate) fn spec(window: WindowSpec, keyed: bool, aggregates: Vec<AggregateSpe
         lateness_us: 0,
         idle_timeout_us: i64::MAX,
         arrival_time: false,
+        over_windows: false,
+        tells_clocks: false,
     }
 }
 

@@ -10,3 +10,4 @@ mod parallel;
 mod pattern_model;
 mod window_behaviour;
 mod window_model;
+mod windows_over_windows;

@@ -450,6 +450,8 @@ fn plan(case: &Case) -> WindowAggregateSpec {
         lateness_us: case.lateness,
         idle_timeout_us: case.idle,
         arrival_time: case.arrival_time,
+        over_windows: false,
+        tells_clocks: false,
         ..spec(window, case.keyed, aggregates())
     }
 }

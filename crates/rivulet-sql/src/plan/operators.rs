@@ -318,6 +318,8 @@ impl SelectPlanner<'_> {
             lateness_us: source.lateness_us,
             idle_timeout_us: source.idle_timeout_us,
             arrival_time: source.event_time == EventTime::Arrival,
+            over_windows: false,
+            tells_clocks: false,
         })
         .map_err(|error| defect(error, self.select.position))
     }

@@ -323,7 +323,7 @@ impl Operator for WindowOperator {
             Element::Barrier(_) | Element::Idle if self.plan.spec.phase == Phase::Partial => {
                 self.give_states(i64::MAX, context)
             }
-            Element::Barrier(_) | Element::Idle | Element::Control(_) => Ok(()),
+            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 
