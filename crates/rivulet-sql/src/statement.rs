@@ -360,6 +360,8 @@ pub(crate) struct Select {
     pub(crate) alias: Option<Name>,
     /// Whether only the latest row of each key is read: `FROM LATEST(input)`.
     pub(crate) from_latest: bool,
+    /// The SELECT whose results are read, if it does not read an input.
+    pub(crate) subquery: Option<Box<Select>>,
     /// The branches of `FROM (SELECT ... UNION ALL SELECT ...)`; empty if the SELECT reads an input.
     pub(crate) union: Vec<UnionBranch>,
     /// The window of `FROM TABLE(TUMBLE(...))`, as the same call in GROUP BY.
@@ -383,6 +385,26 @@ pub(crate) struct Select {
     pub(crate) output_conditions: Vec<Option<ast::Expr>>,
     /// For each input, its computed columns.
     pub(crate) computed: Vec<Vec<ComputedColumn>>,
+}
+
+impl Select {
+    /// This SELECT and those that it reads, one by the other.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = &Select> {
+        std::iter::successors(Some(self), |select| select.subquery.as_deref())
+    }
+
+    /// The SELECT of the chain that reads inputs.
+    pub(crate) fn innermost(&self) -> &Select {
+        self.chain().last().unwrap_or(self)
+    }
+
+    /// The same, to change it.
+    pub(crate) fn innermost_mut(&mut self) -> &mut Select {
+        match self.subquery {
+            Some(ref mut inner) => inner.innermost_mut(),
+            None => self,
+        }
+    }
 }
 
 /// `ORDER BY ... LIMIT n`: the order in which the rows of a window come out, and how many of them.
@@ -479,7 +501,8 @@ impl CreateApplication {
     /// The names of the reference tables in which the application looks events up.
     pub fn table_names(&self) -> Vec<&str> {
         let is_input = |name: &str| self.inputs.iter().any(|input| input.name.text == name);
-        let joined = self.select.open().lookups.iter().map(|lookup| lookup.table.text.as_str());
+        let joined =
+            self.select.open().chain().flat_map(|select| &select.lookups).map(|lookup| lookup.table.text.as_str());
         joined.filter(|name| !is_input(name)).collect()
     }
 

@@ -61,7 +61,7 @@ pub(super) fn application(
     cursor.expect_word("AS")?;
     let mut select = select::parse(cursor.rest(), cursor.end())?;
     select.output_conditions = conditions;
-    select.computed = computed;
+    select.innermost_mut().computed = computed;
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }

@@ -508,6 +508,7 @@ impl SelectText<'_> {
             from: Name { text: String::new(), position },
             alias: None,
             from_latest: false,
+            subquery: None,
             union: Vec::new(),
             window: None,
             pattern: None,

@@ -76,7 +76,7 @@ impl Declarations {
         let output_addresses = output_addresses.collect::<Result<Vec<_>, _>>()?;
         let inputs = create.inputs.iter().zip(input_addresses).map(|(input, address)| resolver.input(input, address));
         let mut inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        for (input, computed) in inputs.iter_mut().zip(&create.select.open().computed) {
+        for (input, computed) in inputs.iter_mut().zip(&create.select.open().innermost().computed) {
             input.computed = computed.iter().map(|one| (one.name.text.clone(), one.expression.to_string())).collect();
             input.computed_event_time = computed.iter().position(|one| one.event_time);
         }

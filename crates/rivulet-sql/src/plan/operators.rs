@@ -22,11 +22,13 @@ use super::history::Histories;
 use super::items::Item;
 use super::lookup::PlannedLookup;
 use super::matching::match_of;
-use super::select::{Planned, SelectPlanner, WINDOW_END, WINDOW_START};
-use super::source::EventTime;
-use super::window::Window;
+use super::select::{Planned, SelectPlanner};
+use super::source::BoundCheck;
+use super::window::{LengthCheck, Window};
 use super::window_results::Key;
 use super::written::Results;
+use crate::application::{Parameter, TableUse};
+use crate::statement::Select;
 use crate::value::{format_us, type_name};
 use crate::{Position, SqlError};
 
@@ -42,6 +44,20 @@ pub(super) struct Operators {
     /// The part of WHERE that tells by an index which queries on one topic a row can concern.
     matching: Option<Match>,
     cut: PlannedCut,
+    /// The last window, in the words of `EXPLAIN`.
+    pub(super) window: Option<String>,
+    pub(super) checks: Vec<LengthCheck>,
+    pub(super) bound_checks: Vec<BoundCheck>,
+    pub(super) tables: Vec<TableUse>,
+}
+
+/// The results of a SELECT.
+pub(super) struct Output {
+    pub(super) columns: SchemaRef,
+    /// The name and expression of each column, over the columns before the last projection.
+    pub(super) expressions: Vec<(String, Expr)>,
+    /// The text of each column.
+    pub(super) texts: Vec<String>,
 }
 
 /// How the operators so far can run as several instances side by side.
@@ -160,30 +176,37 @@ impl Operators {
         }
     }
 
+    /// Records the meanings of the columns of a SELECT.
+    pub(super) fn name_results(&mut self, expressions: &[(String, Expr)]) {
+        self.columns = expressions.iter().map(|(name, one)| (name.clone(), self.meaning(one))).collect();
+    }
+
+    /// Begins the operators of a SELECT that reads the results so far.
+    pub(super) fn begin_select(&mut self) {
+        if let PlannedCut::ByKey(_, keys) = &mut self.cut {
+            keys.clear();
+        }
+    }
+
+    /// Makes the plan of operators whose results have the columns `output`, for the outputs of the SELECT.
     pub(super) fn finish(
         mut self,
-        output_schema: SchemaRef,
-        window: Option<Window>,
-        planner: &SelectPlanner<'_>,
+        select: &Select,
+        output: &SchemaRef,
+        row_schema: SchemaRef,
+        parameters: &[Parameter],
+        parameter_schema: &SchemaRef,
     ) -> Result<Planned, SqlError> {
-        let has_output_bits = planner.route(&output_schema, &mut self)?;
-        let (window, checks) = match window {
-            Some(window) => (Some(window.text), vec![window.check]),
-            None => (None, Vec::new()),
-        };
-        let dataflow = Line::new(self.factories);
-        let tables = planner.lookups.iter().map(PlannedLookup::table_use).collect();
-        let row_schema = planner.source.row_schema.clone();
-        let bound_checks = planner.source.checks().to_vec();
+        let has_output_bits = self.route(select, output, parameters, parameter_schema)?;
         Ok(Planned {
-            dataflow,
+            dataflow: Line::new(self.factories),
             row_schema,
-            output_schema,
+            output_schema: output.clone(),
             has_output_bits,
-            window,
-            checks,
-            bound_checks,
-            tables,
+            window: self.window,
+            checks: self.checks,
+            bound_checks: self.bound_checks,
+            tables: self.tables,
             matching: self.matching,
             cut: match self.cut {
                 PlannedCut::Anywhere => Cut::Anywhere,
@@ -193,6 +216,51 @@ impl Operators {
             steps: self.steps,
             meanings: self.meanings,
         })
+    }
+
+    /// Adds the operator that decides to which outputs rows with these columns go. Returns `false` if all rows go to
+    /// all outputs.
+    fn route(
+        &mut self,
+        select: &Select,
+        output: &SchemaRef,
+        parameters: &[Parameter],
+        parameter_schema: &SchemaRef,
+    ) -> Result<bool, SqlError> {
+        let written = &select.output_conditions;
+        if written.iter().all(Option::is_none) {
+            return Ok(false);
+        }
+        let scope = Scope {
+            input: &select.from.text,
+            alias: None,
+            columns: output.fields().iter().map(|field| field.name().as_str()).collect(),
+            parameters,
+            windowed: false,
+            tables: &[],
+            in_table: false,
+        };
+        let fields = output.fields().iter().map(|field| field.as_ref().clone());
+        let planner = ExpressionPlanner::new(fields.chain(parameter_fields(parameter_schema)).collect())?;
+        let planned = written.iter().map(|condition| {
+            let Some(condition) = condition else { return Ok(None) };
+            let position = start(condition).or(select.position);
+            let mut checked = condition.clone();
+            scope.check(&mut checked, Place::OutputCondition, position)?;
+            Ok(Some((condition_of(&planner, &checked, "WHEN", position)?, position)))
+        });
+        let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
+        let all = planned.iter().flatten().map(|(condition, _)| condition);
+        let compiler = Compiler::new(output, parameter_schema, all)?;
+        let compiled = planned.iter().map(|one| {
+            one.as_ref().map(|(condition, position)| compiler.compile(condition.clone(), *position)).transpose()
+        });
+        let compiled = compiled.collect::<Result<Vec<_>, SqlError>>()?;
+        let route = Route::new(output, parameter_schema, compiler.parameters, compiled)
+            .map_err(|error| defect(error, select.position))?;
+        let texts = written.iter().map(|one| one.as_ref().map_or_else(|| "every row".to_owned(), ToString::to_string));
+        self.push(route, texts.enumerate().map(|(output, text)| format!("output {}: {text}", output + 1)).collect());
+        Ok(true)
     }
 }
 
@@ -204,7 +272,11 @@ impl SelectPlanner<'_> {
         }
         step.extend(aggregates);
         let source = self.source;
-        if window.is_time() && source.event_time != EventTime::Arrival {
+        if let Some(results) = &source.results {
+            step.push(format!("over {}", results.text));
+        }
+        let is_over_windows = source.results.as_ref().is_some_and(|results| results.of_windows);
+        if window.is_time() && !source.by_arrival && !is_over_windows {
             let (lateness, timeout) = (format_us(source.lateness_us), format_us(source.idle_timeout_us));
             step.push(format!("lateness {lateness}, idle timeout {timeout}"));
         }
@@ -214,6 +286,7 @@ impl SelectPlanner<'_> {
     /// over single rows.
     pub(super) fn first_operators<'e>(
         &'e self,
+        given: Option<(Operators, SchemaRef)>,
         used: impl IntoIterator<Item = &'e Expr>,
         condition: Option<Expr>,
     ) -> Result<(Operators, SchemaRef), SqlError> {
@@ -221,11 +294,17 @@ impl SelectPlanner<'_> {
         let of_unnest = self.unnest.iter().flat_map(|unnest| unnest.expressions());
         let used_behind: Vec<&Expr> = used.into_iter().collect();
         let used: Vec<&Expr> = used_behind.iter().copied().chain(of_lookups).chain(of_unnest).collect();
-        let (mut operators, mut columns) = self.source.operators(self.parameter_schema, &used)?;
-        operators.matching = condition
-            .as_ref()
-            .zip(self.source.only_input())
-            .and_then(|(condition, input)| match_of(condition, &input.schema, self.parameter_schema));
+        let (mut operators, mut columns) = match given {
+            Some(given) => given,
+            None => {
+                let (mut operators, columns) = self.source.operators(self.parameter_schema, &used)?;
+                operators.matching = condition
+                    .as_ref()
+                    .zip(self.source.only_input())
+                    .and_then(|(condition, input)| match_of(condition, &input.schema, self.parameter_schema));
+                (operators, columns)
+            }
+        };
         // A condition that needs no table filters the rows before they are looked up.
         let is_looked_up = |name: &str| {
             self.lookups.iter().any(|lookup| lookup.gives(name)) || self.unnest.is_some_and(|unnest| unnest.gives(name))
@@ -317,54 +396,21 @@ impl SelectPlanner<'_> {
             aggregates: aggregate_specs,
             lateness_us: source.lateness_us,
             idle_timeout_us: source.idle_timeout_us,
-            arrival_time: source.event_time == EventTime::Arrival,
-            over_windows: false,
-            tells_clocks: false,
+            arrival_time: source.by_arrival,
+            over_windows: source.results.as_ref().is_some_and(|results| results.of_windows),
+            tells_clocks: self.is_windowed,
         })
         .map_err(|error| defect(error, self.select.position))
     }
 
-    /// Adds the operator that decides to which outputs rows with these columns go. Returns `false` if all rows go to
-    /// all outputs.
-    fn route(&self, output: &SchemaRef, operators: &mut Operators) -> Result<bool, SqlError> {
-        let written = &self.select.output_conditions;
-        if written.iter().all(Option::is_none) {
-            return Ok(false);
-        }
-        let scope = Scope {
-            input: self.source.name,
-            alias: None,
-            columns: output.fields().iter().map(|field| field.name().as_str()).collect(),
-            parameters: self.scope.parameters,
-            windowed: false,
-            tables: &[],
-            in_table: false,
-        };
-        let fields = output.fields().iter().map(|field| field.as_ref().clone());
-        let planner = ExpressionPlanner::new(fields.chain(parameter_fields(self.parameter_schema)).collect())?;
-        let planned = written.iter().map(|condition| {
-            let Some(condition) = condition else { return Ok(None) };
-            let position = start(condition).or(self.select.position);
-            let mut checked = condition.clone();
-            scope.check(&mut checked, Place::OutputCondition, position)?;
-            Ok(Some((condition_of(&planner, &checked, "WHEN", position)?, position)))
-        });
-        let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
-        let all = planned.iter().flatten().map(|(condition, _)| condition);
-        let compiler = Compiler::new(output, self.parameter_schema, all)?;
-        let compiled = planned.iter().map(|one| {
-            one.as_ref().map(|(condition, position)| compiler.compile(condition.clone(), *position)).transpose()
-        });
-        let compiled = compiled.collect::<Result<Vec<_>, SqlError>>()?;
-        let route = Route::new(output, self.parameter_schema, compiler.parameters, compiled)
-            .map_err(|error| defect(error, self.select.position))?;
-        let texts = written.iter().map(|one| one.as_ref().map_or_else(|| "every row".to_owned(), ToString::to_string));
-        operators
-            .push(route, texts.enumerate().map(|(output, text)| format!("output {}: {text}", output + 1)).collect());
-        Ok(true)
+    /// Whether an expression is computed only from the bounds of windows.
+    pub(super) fn is_made_of_bounds(&self, expression: &Expr) -> bool {
+        let columns = expression.column_refs();
+        let is_bound = |column: &&Column| self.is_bound(&column.name);
+        columns.iter().any(is_bound) && columns.iter().all(|column| is_bound(column) || column.name.starts_with('$'))
     }
 
-    /// Adds history functions, QUALIFY, the projection and EMIT ON CHANGE. Returns the schema of the output.
+    /// Adds history functions, QUALIFY, the projection and EMIT ON CHANGE. Returns the output.
     /// `key_columns` are the indices in `columns` of the keys that distinguish the rows of one window.
     pub(super) fn last_operators(
         &self,
@@ -373,7 +419,7 @@ impl SelectPlanner<'_> {
         results: Results,
         key_columns: Vec<usize>,
         operators: &mut Operators,
-    ) -> Result<SchemaRef, SqlError> {
+    ) -> Result<Output, SqlError> {
         let history_keys = histories.keys();
         let meanings = histories.meanings(|expression| operators.meaning(expression));
         for (((history, step), keys), meaning) in
@@ -401,7 +447,7 @@ impl SelectPlanner<'_> {
                 )
                 .hint("convert it with CAST(... AS TEXT)"));
             };
-            let is_bound = self.scope.windowed && is_made_of_bounds(&result.expression);
+            let is_bound = self.is_made_of_bounds(&result.expression);
             let expression = cast_to(result.expression, &result.data_type, &to);
             columns_out.push(OutputColumn { name, expression, position: result.position, is_bound });
         }
@@ -426,6 +472,8 @@ impl SelectPlanner<'_> {
                 }
             }
         }
+        let selected = columns_out[..output_columns].iter();
+        let expressions = selected.map(|one| (one.name.clone(), one.expression.clone())).collect();
         let compiler = Compiler::new(&columns, self.parameter_schema, columns_out.iter().map(|one| &one.expression))?;
         let named = columns_out
             .into_iter()
@@ -434,21 +482,21 @@ impl SelectPlanner<'_> {
         let project = Project::new(&columns, self.parameter_schema, compiler.parameters, named)
             .map_err(|error| defect(error, self.select.position))?;
         let mut output = project.output_schema().clone();
-        operators.push(project, step);
+        operators.push(project, step.clone());
         if self.select.emit_on_change {
             let compares = list(compare.iter().map(|&column| output.field(column).name()));
-            let mut step = vec![format!("compares {compares}")];
+            let mut compared = vec![format!("compares {compares}")];
             if !keys.is_empty() {
-                step.push(format!("by {}", list(key_columns.iter().map(|&column| columns.field(column).name()))));
+                compared.push(format!("by {}", list(key_columns.iter().map(|&column| columns.field(column).name()))));
             }
             let change_only = ChangeOnly::new(output, keys, compare, output_columns)
                 .map_err(|error| defect(error, self.select.position))?;
             output = change_only.output_schema().clone();
             let keys = key_columns.iter().map(|&column| columns.field(column).name());
             let keys = keys.map(|name| Expr::Column(Column::new_unqualified(name))).collect();
-            operators.push_keyed(change_only, (step.clone(), step), keys, None);
+            operators.push_keyed(change_only, (compared.clone(), compared), keys, None);
         }
-        Ok(output)
+        Ok(Output { columns: output, expressions, texts: step })
     }
 }
 
@@ -464,11 +512,4 @@ struct OutputColumn {
     position: Position,
     /// Whether it only tells the time of the window, so that EMIT ON CHANGE does not compare it.
     is_bound: bool,
-}
-
-/// Whether an expression is computed only from the bounds of the window.
-fn is_made_of_bounds(expression: &Expr) -> bool {
-    let columns = expression.column_refs();
-    let is_bound = |column: &&Column| column.name == WINDOW_START || column.name == WINDOW_END;
-    columns.iter().any(is_bound) && columns.iter().all(|column| is_bound(column) || column.name.starts_with('$'))
 }

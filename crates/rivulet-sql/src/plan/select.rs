@@ -1,4 +1,5 @@
-//! The SELECT of an application: its clauses planned one after the other, with and without a window.
+//! The SELECT of an application: its clauses planned one after the other, with and without a window. A SELECT that reads
+//! another one is planned behind it, in the same line of operators.
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
@@ -14,9 +15,9 @@ use super::expression::{ExpressionPlanner, cast_to, parameter_fields, result_typ
 use super::group_keys::{group_keys, refuse_without_window};
 use super::items::{aliased, item_expression, items};
 use super::lookup::{Lookups, PlannedLookup};
-use super::operators::Operators;
+use super::operators::{Operators, Output};
 use super::pattern::PatternPlanner;
-use super::source::{BoundCheck, Source};
+use super::source::{BoundCheck, EventTime, ResultsOf, Source};
 use super::unnest::PlannedUnnest;
 use super::walk::for_each_child;
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
@@ -32,6 +33,13 @@ use crate::{Position, SqlError};
 pub(super) const ARRIVAL_TIME: &str = "arrival_time";
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
+
+const NO_WINDOW_END: EventTime = EventTime::Missing(
+    "the results of the subquery have no event time",
+    "select window_end in it: the time of a result is the last moment of its window",
+);
+const NO_EVENT_TIME: EventTime =
+    EventTime::Missing("the results of the subquery have no event time", "select the event time in it, as it is");
 
 /// The result of planning a SELECT.
 pub(super) struct Planned {
@@ -56,14 +64,51 @@ pub(super) struct Planned {
     pub(super) meanings: Vec<Vec<String>>,
 }
 
-/// Plans a SELECT over the declared inputs.
+/// A planned SELECT: operators from the inputs to its results, and what the SELECT behind it needs to know of them.
+pub(super) struct Behind {
+    pub(super) operators: Operators,
+    pub(super) columns: SchemaRef,
+    pub(super) event_time: EventTime,
+    pub(super) lateness_us: i64,
+    pub(super) idle_timeout_us: i64,
+    pub(super) by_arrival: bool,
+    pub(super) results: ResultsOf,
+    /// The columns of decoded rows.
+    pub(super) row_schema: SchemaRef,
+}
+
+/// Operators with their output columns. Those of a SELECT come from the SELECT that it reads, or from the inputs.
+type Given = Option<(Operators, SchemaRef)>;
+
+/// Plans a SELECT over the declared inputs, and those that it reads.
 pub(super) fn plan(
     select: &Select,
     declarations: &Declarations,
     parameter_schema: &SchemaRef,
     tables: &Tables,
 ) -> Result<Planned, SqlError> {
-    let source = Source::plan(select, declarations, parameter_schema)?;
+    let behind = plan_one(select, declarations, parameter_schema, tables, false)?;
+    behind.operators.finish(select, &behind.columns, behind.row_schema, &declarations.parameters, parameter_schema)
+}
+
+/// Plans a SELECT. If `is_windowed`, there are windows over its results.
+fn plan_one(
+    select: &Select,
+    declarations: &Declarations,
+    parameter_schema: &SchemaRef,
+    tables: &Tables,
+    is_windowed: bool,
+) -> Result<Behind, SqlError> {
+    let (source, given) = match &select.subquery {
+        None => (Source::plan(select, declarations, parameter_schema)?, None),
+        Some(inner) => {
+            let groups = !select.group_by.is_empty() || select.window.is_some();
+            let mut behind = plan_one(inner, declarations, parameter_schema, tables, is_windowed || groups)?;
+            behind.operators.begin_select();
+            let source = Source::of_results(select, declarations, &behind)?;
+            (source, Some((behind.operators, behind.columns)))
+        }
+    };
     if let Some(clause) = &select.pattern {
         return plan_matches(select, clause, &source, declarations, parameter_schema);
     }
@@ -80,6 +125,10 @@ pub(super) fn plan(
             Some(unnest)
         }
     };
+    if !source.has_arrival() && !windows.is_empty() {
+        // These names are the bounds of the windows here.
+        lookups.fields.retain(|field| ![WINDOW_START, WINDOW_END].contains(&field.name().as_str()));
+    }
     let scope = Scope {
         input: source.name,
         alias: source.alias,
@@ -115,10 +164,11 @@ pub(super) fn plan(
         row_fields: fields,
         lookups: &lookups.planned,
         unnest: unnest.as_ref(),
+        is_windowed,
     };
     match window {
-        None => planner.plan_rows(None),
-        Some(window) => planner.plan_windows(window, keys),
+        None => planner.plan_rows(given),
+        Some(window) => planner.plan_windows(window, keys, given),
     }
 }
 
@@ -129,7 +179,7 @@ fn plan_matches(
     source: &Source<'_>,
     declarations: &Declarations,
     parameter_schema: &SchemaRef,
-) -> Result<Planned, SqlError> {
+) -> Result<Behind, SqlError> {
     let not_yet = |position: Position, what: &str| {
         Err(SqlError::new(position, format!("{what} of matches is not supported yet"))
             .hint("a SELECT over MATCH_RECOGNIZE has WHERE, QUALIFY and EMIT ON CHANGE"))
@@ -155,6 +205,10 @@ fn plan_matches(
     if let Some(position) = select.distinct {
         return not_yet(position, "SELECT DISTINCT");
     }
+    if select.subquery.is_some() {
+        return not_yet(clause.position, "a subquery before the search")
+            .map_err(|error: SqlError| error.hint("a row pattern reads one input, or a UNION ALL of several"));
+    }
     if source.is_joined() {
         return not_yet(clause.position, "a join before the search")
             .map_err(|error: SqlError| error.hint("a row pattern reads one input, or a UNION ALL of several"));
@@ -179,10 +233,10 @@ fn plan_matches(
         row_fields,
         lookups: &[],
         unnest: None,
+        is_windowed: false,
     };
-    let mut planned = planner.plan_rows(Some((operators, columns)))?;
-    planned.checks.extend(pattern.check);
-    Ok(planned)
+    operators.checks.extend(pattern.check);
+    planner.plan_rows(Some((operators, columns)))
 }
 
 /// A scope with the names of columns, and nothing else.
@@ -213,12 +267,14 @@ pub(super) struct SelectPlanner<'a> {
     row_fields: Vec<Field>,
     pub(super) lookups: &'a [PlannedLookup],
     pub(super) unnest: Option<&'a PlannedUnnest>,
+    /// Whether there are windows over the results.
+    pub(super) is_windowed: bool,
 }
 
 impl SelectPlanner<'_> {
     /// Plans a SELECT without a window: one row in, at most one row out. The rows come from the operators in `given`,
     /// or from the source.
-    fn plan_rows(&self, given: Option<(Operators, SchemaRef)>) -> Result<Planned, SqlError> {
+    fn plan_rows(&self, given: Given) -> Result<Behind, SqlError> {
         let condition = self.condition()?;
         let plan = |planner: &ExpressionPlanner, expression: &ast::Expr, fallback: Position| {
             let (planned, data_type) = planner.plan_coerced(expression, fallback)?;
@@ -238,20 +294,92 @@ impl SelectPlanner<'_> {
 
         let planned = results.columns.iter().map(|(_, column)| column).chain(&results.qualify);
         let used = condition.iter().chain(histories.expressions()).chain(planned.map(|one| &one.expression));
-        let (mut operators, columns) = match given {
-            None => self.first_operators(used, condition.clone())?,
-            Some((mut operators, columns)) => {
-                drop(used);
-                self.push_filter(&mut operators, &columns, condition.as_ref())?;
-                (operators, columns)
-            }
+        let (mut operators, columns) = self.first_operators(given, used, condition.clone())?;
+        let keys = if self.select.emit_on_change { self.keys_of_results(&columns)? } else { Vec::new() };
+        let output = self.last_operators(columns, &histories, results, keys, &mut operators)?;
+        Ok(self.behind(operators, output, None))
+    }
+
+    /// The indices of the columns that distinguish the rows of one window of the SELECT that this one reads.
+    fn keys_of_results(&self, columns: &SchemaRef) -> Result<Vec<usize>, SqlError> {
+        let keys = self.source.results.iter().flat_map(|results| &results.keys);
+        let keys = keys.map(|key| match key {
+            Ok(name) => columns.index_of(name).map_err(|error| SqlError::new(self.select.position, error.to_string())),
+            Err(text) => Err(SqlError::new(
+                self.select.position,
+                format!(
+                    "EMIT ON CHANGE compares with the last row of the same '{text}', which the subquery does not have"
+                ),
+            )
+            .hint(format!("select it in the subquery: SELECT {text}, ..."))),
+        });
+        keys.collect()
+    }
+
+    /// The planned SELECT. `output` are its columns and the expressions they are; a window has bounds and keys.
+    fn behind(&self, mut operators: Operators, output: Output, window: Option<(&Window, &[Key])>) -> Behind {
+        let Output { columns, expressions, texts } = output;
+        let source = self.source;
+        let is_column =
+            |expression: &Expr, name: &str| matches!(expression, Expr::Column(column) if column.name == name);
+        let with = |name: &str| {
+            expressions.iter().find(|(_, expression)| is_column(expression, name)).map(|(column, _)| column.clone())
         };
-        let output_schema = self.last_operators(columns, &histories, results, Vec::new(), &mut operators)?;
-        operators.finish(output_schema, None, self)
+        let event_time = match (&window, &source.event_time) {
+            (Some(_), _) => with(WINDOW_END).map_or(NO_WINDOW_END, EventTime::Column),
+            (None, EventTime::Column(name)) => with(name).map_or(NO_EVENT_TIME, EventTime::Column),
+            (None, EventTime::Arrival) => with(ARRIVAL_TIME).map_or(NO_EVENT_TIME, EventTime::Column),
+            (None, EventTime::Missing(..)) => source.event_time.clone(),
+        };
+        let bounds = expressions.iter().filter(|(_, expression)| self.is_made_of_bounds(expression));
+        let before = source.results.as_ref();
+        let keys = match window {
+            Some((_, keys)) => keys.iter().map(|key| with(&key.name).ok_or_else(|| key.name.clone())).collect(),
+            None => before.map_or_else(Vec::new, |results| {
+                let key = |key: &Result<String, String>| {
+                    key.as_ref().map_err(String::clone).and_then(|name| with(name).ok_or_else(|| name.clone()))
+                };
+                results.keys.iter().map(key).collect()
+            }),
+        };
+        let of_window = window.map_or_else(String::new, |(window, _)| format!("{}: ", window.text));
+        let of_before = before.map_or_else(String::new, |results| format!(", over {}", results.text));
+        let was_of_windows = before.is_some_and(|results| results.of_windows);
+        let results = ResultsOf {
+            // Windows of rows over the results of windows by time close in the order of these.
+            of_windows: window.map_or(was_of_windows, |(window, _)| window.is_time() || was_of_windows),
+            bounds: bounds.map(|(column, _)| column.clone()).collect(),
+            keys,
+            text: format!("{of_window}{}{of_before}", texts.join(", ")),
+        };
+        operators.name_results(&expressions);
+        operators.tables.extend(self.lookups.iter().map(PlannedLookup::table_use));
+        operators.bound_checks.extend_from_slice(source.checks());
+        if let Some((window, _)) = window {
+            operators.window = Some(window.text.clone());
+            operators.checks.push(window.check.clone());
+        }
+        Behind {
+            operators,
+            columns,
+            event_time,
+            lateness_us: source.lateness_us,
+            idle_timeout_us: source.idle_timeout_us,
+            by_arrival: source.by_arrival,
+            results,
+            row_schema: source.row_schema.clone(),
+        }
+    }
+
+    /// Whether a column tells only the time of a window.
+    pub(super) fn is_bound(&self, column: &str) -> bool {
+        let of_results = self.source.results.as_ref().filter(|_| !self.scope.windowed);
+        (self.scope.windowed && [WINDOW_START, WINDOW_END].contains(&column))
+            || of_results.is_some_and(|results| results.bounds.iter().any(|bound| bound == column))
     }
 
     /// Plans a SELECT with a window: rows are aggregated, and one row comes out for each window and key.
-    fn plan_windows(&self, window: Window, keys: Vec<ast::Expr>) -> Result<Planned, SqlError> {
+    fn plan_windows(&self, window: Window, keys: Vec<ast::Expr>, given: Given) -> Result<Behind, SqlError> {
         let condition = self.condition()?;
         let mut names: Vec<String> = self.row_fields.iter().map(|field| field.name().clone()).collect();
         names.extend([WINDOW_START.to_owned(), WINDOW_END.to_owned()]);
@@ -301,7 +429,7 @@ impl SelectPlanner<'_> {
             .iter()
             .chain(keys.iter().map(|key| &key.expression))
             .chain(aggregates.iter().flat_map(|one| one.arguments.iter().chain(&one.filter)));
-        let (mut operators, columns) = self.first_operators(used, condition.clone())?;
+        let (mut operators, columns) = self.first_operators(given, used, condition.clone())?;
         let aggregate = self.window_operator(&window, &keys, &aggregates, columns)?;
         let columns = aggregate.output_schema().clone();
         operators.name_columns(&keys, &aggregates);
@@ -316,8 +444,8 @@ impl SelectPlanner<'_> {
         }
         let columns = self.push_ranks(&ranks, columns, &mut operators)?;
         let key_columns = (0..keys.len()).collect();
-        let output_schema = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
-        operators.finish(output_schema, Some(window), self)
+        let output = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
+        Ok(self.behind(operators, output, Some((&window, &keys))))
     }
 
     /// The columns of the SELECT and the condition of QUALIFY, with names checked.
@@ -369,7 +497,8 @@ impl SelectPlanner<'_> {
 
     /// The columns that `*` stands for.
     fn selectable(&self) -> Schema {
-        let is_selectable = |field: &&Field| field.name() != ARRIVAL_TIME && !field.name().starts_with('$');
+        let is_implicit = |name: &str| self.source.has_arrival() && name == ARRIVAL_TIME;
+        let is_selectable = |field: &&Field| !is_implicit(field.name()) && !field.name().starts_with('$');
         Schema::new(self.row_fields.iter().filter(is_selectable).cloned().collect::<Vec<_>>())
     }
 

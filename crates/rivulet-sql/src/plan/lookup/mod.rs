@@ -88,7 +88,8 @@ impl Lookups {
         tables: &Tables,
     ) -> Result<Self, SqlError> {
         let fields = source.fields.iter().cloned();
-        let fields = fields.chain([Field::new(ARRIVAL_TIME, TIMESTAMP, false)]).collect();
+        let arrival = source.has_arrival().then(|| Field::new(ARRIVAL_TIME, TIMESTAMP, false));
+        let fields = fields.chain(arrival).collect();
         let of_source = source.tables.clone();
         let mut lookups = Self { planned: Vec::new(), tables: of_source, fields };
         for clause in source.lookups {

@@ -198,7 +198,9 @@ impl<'a> SourcePlanner<'a, '_> {
         Ok(Source {
             name: &left_name.text,
             alias: None,
+            by_arrival: event_time == EventTime::Arrival,
             event_time,
+            results: None,
             lateness_us,
             idle_timeout_us,
             row_schema,

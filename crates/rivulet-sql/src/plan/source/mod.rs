@@ -1,4 +1,5 @@
-//! What a SELECT reads: one input; several inputs whose rows are combined (UNION ALL); or two inputs that are joined.
+//! What a SELECT reads: one input; several inputs whose rows are combined (UNION ALL); two inputs that are joined; or
+//! the results of another SELECT.
 //!
 //! The events of all inputs of a query wait in one inbox and are decoded into one batch. Its first column has the
 //! number of a row's input, and the columns of all inputs are side by side. An operator over such rows combines the
@@ -23,7 +24,7 @@ use super::declarations::Declarations;
 use super::defect;
 use super::lookup::{ScopeTable, full_name};
 use super::operators::Operators;
-use super::select::ARRIVAL_TIME;
+use super::select::{ARRIVAL_TIME, Behind};
 use crate::application::Input;
 use crate::statement::{LookupClause, LookupKind, Name, Select};
 use crate::value::format_us;
@@ -44,6 +45,10 @@ pub(super) struct Source<'a> {
     pub(super) event_time: EventTime,
     pub(super) lateness_us: i64,
     pub(super) idle_timeout_us: i64,
+    /// Whether windows go by arrival time.
+    pub(super) by_arrival: bool,
+    /// Of another SELECT: what its results are.
+    pub(super) results: Option<ResultsOf>,
     /// The columns of decoded rows.
     pub(super) row_schema: SchemaRef,
     /// The lookups behind it.
@@ -51,6 +56,19 @@ pub(super) struct Source<'a> {
     inputs: &'a [Input],
     position: Position,
     kind: Kind,
+}
+
+/// The results of a SELECT that another one reads.
+#[derive(Clone, Default)]
+pub(super) struct ResultsOf {
+    /// Whether they come from windows by time, all rows of windows with one end together.
+    pub(super) of_windows: bool,
+    /// The columns that only tell the time of a window.
+    pub(super) bounds: Vec<String>,
+    /// The columns that distinguish the rows of one window, or the texts of those that are not selected.
+    pub(super) keys: Vec<Result<String, String>>,
+    /// What the SELECT does, for the signature of state behind it.
+    pub(super) text: String,
 }
 
 /// The inputs of rows that are combined or joined.
@@ -75,6 +93,8 @@ pub(super) enum EventTime {
 }
 
 enum Kind {
+    /// The operators are planned already.
+    Results,
     One(Vec<Computed>),
     Union(Several, union::Union),
     Join(Several, Box<join::Join>),
@@ -130,6 +150,8 @@ impl<'a> Source<'a> {
             fields: fields.chain(computed.iter().map(Computed::field)).collect(),
             tables: Vec::new(),
             event_time: event_time.map_or(EventTime::Arrival, |name| EventTime::Column(name.clone())),
+            by_arrival: event_time.is_none(),
+            results: None,
             lateness_us: input.lateness_us,
             idle_timeout_us: input.idle_timeout_us,
             row_schema: input.schema.clone(),
@@ -140,12 +162,49 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// Plans FROM with a SELECT that is planned already.
+    pub(super) fn of_results(
+        select: &'a Select,
+        declarations: &'a Declarations,
+        behind: &Behind,
+    ) -> Result<Self, SqlError> {
+        if select.from_latest {
+            return Err(SqlError::new(select.from.position, "LATEST is for inputs"));
+        }
+        let mut names = behind.columns.fields().iter().map(|field| field.name());
+        if let Some(name) = names.find(|name| name.starts_with('$')) {
+            let message = format!("a column of a subquery cannot be called '{name}', like a parameter");
+            return Err(SqlError::new(select.from.position, message).hint("give it another name with AS"));
+        }
+        Ok(Self {
+            name: select.alias.as_ref().map_or(&select.from.text, |alias| &alias.text),
+            alias: select.alias.as_ref().map(|alias| alias.text.as_str()),
+            fields: behind.columns.fields().iter().map(|field| field.as_ref().clone()).collect(),
+            tables: Vec::new(),
+            event_time: behind.event_time.clone(),
+            lateness_us: behind.lateness_us,
+            idle_timeout_us: behind.idle_timeout_us,
+            by_arrival: behind.by_arrival,
+            results: Some(behind.results.clone()),
+            row_schema: behind.row_schema.clone(),
+            lookups: &select.lookups,
+            inputs: &declarations.inputs,
+            position: select.from.position,
+            kind: Kind::Results,
+        })
+    }
+
     /// Returns the input if there is only one. Then a topic is read only for the rows of that input.
     pub(super) fn only_input(&self) -> Option<&Input> {
         match self.inputs {
-            [input] => Some(input),
+            [input] if self.results.is_none() => Some(input),
             _ => None,
         }
+    }
+
+    /// Whether rows have an `arrival_time`. Results of a SELECT have only the columns that it selects.
+    pub(super) fn has_arrival(&self) -> bool {
+        self.results.is_none()
     }
 
     /// Whether rows of two inputs are joined.
@@ -157,7 +216,7 @@ impl<'a> Source<'a> {
     pub(super) fn checks(&self) -> &[BoundCheck] {
         match &self.kind {
             Kind::Join(_, join) => &join.checks,
-            Kind::One(_) | Kind::Union(..) => &[],
+            Kind::Results | Kind::One(_) | Kind::Union(..) => &[],
         }
     }
 
@@ -179,6 +238,7 @@ impl<'a> Source<'a> {
         let uses_arrival = used.iter().copied().any(uses_arrival);
         let mut operators = Operators::default();
         let columns = match &self.kind {
+            Kind::Results => unreachable!("the operators of a subquery are given"),
             Kind::One(computed) => {
                 let columns = computed::operators(self, computed, parameter_schema, &mut operators)?;
                 self.assign_time(&columns, uses_arrival, &mut operators)?
