@@ -11,6 +11,7 @@ mod query;
 mod select;
 mod source;
 mod stored;
+mod subquery;
 mod union;
 mod unnest;
 mod window_table;

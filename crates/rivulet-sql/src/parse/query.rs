@@ -243,7 +243,7 @@ fn partition_by(
 }
 
 /// The index of the parenthesis that closes the one at `open`.
-fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
+pub(super) fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (place, token) in tokens.iter().enumerate().skip(open) {
         match token.token {

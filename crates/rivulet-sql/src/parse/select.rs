@@ -7,6 +7,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::from;
 use super::pattern;
+use super::subquery::Chain;
 use super::window_table::{self, WithoutWindow};
 use crate::lexer::{RivuletDialect, describe_token, lower_first, token_is_word};
 use crate::statement::{Name, Select, TopClause};
@@ -29,17 +30,18 @@ const CLAUSE_WORDS: [&str; 17] = [
 /// Reads a SELECT and what follows it.
 pub(super) fn parse(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlError> {
     let start = tokens.first().map_or(end, |token| token.span.into());
-    parse_tokens(tokens, end).map_err(|error| error.or_at(start))
+    check_depth(tokens)?;
+    parse_tokens(tokens, end, &mut Chain::default()).map_err(|error| error.or_at(start))
 }
 
-fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlError> {
+/// Reads a SELECT, with the WITH before it and the SELECTs that it reads.
+fn parse_tokens(tokens: &[TokenWithSpan], end: Position, chain: &mut Chain) -> Result<Select, SqlError> {
+    let named_before = chain.named();
+    let tokens = chain.cut_with(tokens, end)?;
     let Some(first) = tokens.first() else {
         return Err(SqlError::new(end, "expected SELECT, found the end of the statement"));
     };
     let starts = |word: &str| token_is_word(&first.token, word);
-    if starts("with") {
-        return Err(not_yet(first.span, "WITH (common table expressions)"));
-    }
     if first.token == Token::LParen {
         return Err(not_yet(first.span, "a SELECT in parentheses"));
     }
@@ -50,17 +52,25 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
             _ => error,
         });
     }
-    check_depth(tokens)?;
     if let Some(asof) =
         tokens.windows(2).find(|two| token_is_word(&two[0].token, "asof") && token_is_word(&two[1].token, "join"))
     {
         return Err(not_yet(asof[0].span, "ASOF JOIN").hint(from::INPUT_FORMS));
     }
     let (tokens, emit_on_change) = cut_emit(tokens)?;
+    let of_body = |chain: &mut Chain, body: &[TokenWithSpan], end| parse_tokens(body, end, chain);
+    let (around, subquery) = chain.take_subquery(tokens, end, of_body)?.unzip();
+    let tokens = around.as_deref().unwrap_or(tokens);
     let without_pattern = pattern::take_out(tokens, end)?;
     let tokens = without_pattern.as_ref().map_or(tokens, |without| &without.tokens);
     let without_window = window_table::take_out(tokens, end)?;
     let tokens = without_window.as_ref().map_or(tokens, |without| &without.tokens);
+    let (around, named) = match subquery {
+        None => chain.take_named(tokens, of_body)?.unzip(),
+        Some(_) => (None, None),
+    };
+    chain.refuse_unread(named_before)?;
+    let tokens = around.as_deref().unwrap_or(tokens);
     let text = SelectText { tokens, end };
 
     let mut parser =
@@ -72,6 +82,7 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position) -> Result<Select, SqlEr
     }
     let mut select = text.take_apart(*query)?;
     select.emit_on_change = emit_on_change;
+    select.subquery = subquery.or(named.flatten()).map(Box::new);
     select.pattern = without_pattern.map(|without| without.clause);
     if let Some(WithoutWindow { call, .. }) = &without_window {
         let text = SelectText { tokens: call, end };

@@ -434,7 +434,7 @@ fn what_a_select_may_not_have_is_refused_by_name() {
     for (select, expected) in [
         (
             "WITH x AS (SELECT 1) SELECT v FROM x",
-            "error at line 2, column 1: WITH (common table expressions) is not supported yet",
+            "error at line 2, column 20: expected FROM and the name of the input, found the end of the statement",
         ),
         (
             "SELECT v FROM t UNION ALL SELECT v FROM t",
@@ -465,8 +465,8 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "error at line 2, column 28: USING is not supported yet\nhint: a table is looked up with JOIN rooms AS r ON r.id = room, or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near",
         ),
         (
-            "SELECT v FROM (SELECT v FROM t) x",
-            "error at line 2, column 16: a subquery other than a UNION ALL of inputs is not supported yet\nhint: write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query",
+            "SELECT v FROM ((SELECT v FROM t)) x",
+            "error at line 2, column 17: a subquery other than a SELECT or a UNION ALL of inputs is not supported yet\nhint: write FROM (SELECT ...) AS m, without parentheses around the SELECT inside",
         ),
         (
             "SELECT v FROM f(1)",

@@ -11,9 +11,8 @@ use crate::{Position, SqlError};
 pub(super) const FORM: &str =
     "write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both";
 
-/// What to write instead of a subquery that is no union.
-const ALONE: &str = "write one SELECT; the first rows of a window are those with QUALIFY ROW_NUMBER() OVER (PARTITION \
-    BY window_start, window_end ORDER BY ...) <= 3, and windows of windows are two applications, or a big query";
+/// What to write instead of a subquery that is neither a SELECT nor a union.
+const ALONE: &str = "write FROM (SELECT ...) AS m, without parentheses around the SELECT inside";
 
 impl SelectText<'_> {
     /// Reads the alias of a subquery in FROM, and its branches.
@@ -31,7 +30,7 @@ impl SelectText<'_> {
             None => Name { text: "union".to_owned(), position },
         };
         if !matches!(*query.body, ast::SetExpr::SetOperation { .. }) {
-            return Err(not_yet(position, "a subquery other than a UNION ALL of inputs").hint(ALONE));
+            return Err(not_yet(position, "a subquery other than a SELECT or a UNION ALL of inputs").hint(ALONE));
         }
         let mut branches = Vec::new();
         self.take_branches(query, &mut branches)?;

@@ -230,3 +230,51 @@ fn a_row_pattern() {
         assert!(text.lines().any(|found| found == line), "'{line}' is not in\n{text}");
     }
 }
+
+#[test]
+fn a_select_that_reads_another_one_is_further_down_the_same_line() {
+    let text = explained(
+        "CREATE APPLICATION a (most DOUBLE, span INTERVAL DEFAULT INTERVAL '1 minute')
+         INPUT t (ts TIMESTAMP EVENT TIME, room TEXT, v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON
+         AS WITH m AS (SELECT room, avg(v) AS mean, window_end FROM t WHERE v < 100 GROUP BY tumble(ts, $span), room)
+            SELECT room, max(mean) AS top, window_end FROM m WHERE mean < $most
+            GROUP BY hop(window_end, INTERVAL '1 minute', INTERVAL '1 hour'), room",
+    );
+    let start = text.find("dataflow").unwrap();
+    let end = text.find("output to").unwrap();
+    assert_eq!(
+        text[start..end].trim(),
+        "dataflow (one for all queries)
+  1. assign time (from the input)
+     shared:    event time: ts
+                future limit 5 min
+  2. filter (forward from 1)
+     shared:    v < 100
+  3. window aggregate, with state (forward from 2)
+     shared:    tumble(ts, $span)
+                by room
+                avg(v)
+                lateness 0 s, idle timeout 30 s
+     per query: $span
+                watermark
+                16 bytes a pane
+  4. project (forward from 3)
+     shared:    room
+                avg(v) AS mean
+                window_end
+  5. filter (forward from 4)
+     shared:    mean < $most
+     per query: $most
+  6. window aggregate, with state (forward from 5)
+     shared:    hop(window_end, INTERVAL '1 minute', INTERVAL '1 hour')
+                by room
+                max(mean)
+                over tumble(ts, $span): room, avg(v) AS mean, window_end
+     per query: watermark
+                16 bytes a pane
+  7. project (forward from 6)
+     shared:    room
+                max(mean) AS top
+                window_end"
+    );
+}

@@ -8,7 +8,7 @@ use rivulet_operators::application::{Application, Input};
 
 use super::nulls::silence;
 use crate::counted::counted;
-use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState};
+use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState, StepActivity};
 use crate::times::{ago, at, span};
 
 /// The most topics that are named because they resemble one of the query.
@@ -202,11 +202,14 @@ impl Sentences<'_> {
         let left = |place: usize| steps.get(place + 1).map_or(self.activity.results, |next| next.rows);
         let place = (0..steps.len()).find(|&place| steps[place].rows > 0 && left(place) == 0)?;
         let (rows, operator) = (counted(steps[place].rows, "row"), steps[place].operator.as_str());
-        let is_behind_window = steps[..place].iter().any(|step| step.operator == "window aggregate");
+        let window = steps[..place].iter().rposition(|step| step.operator == "window aggregate");
+        let is_project = |step: &StepActivity| step.operator == "project";
+        let is_of_outer = window.is_some_and(|window| steps[window..place].iter().any(is_project));
         let refused = self.activity.refused_rows();
         match operator {
             _ if refused >= steps[place].rows => None,
-            "filter" if is_behind_window => Some(format!("{rows} came to HAVING, which kept none")),
+            "filter" if is_of_outer => Some(format!("{rows} came from the inner SELECT, and the outer one kept none")),
+            "filter" if window.is_some() => Some(format!("{rows} came to HAVING, which kept none")),
             "filter" => Some(format!("{} came, WHERE kept none", counted(steps[place].rows, "event"))),
             "latest join" | "interval join" => self.unjoined(&rows),
             // The sentences about windows cover it.
