@@ -19,6 +19,7 @@ mod window_table;
 pub use cursor::name_in_sql;
 pub(crate) use select::name_of;
 pub use stored::{Outdated, Stored, parse_stored};
+pub(crate) use subquery::INSTEAD;
 
 use std::borrow::Cow;
 

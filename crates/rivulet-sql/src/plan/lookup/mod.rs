@@ -25,9 +25,9 @@ use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::items::{item_expression, natural_name};
 use super::select::ARRIVAL_TIME;
-use super::source::Source;
+use super::source::{Source, third_input};
 use crate::application::{TableIndex, TableUse, Tables};
-use crate::parse::name_of;
+use crate::parse::{INSTEAD, name_of};
 use crate::statement::{Lateral, LookupClause, LookupKind, Name};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError, suggest};
@@ -125,8 +125,13 @@ struct LookupPlanner<'a> {
 impl LookupPlanner<'_> {
     fn plan(&self, clause: &LookupClause, tables: &Tables) -> Result<PlannedLookup, SqlError> {
         if self.declarations.inputs.iter().any(|input| input.name == clause.table.text) {
-            return Err(SqlError::new(clause.table.position, "joining a third input is not supported yet")
-                .hint("the second input stands directly behind the first one; tables come after it"));
+            return Err(match self.source.results {
+                Some(_) => {
+                    SqlError::new(clause.table.position, "a JOIN of a subquery and an input is not supported yet")
+                        .hint(INSTEAD)
+                }
+                None => third_input(clause),
+            });
         }
         let table = self.table(&clause.table, tables)?;
         self.check_name(&clause.alias)?;

@@ -79,6 +79,9 @@ impl<'a> SourcePlanner<'a, '_> {
             )
             .hint("give one of them another name with AS"));
         }
+        if let Some(third) = lookups.iter().find(|other| inputs.iter().any(|input| input.name == other.table.text)) {
+            return Err(third_input(third));
+        }
         refuse_unread(inputs, &[left, right], self.declarations)?;
         let mut names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
         (names[left], names[right]) = (&left_name.text, &clause.alias.text);
@@ -224,6 +227,14 @@ impl<'a> SourcePlanner<'a, '_> {
             tables,
         })
     }
+}
+
+/// The error for a third input that is joined.
+pub(in crate::plan) fn third_input(clause: &LookupClause) -> SqlError {
+    SqlError::new(clause.table.position, "a JOIN of three inputs is not supported yet").hint(
+        "write two applications: one joins two inputs and publishes its results to a topic, OUTPUT 'mqtt:...', and the \
+         other one joins that topic with the third input; UNION ALL takes rows of any number of inputs",
+    )
 }
 
 /// The range of an input's columns among those of all inputs side by side, which begin with the number of the input.

@@ -32,6 +32,7 @@ use crate::{Position, SqlError, suggest};
 
 pub(crate) use bounds::BoundCheck;
 use computed::Computed;
+pub(in crate::plan) use join::third_input;
 
 /// The rows that a SELECT reads.
 pub(super) struct Source<'a> {
