@@ -344,6 +344,7 @@ fn window(window: WindowSpec, aggregates: Vec<AggregateSpec>) -> WindowAggregate
         lateness_us: 0,
         idle_timeout_us: 30 * SECOND_US,
         arrival_time: false,
+        conditions: vec![],
         over_windows: false,
         tells_clocks: false,
     })

@@ -10,8 +10,8 @@ pub struct Holding {
     pub newest_us: Option<i64>,
     /// The event time up to which windows are closed.
     pub watermark_us: Option<i64>,
-    /// Begin and end of the open window that closes first.
-    pub window: Option<(i64, i64)>,
+    /// Begin and end of the open window that closes first. Where a row decides when it closes, there is no end yet.
+    pub window: Option<(i64, Option<i64>)>,
     /// The number of keys with open windows.
     pub open_keys: u64,
     /// Of a window of rows: how many rows have come since the last one closed, and how many rows close it.

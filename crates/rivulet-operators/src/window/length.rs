@@ -65,21 +65,25 @@ pub enum WindowSpec {
         /// overlap.
         slide_rows: Option<Arc<dyn PhysicalExpr>>,
     },
+    /// The rows of a slot and key from one that meets a condition to the next one that meets another, in order of
+    /// arrival. The conditions are over rows ([`WindowAggregateSpec::conditions`](super::WindowAggregateSpec)). The
+    /// lengths are one row.
+    State,
 }
 
 impl WindowSpec {
     /// Whether windows have bounds in time, not in rows.
     pub(crate) fn is_time(&self) -> bool {
-        !matches!(self, Self::Count { .. })
+        !matches!(self, Self::Count { .. } | Self::State)
     }
 
     /// How many halves of 64-bit words stand at the start of each pane (its number), session (its first and last event
-    /// time) or block of rows (its number, and the event times of its first and last row).
+    /// time) or block of rows (its number, and the event times of its first and last row). A window of a state is a block.
     pub(crate) fn header_halves(&self) -> usize {
         match self {
             Self::Tumble { .. } | Self::Hop { .. } | Self::Cumulate { .. } | Self::Shifted { .. } => 1,
             Self::Session { .. } => 4,
-            Self::Count { .. } => 6,
+            Self::Count { .. } | Self::State => 6,
         }
     }
 
@@ -99,15 +103,16 @@ impl WindowSpec {
         }
     }
 
-    /// Width and slide. The slide is `None` if it is the width.
-    fn expressions(&self) -> (&Arc<dyn PhysicalExpr>, Option<&Arc<dyn PhysicalExpr>>) {
+    /// Width and slide. The slide is `None` if it is the width. A window of a state has no lengths.
+    fn expressions(&self) -> (Option<&Arc<dyn PhysicalExpr>>, Option<&Arc<dyn PhysicalExpr>>) {
         match self {
             Self::Shifted { window, .. } => window.expressions(),
-            Self::Cumulate { step, width } => (width, Some(step)),
-            Self::Tumble { width } => (width, None),
-            Self::Hop { slide, width } => (width, Some(slide)),
-            Self::Session { gap } => (gap, None),
-            Self::Count { rows, slide_rows } => (rows, slide_rows.as_ref()),
+            Self::Cumulate { step, width } => (Some(width), Some(step)),
+            Self::Tumble { width } => (Some(width), None),
+            Self::Hop { slide, width } => (Some(width), Some(slide)),
+            Self::Session { gap } => (Some(gap), None),
+            Self::Count { rows, slide_rows } => (Some(rows), slide_rows.as_ref()),
+            Self::State => (None, None),
         }
     }
 
@@ -117,7 +122,7 @@ impl WindowSpec {
             Self::Cumulate { .. } => ("width", "step"),
             Self::Shifted { window, .. } => window.names(),
             Self::Session { .. } => ("gap", "slide"),
-            Self::Count { .. } => ("number of rows", "slide in rows"),
+            Self::Count { .. } | Self::State => ("number of rows", "slide in rows"),
         }
     }
 }
@@ -133,6 +138,7 @@ impl fmt::Display for WindowSpec {
                 write!(f, "{}, {})", text.strip_suffix(')').unwrap_or(&text), sql(offset))
             }
             Self::Session { gap } => write!(f, "session({})", sql(gap)),
+            Self::State => f.write_str("state_window"),
             Self::Count { rows, slide_rows: None } => write!(f, "count_window({})", sql(rows)),
             Self::Count { rows, slide_rows: Some(slide) } => write!(f, "count_window({}, {})", sql(rows), sql(slide)),
         }
@@ -326,10 +332,10 @@ impl LengthExpressions {
     pub(crate) fn new(window: &WindowSpec, parameter_schema: &Schema) -> Result<Self, PlanError> {
         let (width, slide) = window.expressions();
         let offset = window.offset();
-        let expressions = [Some(width), slide, offset].into_iter().flatten().cloned().collect();
+        let expressions = [width, slide, offset].into_iter().flatten().cloned().collect();
         let expressions = Expressions::over_parameters(parameter_schema, expressions)?;
         let (names, rows) = (window.names(), !window.is_time());
-        let all_names = [Some(names.0), slide.map(|_| names.1), offset.map(|_| OFFSET)];
+        let all_names = [width.map(|_| names.0), slide.map(|_| names.1), offset.map(|_| OFFSET)];
         for (what, field) in all_names.into_iter().flatten().zip(expressions.fields()) {
             let found = field.data_type();
             let (fits, expected, example) = match rows {
@@ -369,7 +375,10 @@ impl LengthExpressions {
     }
 
     fn lengths(&self, columns: &[ArrayRef], row: usize) -> Result<Lengths, LengthError> {
-        let width = self.length(&columns[0], row, self.names.0)?;
+        let width = match columns.first() {
+            Some(column) => self.length(column, row, self.names.0)?,
+            None => 1,
+        };
         let (columns, offset) = match columns.split_last() {
             Some((offset, others)) if self.has_offset => (others, self.length(offset, row, OFFSET)?),
             _ => (columns, 0),

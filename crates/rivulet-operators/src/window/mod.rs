@@ -23,8 +23,9 @@
 //!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last
-//! microsecond of its window (for count windows the event time of its last row). Its arrival is that of the row or tick
-//! which closed the window. Windows of a slot come out by ascending end, and for one end by the age of the key.
+//! microsecond of its window (for windows of rows and of a state the event time of its last row). Its arrival is that of
+//! the row or tick which closed the window. Windows of a slot come out by ascending end, and for one end by the age of
+//! the key.
 //!
 //! # In reading order
 //! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of memory;
@@ -45,6 +46,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Description, Operator, OperatorFactory, marked_as_json};
 
 pub(crate) use length::check_panes;
@@ -71,6 +73,9 @@ pub struct WindowAggregateSpec {
     pub parameters: Vec<usize>,
     /// The window.
     pub window: WindowSpec,
+    /// Of windows of a state, two conditions: a row that meets the first one opens a window, and a row in the window that
+    /// meets the second one is its last. Other windows have none.
+    pub conditions: Vec<Arc<dyn PhysicalExpr>>,
     /// The expressions that rows are grouped by, beside the window.
     pub keys: Vec<NamedExpression>,
     /// The aggregates of each window.
@@ -109,6 +114,7 @@ pub const WINDOW_END: &str = "window_end";
 ///     parameter_schema: Arc::new(Schema::new(vec![Field::new("width", interval, true)])),
 ///     parameters: vec![],
 ///     window: WindowSpec::Tumble { width: Arc::new(Column::new("width", 0)) },
+///     conditions: vec![],
 ///     keys: vec![],
 ///     aggregates: vec![AggregateSpec {
 ///         name: "average".into(),
@@ -136,9 +142,10 @@ pub struct WindowAggregate {
 pub(crate) struct Plan {
     pub(crate) window: WindowSpec,
     pub(crate) lengths: length::LengthExpressions,
-    /// Keys first, then the arguments and filters that [`Layout`] needs.
+    /// Keys first, then the conditions of windows of a state, then the arguments and filters that [`Layout`] needs.
     pub(crate) expressions: Expressions,
     pub(crate) keys: usize,
+    pub(crate) conditions: usize,
     pub(crate) key_fields: Vec<Field>,
     pub(crate) layout: Layout,
     pub(crate) lateness_us: i64,
@@ -174,7 +181,8 @@ impl Plan {
 impl WindowAggregate {
     /// Makes a window aggregation, or returns what is wrong with its plan.
     pub fn new(spec: WindowAggregateSpec) -> Result<Self, PlanError> {
-        let WindowAggregateSpec { input, parameter_schema, parameters, window, keys, aggregates, .. } = spec;
+        let WindowAggregateSpec { input, parameter_schema, parameters, window, conditions, keys, aggregates, .. } =
+            spec;
         let lengths = length::LengthExpressions::new(&window, &parameter_schema)?;
         let evaluation = Expressions::evaluation_schema(&input, &parameter_schema, &parameters);
         let key_expressions: Vec<_> = keys.iter().map(|key| key.expression.clone()).collect();
@@ -183,16 +191,23 @@ impl WindowAggregate {
             &input,
             &parameter_schema,
             parameters,
-            key_expressions.into_iter().chain(layout_expressions).collect(),
+            key_expressions.into_iter().chain(conditions.iter().cloned()).chain(layout_expressions).collect(),
         )?;
-        for filter in aggregates.iter().filter_map(|aggregate| aggregate.filter.as_ref()) {
-            let data_type = filter.data_type(&evaluation).unwrap_or(DataType::Null);
+        let filters = aggregates.iter().filter_map(|aggregate| aggregate.filter.as_ref());
+        let filters = filters.map(|filter| ("FILTER (WHERE ...)", filter));
+        for (what, condition) in filters.chain(conditions.iter().map(|condition| ("state_window", condition))) {
+            let data_type = condition.data_type(&evaluation).unwrap_or(DataType::Null);
             if !is_condition(&data_type) {
                 return Err(PlanError::Expression {
-                    expression: sql(filter),
-                    problem: format!("FILTER (WHERE ...) needs a condition, this has type {data_type}"),
+                    expression: sql(condition),
+                    problem: format!("{what} needs a condition, this has type {data_type}"),
                 });
             }
+        }
+        let needed = if matches!(window, WindowSpec::State) { 2 } else { 0 };
+        if conditions.len() != needed {
+            let problem = format!("{window} has {needed} conditions, and {} are given", conditions.len());
+            return Err(PlanError::Expression { expression: window.to_string(), problem });
         }
         let key_fields: Vec<Field> = keys
             .iter()
@@ -214,6 +229,7 @@ impl WindowAggregate {
                 lengths,
                 expressions,
                 keys: keys.len(),
+                conditions: conditions.len(),
                 key_fields,
                 layout,
                 lateness_us: spec.lateness_us.max(0),

@@ -32,8 +32,7 @@ impl WindowOperator {
         let row_bytes = RowBytes::new(plan.key_fields.iter().map(|field| field.data_type()))
             .expect("the types of keys are checked when the plan is made");
         let keys = row_bytes.buffer();
-        let count = matches!(plan.window, WindowSpec::Count { .. });
-        let cells = Cells::new(plan.keys > 0, !plan.layout.objects.is_empty(), count);
+        let cells = Cells::new(plan.keys > 0, !plan.layout.objects.is_empty(), !plan.window.is_time());
         let windows = Windows {
             plan: plan.clone(),
             cells,
@@ -61,8 +60,10 @@ impl WindowOperator {
     ) -> Result<(), OperatorError> {
         context.slots.update_leaps(&mut self.windows.leaps);
         let rows = batch.rows();
-        // A row whose keys fail is refused. A row on which an argument fails counts for the other aggregates.
-        let (batch, columns) = self.plan.expressions.evaluate_or_null(self.plan.keys, batch, context)?;
+        // A row whose keys or conditions fail is refused. A row on which an argument fails counts for the other
+        // aggregates.
+        let required = self.plan.keys + self.plan.conditions;
+        let (batch, columns) = self.plan.expressions.evaluate_or_null(required, batch, context)?;
         if passing.is_any() && batch.rows() != rows {
             return Err(OperatorError::new("a key could be computed once and not again"));
         }
@@ -72,12 +73,16 @@ impl WindowOperator {
         }
         let plan = self.plan.clone();
         let (keys, inputs) = columns.split_at(plan.keys);
+        let (conditions, inputs) = inputs.split_at(plan.conditions);
         if plan.keys > 0 {
             self.row_bytes.encode(keys, &mut self.keys)?;
         }
         let prepared = plan.layout.prepare(inputs)?;
-        let updates =
-            Updates { fixed: plan.layout.fixed_updates(&prepared), objects: plan.layout.object_updates(&prepared) };
+        let updates = Updates {
+            fixed: plan.layout.fixed_updates(&prepared),
+            objects: plan.layout.object_updates(&prepared),
+            conditions,
+        };
         let by_arrival = plan.arrival_time && !plan.over_windows;
         let times_us = if by_arrival { &batch.arrival_us } else { &batch.event_time_us };
         for index in 0..batch.rows() {
@@ -250,6 +255,8 @@ impl Operator for WindowOperator {
             ..Holding::default()
         };
         let (words, end_us) = (self.plan.layout.entry_words, state.next_end_us);
+        // A window of a state has a start and no known end.
+        let is_state = matches!(self.plan.window, WindowSpec::State);
         let mut start_us = if end_us == NEVER { NEVER } else { lengths.start_us(end_us) };
         for (looked, cell) in std::iter::successors(cells.first(slot), |&cell| cells.next(cell)).enumerate() {
             if looked == HELD_KEYS_MAX {
@@ -273,11 +280,15 @@ impl Operator for WindowOperator {
                     let rows_of = if rows < width { (rows, width) } else { ((rows - width) % slide, slide) };
                     holding.rows_of = holding.rows_of.max(Some(rows_of));
                 }
+                WindowSpec::State => start_us = start_us.min(panes.entry(0, words)[1] as i64),
                 _ => {}
             }
         }
+        if holding.open_keys > 0 && is_state {
+            holding.window = Some((start_us, None));
+        }
         if holding.open_keys > 0 && end_us != NEVER {
-            holding.window = Some((start_us + lengths.offset, end_us + lengths.offset));
+            holding.window = Some((start_us + lengths.offset, Some(end_us + lengths.offset)));
         }
         Some(holding)
     }

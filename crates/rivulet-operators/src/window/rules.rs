@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::{Array, ArrayRef, AsArray};
 use rivulet_dataflow::{Leaps, Slot, SlotClock};
 
 use super::cells::{CellParts, Cells, NEVER, SlotLengths, SlotState};
@@ -42,6 +43,20 @@ pub(crate) struct Row<'a> {
 pub(crate) struct Updates<'a> {
     pub(crate) fixed: FixedUpdates<'a>,
     pub(crate) objects: Vec<ObjectUpdate<'a>>,
+    /// Of windows of a state: which rows open a window, and which are the last of one.
+    pub(crate) conditions: &'a [ArrayRef],
+}
+
+/// The places of the conditions of windows of a state.
+const OPENS: usize = 0;
+const IS_LAST: usize = 1;
+
+impl Updates<'_> {
+    /// Whether a row meets a condition; null is not met.
+    fn holds(&self, condition: usize, row: usize) -> bool {
+        let values = self.conditions[condition].as_boolean_opt();
+        values.is_some_and(|values| values.is_valid(row) && values.value(row))
+    }
 }
 
 /// How many panes may lie between any two panes of a slot. With this bound, half of the range of 32-bit numbers
@@ -98,8 +113,10 @@ impl Windows {
     /// Processes one row, in the order of steps that the module's documentation gives.
     #[inline]
     pub(crate) fn process_row(&mut self, row: Row<'_>, lengths: Lengths, updates: &Updates<'_>) -> Verdict {
-        if !self.plan.window.is_time() {
-            return self.count_in_block(row, lengths, updates);
+        match self.plan.window {
+            WindowSpec::Count { .. } => return self.count_in_block(row, lengths, updates),
+            WindowSpec::State => return self.count_in_state(row, updates),
+            _ => {}
         }
         let watermark_us = match self.plan.over_windows {
             true => row.time_us,
@@ -512,6 +529,50 @@ impl Windows {
         Verdict::Counted
     }
 
+    /// Counts a row in the open window of its cell, which it may open and close.
+    fn count_in_state(&mut self, row: Row<'_>, updates: &Updates<'_>) -> Verdict {
+        let words = self.plan.layout.entry_words;
+        let found = self.cells.find(row.slot, row.key);
+        let is_open = found.is_some_and(|cell| !self.cells.panes(cell).is_empty());
+        if !is_open && !updates.holds(OPENS, row.index) {
+            // The row is in no window.
+            return Verdict::Counted;
+        }
+        let Some(cell) = found.or_else(|| self.cells.create(row.slot, row.key)) else {
+            return Verdict::TooManyKeys;
+        };
+        let CellParts { panes, objects, heap_bytes, .. } = self.cells.parts(cell);
+        if !is_open {
+            panes.insert(0, &self.plan.layout.empty_entry, heap_bytes);
+            panes.entry_mut(0, words)[1] = row.time_us as u64;
+        }
+        let entry = panes.entry_mut(0, words);
+        entry[2] = row.time_us as u64;
+        updates.fixed.update(entry, row.index, row.time_us);
+        if let Some(objects) = objects {
+            if !is_open {
+                objects.push_back(self.plan.layout.empty_objects());
+            }
+            update_objects(&mut objects[0], updates, row);
+        }
+        self.cells.set_row_number(cell, self.cells.row_number(cell) + 1);
+        if updates.holds(IS_LAST, row.index) {
+            self.close_state(cell, row.slot, row.arrival_us);
+        }
+        Verdict::Counted
+    }
+
+    /// Closes the window of a state of a cell, if one is open.
+    fn close_state(&mut self, cell: usize, slot: usize, arrival_us: i64) {
+        if self.cells.panes(cell).is_empty() {
+            return;
+        }
+        self.close_blocks(cell, slot, 0, 1, arrival_us);
+        self.remove_front(cell, 1);
+        self.cells.set_row_number(cell, 0);
+        self.empty_cell(cell, false);
+    }
+
     /// Closes the window of a cell that consists of the blocks `first..last`, if it holds a row.
     fn close_blocks(&mut self, cell: usize, slot: usize, first: u64, last: u64, arrival_us: i64) {
         let words = self.plan.layout.entry_words;
@@ -542,6 +603,10 @@ impl Windows {
         let mut cell = self.cells.first(slot);
         while let Some(place) = cell {
             cell = self.cells.next(place);
+            if matches!(self.plan.window, WindowSpec::State) {
+                self.close_state(place, slot, arrival_us);
+                continue;
+            }
             let rows = self.cells.row_number(place);
             // Windows that begin before `rows` and end after it.
             let mut start = if rows < width { 0 } else { ((rows - width) / slide + 1) * slide };

@@ -170,6 +170,7 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
         WindowSpec::Cumulate { .. } => "steps",
         WindowSpec::Session { .. } => "sessions",
         WindowSpec::Count { .. } => "blocks",
+        WindowSpec::State => "states",
     };
     let layout = format!("{kind} {}", operator.plan.layout.fingerprint());
     Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
@@ -281,7 +282,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         }
         if let Some(first) = row.panes.get(..entry_words) {
             let next_end_us = match operator.plan.window {
-                WindowSpec::Count { .. } => NEVER,
+                WindowSpec::Count { .. } | WindowSpec::State => NEVER,
                 WindowSpec::Session { .. } => first[1] as i64 + row.lengths.width,
                 _ => {
                     let start_us = PaneNumber::of(first[0]).start_us(row.clock[0], row.lengths.pane);
@@ -428,13 +429,14 @@ fn check_panes(
     let start_us = |entry: &[u64]| PaneNumber::of(entry[0]).start_us(max_ts_us, lengths.pane);
     let sorted = match operator.plan.window {
         WindowSpec::Session { .. } => entries().is_sorted_by(|a, b| (a[1] as i64) + lengths.width <= b[0] as i64),
-        WindowSpec::Count { .. } => entries().is_sorted_by(|a, b| a[0] < b[0]),
+        WindowSpec::Count { .. } | WindowSpec::State => entries().is_sorted_by(|a, b| a[0] < b[0]),
         _ => entries().is_sorted_by(|a, b| start_us(a) < start_us(b)),
     };
     let sound = entries().all(|entry| match operator.plan.window {
         WindowSpec::Count { .. } => {
             row_number <= i64::MAX as u64 && entry[0] <= row_number / lengths.pane as u64 && in_range(entry[2])
         }
+        WindowSpec::State => entry[0] == 0 && row_number > 0 && in_range(entry[1]) && in_range(entry[2]),
         WindowSpec::Session { .. } => {
             in_range(entry[0])
                 && in_range(entry[1])

@@ -123,6 +123,11 @@ pub(crate) fn positive() -> Arc<dyn PhysicalExpr> {
         .unwrap()
 }
 
+/// `v < 0`.
+pub(crate) fn cold() -> Arc<dyn PhysicalExpr> {
+    datafusion_physical_expr::expressions::binary(column(0), datafusion_expr::Operator::Lt, lit(0.0), &input()).unwrap()
+}
+
 /// A specification without lateness and idle timeout.
 pub(crate) fn spec(window: WindowSpec, keyed: bool, aggregates: Vec<AggregateSpec>) -> WindowAggregateSpec {
     WindowAggregateSpec {
@@ -135,6 +140,7 @@ pub(crate) fn spec(window: WindowSpec, keyed: bool, aggregates: Vec<AggregateSpe
         lateness_us: 0,
         idle_timeout_us: i64::MAX,
         arrival_time: false,
+        conditions: vec![],
         over_windows: false,
         tells_clocks: false,
     }

@@ -11,7 +11,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray,
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use proptest::prelude::*;
 use rivulet_dataflow::{Element, OperatorFactory, Reason, StateFrame, StateSelection};
-use rivulet_operators::{AggregateFunction as F, AggregateSpec, WindowAggregateSpec};
+use rivulet_operators::{AggregateFunction as F, AggregateSpec, WindowAggregateSpec, WindowSpec};
 
 const TEXTS: [&str; 5] = ["", "b", "a long text that does not fit a word", "B", "z"];
 
@@ -23,6 +23,7 @@ enum Kind {
     Session,
     Count,
     CountSlide,
+    State,
 }
 
 #[derive(Clone, Debug)]
@@ -60,7 +61,8 @@ fn cases() -> impl Strategy<Value = Case> {
         Just(Kind::Cumulate),
         Just(Kind::Session),
         Just(Kind::Count),
-        Just(Kind::CountSlide)
+        Just(Kind::CountSlide),
+        Just(Kind::State)
     ];
     // Now and then windows of so many panes that they share what they have in common.
     let lengths = prop::collection::vec(prop_oneof![3 => (1..40i64, 1..16i64), 2 => (33..90i64, 1..3i64)], 3);
@@ -264,6 +266,9 @@ impl ModelSlot<'_> {
         if matches!(self.case.kind, Kind::Count | Kind::CountSlide) {
             return self.count(row);
         }
+        if self.case.kind == Kind::State {
+            return self.state(row);
+        }
         self.close_until(self.watermark_at(row.arrival));
         if self.is_late(&row) {
             self.late += 1;
@@ -375,7 +380,30 @@ impl ModelSlot<'_> {
         }
     }
 
+    /// From a row with n > 0 to one with v < 0.
+    fn state(&mut self, row: Row) {
+        let (key, is_last) = (row.key, row.v.is_some_and(|v| v < 0.0));
+        if row.n.is_some_and(|n| n > 0) || self.accepted.iter().any(|(other, _)| other.key == key) {
+            self.accepted.push((row, 0));
+        }
+        if is_last {
+            self.close_state(key);
+        }
+    }
+
+    fn close_state(&mut self, key: Option<i64>) {
+        let rows: Vec<&Row> = self.accepted.iter().map(|(row, _)| row).filter(|row| row.key == key).collect();
+        if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
+            let window = self.window(key, first.time, last.time, &rows);
+            self.windows.push(window);
+        }
+        self.accepted.retain(|(row, _)| row.key != key);
+    }
+
     fn end(&mut self) {
+        if self.case.kind == Kind::State {
+            return self.keys().into_iter().for_each(|key| self.close_state(key));
+        }
         if !matches!(self.case.kind, Kind::Count | Kind::CountSlide) {
             return self.close_until(i64::MAX);
         }
@@ -444,12 +472,14 @@ fn plan(case: &Case) -> WindowAggregateSpec {
         Kind::Session => session(),
         Kind::Count => count(false),
         Kind::CountSlide => count(true),
+        Kind::State => WindowSpec::State,
     };
     let window = if case.offset == 0 { window } else { shifted(window, case.offset) };
     WindowAggregateSpec {
         lateness_us: case.lateness,
         idle_timeout_us: case.idle,
         arrival_time: case.arrival_time,
+        conditions: if case.kind == Kind::State { vec![positive(), cold()] } else { vec![] },
         over_windows: false,
         tells_clocks: false,
         ..spec(window, case.keyed, aggregates())
@@ -520,7 +550,7 @@ proptest! {
         let (expected, late) = model(&case);
         prop_assert_eq!(hand.refused(Reason::Late), late);
         for (slot, mut found) in by_slot(&hand) {
-            if !matches!(case.kind, Kind::Count | Kind::CountSlide) {
+            if !matches!(case.kind, Kind::Count | Kind::CountSlide | Kind::State) {
                 prop_assert!(found.is_sorted_by_key(|window| window.end), "ends ascend: {:?}", found);
                 found.sort_by_key(|window| (window.end, window.key));
             } else {
@@ -528,7 +558,7 @@ proptest! {
                 found.sort_by_key(|window| window.key);
             }
             let mut expected = expected[&slot].clone();
-            if matches!(case.kind, Kind::Count | Kind::CountSlide) {
+            if matches!(case.kind, Kind::Count | Kind::CountSlide | Kind::State) {
                 expected.sort_by_key(|window| window.key);
             }
             let bounds = |windows: &[Window]| {

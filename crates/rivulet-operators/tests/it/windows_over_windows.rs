@@ -79,6 +79,7 @@ fn dataflow(case: &Case) -> Line {
         lateness_us: LATENESS,
         idle_timeout_us: case.idle,
         arrival_time: false,
+        conditions: vec![],
         over_windows: true,
         tells_clocks: false,
     });

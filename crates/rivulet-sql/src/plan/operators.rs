@@ -392,6 +392,7 @@ impl SelectPlanner<'_> {
             parameter_schema: self.parameter_schema.clone(),
             parameters: compiler.parameters.clone(),
             window: window.spec.clone(),
+            conditions: Vec::new(),
             keys: key_expressions,
             aggregates: aggregate_specs,
             lateness_us: source.lateness_us,

@@ -146,7 +146,7 @@ impl From<service::QueryActivity> for QueryActivity {
             clock_ms: activity.clock_us.map(ms),
             watermark_ms: activity.watermark_us.map(ms),
             window_start_ms: activity.window_us.map(|(start_us, _)| ms(start_us)),
-            window_end_ms: activity.window_us.map(|(_, end_us)| ms(end_us)),
+            window_end_ms: activity.window_us.and_then(|(_, end_us)| end_us).map(ms),
             open_windows: activity.open_windows,
             has_more_keys: activity.has_more_keys,
             next_timer_ms: activity.next_timer_us.map(ms),

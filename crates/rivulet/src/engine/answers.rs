@@ -207,7 +207,7 @@ fn activity_rows(activity: QueryActivity) -> Vec<Vec<Value>> {
         ("newest event time", activity.clock_us),
         ("watermark", activity.watermark_us),
         ("first open window begins", activity.window_us.map(|(start_us, _)| start_us)),
-        ("first open window ends", activity.window_us.map(|(_, end_us)| end_us)),
+        ("first open window ends", activity.window_us.and_then(|(_, end_us)| end_us)),
         ("next timer", activity.next_timer_us),
     ];
     for (property, time_us) in times.into_iter().filter_map(|(property, time_us)| Some((property, time_us?))) {

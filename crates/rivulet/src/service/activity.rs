@@ -39,8 +39,8 @@ pub struct QueryActivity {
     pub clock_us: Option<i64>,
     /// The event time up to which its windows are closed.
     pub watermark_us: Option<i64>,
-    /// Begin and end of the open window that closes first.
-    pub window_us: Option<(i64, i64)>,
+    /// Begin and end of the open window that closes first. Where a row decides when it closes, there is no end yet.
+    pub window_us: Option<(i64, Option<i64>)>,
     /// The number of keys with open windows; 1 without keys.
     pub open_windows: u64,
     /// For a window of rows: how many rows have come since the last one closed, and how many close it.

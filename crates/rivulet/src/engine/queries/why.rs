@@ -250,6 +250,17 @@ impl Sentences<'_> {
     fn windows(&self) -> Option<String> {
         let activity = self.activity;
         let (start_us, end_us) = activity.window_us?;
+        let Some(end_us) = end_us else {
+            let open = match activity.open_windows {
+                0 | 1 => format!("a window is open since {}; it closes", at(start_us)),
+                keys => format!(
+                    "windows of {}{keys} keys are open, the first since {}; one closes",
+                    self.least(),
+                    at(start_us)
+                ),
+            };
+            return Some(format!("{open} with a row for which the second condition of state_window is true"));
+        };
         let from_to = format!("from {} to {}", at(start_us), at(end_us));
         let mut text = match activity.open_windows {
             0 | 1 => format!("a window is open, {from_to}"),
