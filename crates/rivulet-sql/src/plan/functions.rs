@@ -12,7 +12,7 @@ use super::haversine::haversine_m;
 use super::query::scalars;
 
 /// The functions that make windows, in GROUP BY only.
-pub(super) const WINDOWS: [&str; 5] = ["tumble", "hop", "cumulate", "session", "count_window"];
+pub(super) const WINDOWS: [&str; 6] = ["tumble", "hop", "cumulate", "session", "count_window", "state_window"];
 
 /// The functions over a query's earlier rows.
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
@@ -53,7 +53,7 @@ pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
 }
 
 /// Functions of other dialects that are not offered, with the reason and what to do instead.
-pub(super) const REFUSED: [(&str, &str, &str); 13] = [
+pub(super) const REFUSED: [(&str, &str, &str); 12] = [
     ("now", CLOCK_WHY, ARRIVAL),
     ("current_timestamp", CLOCK_WHY, ARRIVAL),
     ("localtimestamp", CLOCK_WHY, ARRIVAL),
@@ -64,14 +64,10 @@ pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
     ("lead", "looks at rows that have not come yet", "lag looks back; a big query has LEAD(x) OVER (ORDER BY ts)"),
-    ("state_window", "is not supported yet", STATE_WINDOW),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];
 const CLOCK_WHY: &str = "asks for the time of evaluation, which would make results depend on load";
-const STATE_WINDOW: &str = "write MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts) AS began, LAST(ts) AS ended, a.state \
-                            AS state PATTERN (a b*) DEFINE b AS state = PREV(state)), which gives one row for each \
-                            time that a state lasts";
 const ARRIVAL: &str = "use the column arrival_time, when the event reached the engine";
 
 /// Why no UUID is made without an argument, and what to do instead.

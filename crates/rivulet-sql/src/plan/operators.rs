@@ -25,7 +25,7 @@ use super::matching::match_of;
 use super::select::{Planned, SelectPlanner};
 use super::source::BoundCheck;
 use super::window::{LengthCheck, Window};
-use super::window_results::Key;
+use super::window_results::{Computed, Key};
 use super::written::Results;
 use crate::application::{Parameter, TableUse};
 use crate::statement::Select;
@@ -360,7 +360,7 @@ impl SelectPlanner<'_> {
 
     pub(super) fn window_operator(
         &self,
-        window: &Window,
+        (window, conditions): (&Window, &[Computed]),
         keys: &[Key],
         aggregates: &[Aggregate],
         columns: SchemaRef,
@@ -369,6 +369,7 @@ impl SelectPlanner<'_> {
         let expressions = keys
             .iter()
             .map(|key| &key.expression)
+            .chain(conditions.iter().map(|one| &one.expression))
             .chain(aggregates.iter().flat_map(|one| one.arguments.iter().chain(&one.filter)));
         let compiler = Compiler::new(&columns, self.parameter_schema, expressions)?;
         let key_expressions = keys
@@ -392,7 +393,10 @@ impl SelectPlanner<'_> {
             parameter_schema: self.parameter_schema.clone(),
             parameters: compiler.parameters.clone(),
             window: window.spec.clone(),
-            conditions: Vec::new(),
+            conditions: conditions
+                .iter()
+                .map(|one| compiler.compile(one.expression.clone(), one.position))
+                .collect::<Result<_, SqlError>>()?,
             keys: key_expressions,
             aggregates: aggregate_specs,
             lateness_us: source.lateness_us,

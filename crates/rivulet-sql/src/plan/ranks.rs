@@ -133,6 +133,7 @@ impl SelectPlanner<'_> {
         let what = match window.spec {
             WindowSpec::Session { .. } => "sessions",
             WindowSpec::Count { .. } => "windows of rows",
+            WindowSpec::State => "windows of a state",
             _ => return Ok(()),
         };
         match ranked.or(top) {

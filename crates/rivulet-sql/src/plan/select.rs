@@ -404,6 +404,7 @@ impl SelectPlanner<'_> {
                 histories,
             )
         };
+        let conditions = self.window_conditions(&window)?;
         let results = window_results(&[])?;
         let having = having
             .map(|having| {
@@ -428,9 +429,10 @@ impl SelectPlanner<'_> {
         let used = condition
             .iter()
             .chain(keys.iter().map(|key| &key.expression))
+            .chain(conditions.iter().map(|condition| &condition.expression))
             .chain(aggregates.iter().flat_map(|one| one.arguments.iter().chain(&one.filter)));
         let (mut operators, columns) = self.first_operators(given, used, condition.clone())?;
-        let aggregate = self.window_operator(&window, &keys, &aggregates, columns)?;
+        let aggregate = self.window_operator((&window, &conditions), &keys, &aggregates, columns)?;
         let columns = aggregate.output_schema().clone();
         operators.name_columns(&keys, &aggregates);
         let describe = |name: &dyn Fn(&str) -> String| {
@@ -446,6 +448,18 @@ impl SelectPlanner<'_> {
         let key_columns = (0..keys.len()).collect();
         let output = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
         Ok(self.behind(operators, output, Some((&window, &keys))))
+    }
+
+    /// The conditions of a window of a state, over single rows.
+    fn window_conditions(&self, window: &Window) -> Result<Vec<Computed>, SqlError> {
+        let planned = window.conditions.iter().map(|condition| {
+            let position = start(condition).or(self.select.position);
+            let mut checked = condition.clone();
+            self.scope.check(&mut checked, Place::GroupKey, position)?;
+            let expression = condition_of(&self.rows, &checked, "state_window", position)?;
+            Ok(Computed { expression, data_type: DataType::Boolean, position })
+        });
+        planned.collect()
     }
 
     /// The columns of the SELECT and the condition of QUALIFY, with names checked.

@@ -1,5 +1,5 @@
-//! `tumble`, `hop`, `cumulate`, `session` and `count_window` of GROUP BY, and the check of their lengths for each
-//! query.
+//! `tumble`, `hop`, `cumulate`, `session`, `count_window` and `state_window` of GROUP BY, and the check of their lengths
+//! for each query.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -37,15 +37,17 @@ pub(super) fn window_call(key: &ast::Expr) -> Option<&ast::Function> {
 /// A planned window.
 pub(super) struct Window {
     pub(super) spec: WindowSpec,
+    /// The conditions of a window of a state, over single rows, as written.
+    pub(super) conditions: Vec<ast::Expr>,
     pub(super) check: LengthCheck,
     /// Its text for users: `hop(ts, INTERVAL '1 second', $width)`.
     pub(super) text: String,
 }
 
 impl Window {
-    /// Whether its bounds are times and not numbers of rows.
+    /// Whether its bounds are times, and not decided by rows.
     pub(super) fn is_time(&self) -> bool {
-        !matches!(self.spec, WindowSpec::Count { .. })
+        !matches!(self.spec, WindowSpec::Count { .. } | WindowSpec::State)
     }
 }
 
@@ -67,11 +69,15 @@ impl WindowPlanner<'_> {
             "hop" => ("hop(ts, INTERVAL '1 second', INTERVAL '30 seconds')", 3, 4),
             "cumulate" => ("cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour')", 3, 4),
             "session" => ("session(ts, INTERVAL '30 seconds')", 2, 2),
+            "state_window" => ("state_window(celsius > 30, celsius < 25)", 2, 2),
             _ => ("count_window(100) or count_window(100, 10)", 1, 2),
         };
         let arguments = plain_arguments(call).ok_or_else(|| {
             SqlError::new(position, format!("this form of {name} is not supported")).hint(usage_hint(usage))
         })?;
+        if name == "state_window" {
+            return self.state_window(call, arguments, usage, position);
+        }
         check_argument_count(&name, arguments.len(), least..=most, usage, position)?;
         let lengths = match name.as_str() {
             "count_window" => {
@@ -121,7 +127,25 @@ impl WindowPlanner<'_> {
         };
         let place = lengths.first().map_or(position, |length| start(length).or(position));
         let check = self.checked(spec.clone(), uses_parameters, false, place)?;
-        Ok(Window { spec, check, text: call.to_string() })
+        Ok(Window { spec, conditions: Vec::new(), check, text: call.to_string() })
+    }
+
+    /// Plans a window from a row that meets a condition to one that meets another.
+    fn state_window(
+        &self,
+        call: &ast::Function,
+        arguments: Vec<&ast::Expr>,
+        usage: &str,
+        position: Position,
+    ) -> Result<Window, SqlError> {
+        if let [one] = arguments.as_slice() {
+            return Err(SqlError::new(start(one).or(position), "state_window takes two conditions, and one is given")
+                .hint(ONE_STATE));
+        }
+        check_argument_count("state_window", arguments.len(), 2..=2, usage, position)?;
+        let check = self.checked(WindowSpec::State, Vec::new(), false, position)?;
+        let conditions = arguments.into_iter().cloned().collect();
+        Ok(Window { spec: WindowSpec::State, conditions, check, text: call.to_string() })
     }
 
     /// Plans the length of `WITHIN` in a row pattern.
@@ -232,6 +256,12 @@ impl WindowPlanner<'_> {
         Ok((expression, physical))
     }
 }
+
+/// What to write for a window that lasts while a value stays the same.
+const ONE_STATE: &str = "write when a window opens and with which row it closes: state_window(celsius > 30, celsius < 25); \
+                         one row for each time that a value stays the same is MATCH_RECOGNIZE (ORDER BY ts MEASURES \
+                         FIRST(ts) AS began, LAST(ts) AS ended, a.state AS state PATTERN (a b*) DEFINE b AS state = \
+                         PREV(state))";
 
 /// Fails if the call `name`, which is written like `usage`, has the wrong number of arguments.
 pub(super) fn check_argument_count(

@@ -188,10 +188,19 @@ fn what_waits_for_rows_changes_and_matches_says_so() {
          CREATE APPLICATION hour () {input} sum(v) AS v FROM readings GROUP BY tumble(arrival_time, INTERVAL '1 hour');
          CREATE APPLICATION high () {input} sum(v) AS v FROM readings GROUP BY count_window(1) HAVING sum(v) > 100;
          CREATE QUERY three FROM APPLICATION three; CREATE QUERY hour FROM APPLICATION hour;
-         CREATE QUERY high FROM APPLICATION high"
+         CREATE QUERY high FROM APPLICATION high;
+         CREATE APPLICATION run () {input} sum(v) AS v FROM readings GROUP BY state_window(v > 1, v > 2);
+         CREATE QUERY run FROM APPLICATION run;
+         CREATE APPLICATION outer () {input} v FROM
+           (SELECT sum(v) AS v FROM readings GROUP BY count_window(1)) AS sums WHERE v > 100;
+         CREATE QUERY outer FROM APPLICATION outer"
     ));
     publisher.publish("in", "{\"v\": 1}");
+    expect(&server, "run", "1 row came to state_window(v > 1, v > 2), and none has opened a window");
     publisher.publish("in", "{\"v\": 2}");
+    expect(&server, "run", "a window is open since ");
+    expect(&server, "run", "it closes with a row for which the second condition of state_window is true");
+    expect(&server, "outer", "2 rows came from the inner SELECT, and the outer one kept none");
     expect(&server, "three", "2 of 3 rows have come that make the window close");
     expect(&server, "hour", "it closes when the server's clock has come to its end, which is at ");
     expect(&server, "high", "2 rows came to HAVING, which kept none");

@@ -231,7 +231,7 @@ const OTHERS: &str = "
 
 These are no functions of values. They have sections of their own:
 
-- In applications: `tumble`, `hop`, `cumulate`, `session`, `count_window` in
+- In applications: `tumble`, `hop`, `cumulate`, `session`, `count_window`, `state_window` in
   [GROUP BY](../sql/applications.md#group-by), ranks
   [among the rows of a window](../sql/applications.md#among-the-rows-of-a-window), and `lag`, `changed`, `hysteresis`
   over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`, `CLASSIFIER` and `MATCH_NUMBER`
@@ -259,6 +259,11 @@ These are no functions of values. They have sections of their own:
 ### count_window
 
 `count_window(rows [, slide])`: Windows of so many rows, in GROUP BY.
+
+### state_window
+
+`state_window(opens, is_last)`: Windows from a row that meets the first condition to the next one that meets the
+second, in GROUP BY, in applications.
 
 ### row_number
 

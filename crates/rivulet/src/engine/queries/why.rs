@@ -212,8 +212,8 @@ impl Sentences<'_> {
             "filter" if window.is_some() => Some(format!("{rows} came to HAVING, which kept none")),
             "filter" => Some(format!("{} came, WHERE kept none", counted(steps[place].rows, "event"))),
             "latest join" | "interval join" => self.unjoined(&rows),
-            // The sentences about windows cover it.
-            "window aggregate" => self.rows_of(),
+            // The sentences about windows cover the others.
+            "window aggregate" => self.rows_of().or_else(|| self.unopened(place, &rows)),
             "pattern" => Some(format!("{rows} came to MATCH_RECOGNIZE, and none has completed a match")),
             "emit on change" => Some(format!("{rows} came to EMIT ON CHANGE, and none differs from the one before")),
             "lookup" => Some(format!("{rows} were looked up, and no row of the table belongs to any")),
@@ -239,6 +239,14 @@ impl Sentences<'_> {
     /// The words before a number that is only a lower bound.
     fn least(&self) -> &'static str {
         if self.activity.has_more_keys { "at least " } else { "" }
+    }
+
+    /// A window of a state that no row has opened.
+    fn unopened(&self, place: usize, rows: &str) -> Option<String> {
+        let window = self.application.code.steps(place).first()?;
+        let is_unopened = window.starts_with("state_window(") && self.activity.window_us.is_none();
+        is_unopened
+            .then(|| format!("{rows} came to {window}, and none has opened a window: its first condition was not met"))
     }
 
     /// A window of rows that is not full.
