@@ -228,8 +228,8 @@ pub enum Element {
     /// The input is silent for now, and nothing downstream waits for it any more. An operator that holds rows back only
     /// to send fewer must emit them: the watermark of the other inputs would make them late.
     Idle,
-    /// Event clocks of slots have moved. A window tells them to the windows over its results, behind the rows that it has
-    /// closed by then.
+    /// Event clocks of slots have moved. A window tells them to the windows over its results, behind the results that
+    /// it has given by then.
     Clocks(Arc<[SlotClock]>),
     /// Queries are added or removed.
     Control(Control),

@@ -78,7 +78,8 @@ impl WindowSpec {
     }
 
     /// How many halves of 64-bit words stand at the start of each pane (its number), session (its first and last event
-    /// time) or block of rows (its number, and the event times of its first and last row). A window of a state is a block.
+    /// time) or block of rows (its number, and the event times of its first and last row). A window of a state is such
+    /// a block.
     pub(crate) fn header_halves(&self) -> usize {
         match self {
             Self::Tumble { .. } | Self::Hop { .. } | Self::Cumulate { .. } | Self::Shifted { .. } => 1,

@@ -14,18 +14,18 @@
 //! closes when the watermark reaches `end`, and is emitted if it holds a row. All keys of a slot share its watermark.
 //!
 //! # Windows over windows
-//! Rows may be results of earlier windows by time (`over_windows`). They come by ascending event time, and all results of
-//! earlier windows with one end come together, so a row with event time t says that the watermark is at least t. Beyond
-//! that the clock of a slot is the one of the earlier windows: they tell `max_ts` and `last_arrival` behind their results
-//! ([`Element::Clocks`](rivulet_dataflow::Element::Clocks)), and lateness and idle timeout are the same, so the
-//! watermark of both is the same at any time. Windows close as early as the earlier ones allow, also where no result
-//! comes, and no row is late.
+//! Rows may be results of earlier windows by time (`over_windows`). They come by ascending event time, and all results
+//! of earlier windows with one end come together, so a row with event time t says that the watermark is at least t.
+//! Beyond that the clock of a slot is the one of the earlier windows. They tell `max_ts` and `last_arrival` behind
+//! their results ([`Element::Clocks`](rivulet_dataflow::Element::Clocks)). Lateness and idle timeout are the same, so
+//! the watermark of both is the same at any time. Windows close as early as the earlier ones allow, also where no
+//! result comes, and no row is late.
 //!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last
-//! microsecond of its window (for windows of rows and of a state the event time of its last row). Its arrival is that of
-//! the row or tick which closed the window. Windows of a slot come out by ascending end, and for one end by the age of
-//! the key.
+//! microsecond of its window (for windows of rows and of a state the event time of its last row). Its arrival is that
+//! of the row or tick which closed the window. Windows of a slot come out by ascending end, and for one end by the age
+//! of the key.
 //!
 //! # In reading order
 //! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of memory;
@@ -73,8 +73,8 @@ pub struct WindowAggregateSpec {
     pub parameters: Vec<usize>,
     /// The window.
     pub window: WindowSpec,
-    /// Of windows of a state, two conditions: a row that meets the first one opens a window, and a row in the window that
-    /// meets the second one is its last. Other windows have none.
+    /// Of windows of a state, two conditions: a row that meets the first one opens a window, and a row in the window
+    /// that meets the second one is its last. Other windows have none.
     pub conditions: Vec<Arc<dyn PhysicalExpr>>,
     /// The expressions that rows are grouped by, beside the window.
     pub keys: Vec<NamedExpression>,

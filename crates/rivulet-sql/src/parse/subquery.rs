@@ -1,8 +1,8 @@
 //! `FROM (SELECT ...) AS m` and `WITH m AS (SELECT ...) SELECT ... FROM m`: a SELECT that reads the results of another
 //! one.
 //!
-//! The inner SELECT is cut out of the tokens and read by itself, and a name stays in its place. So both SELECTs may have
-//! every clause, and every position is one in the script. A UNION ALL of inputs is left to the outer SELECT.
+//! The inner SELECT is cut out of the tokens and read by itself, and a name stays in its place. So both SELECTs may
+//! have every clause, and every position is one in the script. A UNION ALL of inputs is left to the outer SELECT.
 
 use datafusion_sql::sqlparser::keywords::RESERVED_FOR_TABLE_ALIAS;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -21,8 +21,8 @@ const CHAIN_MAX: usize = 8;
 const PLACE: &str = "subquery";
 
 /// What to write where results are needed twice, or together with others.
-pub(crate) const INSTEAD: &str = "write two applications: the first one publishes its results to a topic, OUTPUT 'mqtt:...', \
-                                  and the second one reads that topic as an input";
+pub(crate) const INSTEAD: &str = "write two applications: the first one publishes its results to a topic, \
+                                  OUTPUT 'mqtt:...', and the second one reads that topic as an input";
 
 /// `name AS (SELECT ...)` of a WITH, not read yet.
 pub(super) struct NamedQuery {

@@ -1,5 +1,5 @@
-//! The SELECT of an application: its clauses planned one after the other, with and without a window. A SELECT that reads
-//! another one is planned behind it, in the same line of operators.
+//! The SELECT of an application: its clauses planned one after the other, with and without a window. A SELECT that
+//! reads another one is planned behind it, in the same line of operators.
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;

@@ -1,5 +1,5 @@
-//! `tumble`, `hop`, `cumulate`, `session`, `count_window` and `state_window` of GROUP BY, and the check of their lengths
-//! for each query.
+//! `tumble`, `hop`, `cumulate`, `session`, `count_window` and `state_window` of GROUP BY, and the check of their
+//! lengths for each query.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -258,10 +258,10 @@ impl WindowPlanner<'_> {
 }
 
 /// What to write for a window that lasts while a value stays the same.
-const ONE_STATE: &str = "write when a window opens and with which row it closes: state_window(celsius > 30, celsius < 25); \
-                         one row for each time that a value stays the same is MATCH_RECOGNIZE (ORDER BY ts MEASURES \
-                         FIRST(ts) AS began, LAST(ts) AS ended, a.state AS state PATTERN (a b*) DEFINE b AS state = \
-                         PREV(state))";
+const ONE_STATE: &str = "write when a window opens and with which row it closes: \
+                         state_window(celsius > 30, celsius < 25); one row for each time that a value stays the same \
+                         is MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts) AS began, LAST(ts) AS ended, a.state AS \
+                         state PATTERN (a b*) DEFINE b AS state = PREV(state))";
 
 /// Fails if the call `name`, which is written like `usage`, has the wrong number of arguments.
 pub(super) fn check_argument_count(
