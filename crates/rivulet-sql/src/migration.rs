@@ -26,6 +26,9 @@ mod tests {
     const COLUMNS: &str = "ts TIMESTAMP EVENT TIME, v DOUBLE, room TEXT";
     const WINDOW: &str = "SELECT room, avg(v) AS mean FROM t WHERE v < $most GROUP BY tumble(ts, $width), room";
 
+    const OVER_WINDOWS: &str = "SELECT max(mean) AS top FROM (SELECT avg(v) AS mean, window_end FROM t \
+         GROUP BY tumble(ts, $width)) AS m WHERE mean < $most GROUP BY tumble(window_end, INTERVAL '1 hour')";
+
     fn of(rest: &str) -> Application {
         application(PARAMETERS, COLUMNS, rest)
     }
@@ -109,6 +112,8 @@ mod tests {
                 1,
             ),
             ("SELECT v FROM t WHERE v > $most EMIT ON CHANGE", "", 0),
+            (OVER_WINDOWS, "width", 2),
+            ("SELECT count(*) AS n FROM t GROUP BY state_window(v > $most, v < 0)", "most", 1),
         ] {
             assert_eq!(depends(&of(rest), &["id"]), (depending.to_owned(), operators), "{rest}");
         }
@@ -154,6 +159,22 @@ mod tests {
         // Behind a window the columns are those that it makes.
         let nested = |cast: &str| of(&windowed(&format!("lag(avg(CAST(v AS {cast})))"), "room"));
         assert_eq!(becomes(&nested("INT"), &nested("INTEGER")), (2, Vec::new()));
+    }
+
+    #[test]
+    fn windows_over_windows_are_those_of_these_windows() {
+        let before = of(OVER_WINDOWS);
+        assert_eq!(becomes(&before, &of(&OVER_WINDOWS.replace("mean < $most", "mean < 3"))), (2, Vec::new()));
+        let (kept, lost) = becomes(&before, &of(&OVER_WINDOWS.replace("1 hour", "2 hours")));
+        assert_eq!((kept, lost.len()), (1, 1));
+        // The state of the second windows is of results of the first ones.
+        for (from, to) in [("$width", "INTERVAL '1 minute'"), ("avg(v)", "min(v)")] {
+            let (kept, lost) = becomes(&before, &of(&OVER_WINDOWS.replace(from, to)));
+            assert_eq!((kept, lost.len()), (0, 2), "{lost:?}");
+        }
+        let of_with = "WITH m AS (SELECT avg(v) AS mean, window_end FROM t GROUP BY tumble(ts, $width)) \
+             SELECT max(mean) AS top FROM m WHERE mean < $most GROUP BY tumble(window_end, INTERVAL '1 hour')";
+        assert_eq!(becomes(&before, &of(of_with)), (2, Vec::new()), "WITH is the same");
     }
 
     #[test]
