@@ -155,9 +155,12 @@ pub(super) fn of_event(
 fn why(passed: &[Passed], application: &Application) -> String {
     let operators = application.dataflow.operators();
     let name = |place: usize| operators[place].describe().operator;
+    let is_of_state =
+        |place: usize| application.code.steps(place).first().is_some_and(|step| step.starts_with("state_window("));
     let window = passed.iter().rfind(|one| one.rows_in > 0 && name(one.place) == "window aggregate");
     let window = window.map(|one| match one.due_us {
         Some(due_us) => format!("it is in a window that a later event closes, or the clock at {}", time_text(due_us)),
+        None if is_of_state(one.place) => "it is in no window, or in one that no row has closed yet".into(),
         None => "it is in a window that is not complete yet".into(),
     });
     let Some(end) = passed.iter().filter(|one| one.rows_in > 0).max_by_key(|one| one.place) else {
