@@ -85,3 +85,4 @@ mod shared_slots;
 mod upgrade;
 mod way_out;
 mod why;
+mod windows_over_windows;
