@@ -57,6 +57,8 @@ impl RandomApplication {
             "session(ts, $width)",
             "count_window($rows)",
             "count_window(4, 2)",
+            "state_window(value > $low, value < 30)",
+            "state_window(device = 'a' OR value > $low, device = 'c')",
             PATTERN,
             PATTERN,
         ]);
@@ -129,7 +131,15 @@ impl RandomApplication {
                 ]),
             ]
             .join(", ");
+            // Windows over these windows.
+            let around = pick(&[
+                "",
+                "",
+                "SELECT @max(n) AS n, count(*) AS windows, max(a) AS a, window_start FROM (",
+                "SELECT @n, a, lag(n) AS before FROM (",
+            ]);
             let bounds = pick(&["", ", window_start", ", window_end"]);
+            let bounds = if around.is_empty() { bounds.as_str() } else { ", window_end" };
             let (key, key_column) = if pick(&["yes", "no"]) == "yes" { (", device", "device, ") } else { ("", "") };
             let having = pick(&["", "HAVING count(*) > 1", "HAVING max(value) > $low"]);
             let over = if key.is_empty() { "" } else { &over };
@@ -140,10 +150,26 @@ impl RandomApplication {
                 &format!("QUALIFY changed(n) {over}"),
                 &format!("QUALIFY hysteresis(a, $low, $low + 10) {over} OR lag(a) > a"),
             ]);
-            format!(
+            let body = format!(
                 "SELECT {key_column}{aggregates}{bounds}{before} FROM readings {filter} \
                  GROUP BY {window}{key} {having} {qualify} {on_change}"
-            )
+            );
+            let above = pick(&["", "WHERE n > 1"]);
+            let outer = match around.contains("count(*)") {
+                true => pick(&[
+                    "GROUP BY tumble(window_end, INTERVAL '5 seconds')@",
+                    "GROUP BY hop(window_end, $width, INTERVAL '6 seconds')@",
+                    "GROUP BY session(window_end, INTERVAL '1500 milliseconds')@",
+                    "GROUP BY count_window(2)@",
+                    "GROUP BY state_window(n > 1, n < 3)@",
+                ]),
+                false => String::new(),
+            };
+            let around = around.replace('@', key_column);
+            match around.is_empty() {
+                true => body,
+                false => format!("{around}{body}) AS windows {above} {}", outer.replace('@', key)),
+            }
         };
         if seed.is_multiple_of(3) {
             return Self { sql: with_two_inputs(&body, options, &mut pick), inputs: 2 };
