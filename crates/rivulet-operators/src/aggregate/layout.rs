@@ -246,7 +246,7 @@ impl Layout {
             .map(|(state, valid)| {
                 let argument = &prepared.arguments[state.arguments[0]];
                 let values = match argument.data_type() {
-                    DataType::Utf8 if state.kind.is_list() => {
+                    DataType::Utf8 if state.kind.list_form().is_some() => {
                         let others = || state.arguments[1..].iter().map(|&other| &prepared.arguments[other]);
                         let separators = others().find_map(|other| other.as_string_opt::<i32>());
                         let keys = others().find_map(|other| other.as_binary_opt::<i32>());

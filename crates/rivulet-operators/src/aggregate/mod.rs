@@ -10,6 +10,7 @@ pub(crate) mod earlier;
 pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;
+pub(crate) mod list;
 pub(crate) mod object;
 pub(crate) mod plan;
 
@@ -18,9 +19,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Decimal128Array, Int64Array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Field, Int64Type};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
+use rivulet_dataflow::marked_as_json;
 
 use crate::PlanError;
 use crate::expression::sql;
@@ -92,13 +94,17 @@ pub enum AggregateFunction {
     /// `array_agg(x)`: the values as an array in JSON, in order of event time or of keys. The argument is the value in
     /// JSON. A second argument may be the key, which is `Binary` and ordered byte by byte. At most 1 MiB.
     ArrayAgg,
+    /// `array_agg(DISTINCT x)`: each different value once, in order of keys, which depend on the value alone.
+    ArrayAggDistinct,
     /// `string_agg(x, separator)`: texts joined by a separator, which is a constant or parameter. Order, key and bound
     /// are those of `array_agg`.
     StringAgg,
+    /// `string_agg(DISTINCT x, separator)`: order and key are those of `array_agg(DISTINCT x)`.
+    StringAggDistinct,
 }
 
 /// Every function and its SQL name. Names with a space cannot be written: they are of calls with DISTINCT.
-const NAMES: [(AggregateFunction, &str); 30] = [
+const NAMES: [(AggregateFunction, &str); 32] = [
     (AggregateFunction::Count, "count"),
     (AggregateFunction::CountDistinct, "count distinct"),
     (AggregateFunction::ApproxDistinct, "approx_distinct"),
@@ -128,12 +134,14 @@ const NAMES: [(AggregateFunction, &str); 30] = [
     (AggregateFunction::BitOr, "bit_or"),
     (AggregateFunction::BitXor, "bit_xor"),
     (AggregateFunction::ArrayAgg, "array_agg"),
+    (AggregateFunction::ArrayAggDistinct, "array_agg distinct"),
     (AggregateFunction::StringAgg, "string_agg"),
+    (AggregateFunction::StringAggDistinct, "string_agg distinct"),
 ];
 
 impl AggregateFunction {
     /// Every function.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::Count,
         Self::CountDistinct,
         Self::ApproxDistinct,
@@ -163,7 +171,9 @@ impl AggregateFunction {
         Self::BitOr,
         Self::BitXor,
         Self::ArrayAgg,
+        Self::ArrayAggDistinct,
         Self::StringAgg,
+        Self::StringAggDistinct,
     ];
 
     /// Returns the function over distinct values only, for a call with DISTINCT; `None` if there is none.
@@ -172,6 +182,8 @@ impl AggregateFunction {
             Self::Count => Some(Self::CountDistinct),
             Self::Sum => Some(Self::SumDistinct),
             Self::Avg => Some(Self::AvgDistinct),
+            Self::ArrayAgg => Some(Self::ArrayAggDistinct),
+            Self::StringAgg => Some(Self::StringAggDistinct),
             // For these functions DISTINCT does not change the result.
             Self::Min
             | Self::Max
@@ -195,14 +207,35 @@ impl AggregateFunction {
                 | Self::RegrSlope
                 | Self::RegrIntercept
                 | Self::RegrR2
-                | Self::ArrayAgg
-                | Self::StringAgg
         )
     }
 
     /// Whether this is the DISTINCT form of a function: SQL calls it by the name of the other form.
     pub fn is_over_distinct(self) -> bool {
-        matches!(self, Self::CountDistinct | Self::SumDistinct | Self::AvgDistinct)
+        matches!(
+            self,
+            Self::CountDistinct
+                | Self::SumDistinct
+                | Self::AvgDistinct
+                | Self::ArrayAggDistinct
+                | Self::StringAggDistinct
+        )
+    }
+
+    /// Whether the result is a list of all values.
+    pub fn is_list(self) -> bool {
+        self.gives_json() || matches!(self, Self::StringAgg | Self::StringAggDistinct)
+    }
+
+    /// Whether the result is JSON as text.
+    pub fn gives_json(self) -> bool {
+        matches!(self, Self::ArrayAgg | Self::ArrayAggDistinct)
+    }
+
+    /// The column of the function's results, with the mark of JSON where they are JSON.
+    pub(crate) fn result_field(self, name: &str, data_type: DataType) -> Field {
+        let field = Field::new(name, data_type, true);
+        if self.gives_json() { marked_as_json(field) } else { field }
     }
 
     /// Writes a call of the function with these arguments, as in SQL.
@@ -249,8 +282,8 @@ impl AggregateFunction {
             Self::Corr => (2, "corr(y, x)"),
             Self::RegrSlope | Self::RegrIntercept | Self::RegrR2 => (2, "regr_slope(y, x)"),
             // With or without a key.
-            Self::ArrayAgg => (arguments.len().clamp(1, 2), "array_agg(value)"),
-            Self::StringAgg => (arguments.len().clamp(2, 3), "string_agg(name, ', ')"),
+            Self::ArrayAgg | Self::ArrayAggDistinct => (arguments.len().clamp(1, 2), "array_agg(value)"),
+            Self::StringAgg | Self::StringAggDistinct => (arguments.len().clamp(2, 3), "string_agg(name, ', ')"),
             _ => (1, "avg(value)"),
         };
         if arguments.len() != expected {
@@ -310,7 +343,7 @@ impl AggregateFunction {
                 check(|storage| storage == Storage::Boolean, "write a condition, for example value > 3")?;
                 DataType::Boolean
             }
-            Self::ArrayAgg | Self::StringAgg => {
+            Self::ArrayAgg | Self::ArrayAggDistinct | Self::StringAgg | Self::StringAggDistinct => {
                 let is_other = |argument: &&DataType| {
                     **argument != DataType::Binary && Storage::of(argument) != Some(Storage::Text)
                 };

@@ -14,6 +14,7 @@ use rivulet_dataflow::canonical_float;
 use super::Storage;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
 use super::layout::quotient;
+use super::list::{List, ListForm, Ties};
 use crate::window::output::SUM_OVERFLOW;
 
 /// The most values that one pane remembers for a median, percentile or exact distinct count.
@@ -40,6 +41,9 @@ pub(crate) enum ObjectKind {
     TextList,
     /// The values of `array_agg`, in JSON.
     JsonList,
+    /// The same with each different text or value once.
+    DistinctTextList,
+    DistinctJsonList,
 }
 
 /// What numbers come to.
@@ -68,85 +72,6 @@ pub(crate) enum Object {
     List(Box<List>),
 }
 
-/// Texts with their event times and the keys that order them, and the separator between two texts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct List {
-    separator: Box<str>,
-    /// For each text, its key and then the text itself.
-    bytes: Vec<u8>,
-    items: Vec<Item>,
-    full: bool,
-}
-
-/// A text of a [`List`]. It begins where the previous text ends.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Item {
-    time_us: i64,
-    key_bytes: u32,
-    text_bytes: u32,
-}
-
-/// The most bytes of keys and texts that one pane remembers for a list, and the most bytes of a result.
-pub(crate) const LIST_BYTES_MAX: usize = 1 << 20;
-/// The most texts that one pane remembers for a list.
-const LIST_ITEMS_MAX: usize = 1 << 16;
-
-impl List {
-    fn push(&mut self, time_us: i64, key: &[u8], text: &[u8]) {
-        if self.items.len() >= LIST_ITEMS_MAX || self.bytes.len() + key.len() + text.len() > LIST_BYTES_MAX {
-            self.full = true;
-            return;
-        }
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(text);
-        self.items.push(Item { time_us, key_bytes: key.len() as u32, text_bytes: text.len() as u32 });
-    }
-
-    /// Returns each text with its event time and key, in the order of arrival.
-    fn iter(&self) -> impl Iterator<Item = (&[u8], i64, &[u8])> {
-        let mut start = 0;
-        self.items.iter().map(move |item| {
-            let text = start + item.key_bytes as usize;
-            let end = text + item.text_bytes as usize;
-            let key = &self.bytes[std::mem::replace(&mut start, end)..text];
-            (key, item.time_us, &self.bytes[text..end])
-        })
-    }
-
-    fn put_separator(&mut self, separator: &str) {
-        if *self.separator != *separator {
-            self.separator = separator.into();
-        }
-    }
-}
-
-/// Joins the texts of lists in order of key and event time; texts of one time stay in the order of arrival.
-fn joined<'a>(lists: impl Iterator<Item = &'a List>, is_json: bool) -> Finished {
-    let mut all: Vec<(&[u8], i64, &[u8])> = Vec::new();
-    let mut separator = ",";
-    for list in lists.filter(|list| !list.items.is_empty()) {
-        all.extend(list.iter());
-        separator = if is_json { "," } else { &list.separator };
-    }
-    if all.is_empty() {
-        return Finished::Null;
-    }
-    all.sort_by_key(|(key, time_us, _)| (*key, *time_us));
-    let bytes = all.iter().map(|(.., text)| text.len() + separator.len()).sum::<usize>() + 2;
-    if bytes > LIST_BYTES_MAX {
-        return Finished::Failed(TOO_LONG_LIST);
-    }
-    let mut out = Vec::with_capacity(bytes);
-    out.extend_from_slice(if is_json { b"[" } else { b"" });
-    for (index, (.., text)) in all.iter().enumerate() {
-        out.extend_from_slice(if index == 0 { b"" } else { separator.as_bytes() });
-        out.extend_from_slice(text);
-    }
-    out.extend_from_slice(if is_json { b"]" } else { b"" });
-    // Every piece is a text, so their joint bytes are too.
-    String::from_utf8(out).map_or(Finished::Null, |text| Finished::Text(text.into()))
-}
-
 /// The result of an object over a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Finished {
@@ -159,7 +84,6 @@ pub(crate) enum Finished {
 }
 
 const TOO_MANY_VALUES: &str = "more than 1048576 values in one pane of the window are too many to remember\nhint: use approx_distinct, avg or a shorter window";
-const TOO_LONG_LIST: &str = "a list of more than 1048576 bytes or 65536 values is too long to remember\nhint: use a shorter window, or a FILTER";
 const NO_FRACTION: &str =
     "the fraction of percentile_cont is not between 0 and 1\nhint: write for example percentile_cont(value, 0.95)";
 
@@ -223,7 +147,8 @@ impl ObjectUpdate<'_> {
                     list.put_separator(separators.value(row));
                 }
                 let key = keys.map_or(&[][..], |keys| keys.value(row));
-                list.push(time_us, key, texts.value(row).as_bytes());
+                let form = self.kind.list_form().unwrap_or_default();
+                list.push(form, time_us, key, texts.value(row).as_bytes());
             }
             _ => debug_assert!(false, "the layout gives each object values of its kind"),
         }
@@ -257,7 +182,9 @@ impl ObjectKind {
             Self::DistinctTexts => Object::Texts { values: HashSet::default(), full: false },
             Self::Approximate => Object::Sketch(HyperLogLog::default()),
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Object::Text(None),
-            Self::TextList | Self::JsonList => Object::List(Box::default()),
+            Self::TextList | Self::JsonList | Self::DistinctTextList | Self::DistinctJsonList => {
+                Object::List(Box::default())
+            }
         }
     }
 
@@ -271,13 +198,20 @@ impl ObjectKind {
             Self::DistinctTotal { .. } => Storage::Integer,
             Self::DistinctWords | Self::DistinctTexts | Self::Approximate => Storage::Integer,
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => Storage::Text,
-            Self::TextList | Self::JsonList => Storage::Text,
+            Self::TextList | Self::JsonList | Self::DistinctTextList | Self::DistinctJsonList => Storage::Text,
         }
     }
 
-    /// Whether the object remembers all texts.
-    pub(crate) fn is_list(self) -> bool {
-        matches!(self, Self::TextList | Self::JsonList)
+    /// The form of the list, if the object is one.
+    pub(crate) fn list_form(self) -> Option<ListForm> {
+        let form = |is_json, is_distinct| Some(ListForm { is_json, is_distinct });
+        match self {
+            Self::TextList => form(false, false),
+            Self::JsonList => form(true, false),
+            Self::DistinctTextList => form(false, true),
+            Self::DistinctJsonList => form(true, true),
+            _ => None,
+        }
     }
 
     fn replaces(self, held_time_us: i64, held: &str, time_us: i64, text: &str) -> bool {
@@ -315,11 +249,7 @@ impl ObjectKind {
             }
             (Object::Text(_), Object::Text(None)) => {}
             (Object::List(list), Object::List(later)) => {
-                if !later.items.is_empty() {
-                    list.put_separator(&later.separator);
-                }
-                list.full |= later.full;
-                later.iter().for_each(|(key, time_us, text)| list.push(time_us, key, text));
+                list.merge(self.list_form().unwrap_or_default(), &later);
             }
             _ => debug_assert!(false, "objects of one state are of one kind"),
         }
@@ -410,19 +340,26 @@ impl ObjectKind {
                 });
                 best.map_or(Finished::Null, |(_, text)| Finished::Text(text.clone()))
             }
-            Self::TextList | Self::JsonList => {
-                let lists = || {
-                    panes.clone().filter_map(|object| match object {
-                        Object::List(list) => Some(&**list),
-                        _ => None,
-                    })
-                };
-                match lists().any(|list| list.full) {
-                    true => Finished::Failed(TOO_LONG_LIST),
-                    false => joined(lists(), self == Self::JsonList),
-                }
+            Self::TextList | Self::JsonList | Self::DistinctTextList | Self::DistinctJsonList => {
+                self.joined(panes, Ties::Arrival)
             }
         }
+    }
+
+    /// Computes the result of one object whose rows came from several instances and so in no order of arrival.
+    pub(crate) fn finish_unordered(self, object: &Object) -> Finished {
+        match object {
+            Object::List(_) => self.joined(std::iter::once(object), Ties::Text),
+            _ => self.finish(std::iter::once(object)),
+        }
+    }
+
+    fn joined<'a>(self, panes: impl Iterator<Item = &'a Object>, ties: Ties) -> Finished {
+        let lists = panes.filter_map(|object| match object {
+            Object::List(list) => Some(&**list),
+            _ => None,
+        });
+        self.list_form().unwrap_or_default().of_lists(lists, ties)
     }
 }
 
@@ -494,10 +431,7 @@ impl Object {
             }
             Self::Sketch(sketch) => sketch.memory_bytes(),
             Self::Text(text) => text.as_ref().map_or(0, |(_, text)| text.len()),
-            Self::List(list) => {
-                let items = list.items.capacity() * size_of::<Item>();
-                size_of::<List>() + list.separator.len() + list.bytes.capacity() + items
-            }
+            Self::List(list) => list.memory_bytes(),
         }
     }
 
@@ -537,10 +471,10 @@ impl Object {
                 out.extend_from_slice(text.as_bytes());
             }
             Self::List(list) => {
-                out.push(u8::from(list.full));
-                put_length(out, list.separator.len());
-                out.extend_from_slice(list.separator.as_bytes());
-                put_length(out, list.items.len());
+                out.push(u8::from(list.is_full()));
+                put_length(out, list.separator().len());
+                out.extend_from_slice(list.separator().as_bytes());
+                put_length(out, list.len());
                 for (key, time_us, text) in list.iter() {
                     out.extend(time_us.to_le_bytes());
                     for bytes in [key, text] {
@@ -602,18 +536,18 @@ impl Object {
                 let full = take_flag(bytes)?;
                 let separator = take_text(bytes)?;
                 let length = take_length(bytes, 16)?;
-                let mut list = List { separator, full, ..List::default() };
+                let form = kind.list_form()?;
+                let mut list = List::with_separator(&separator);
                 for _ in 0..length {
                     let time_us = i64::from_le_bytes(take(bytes)?);
                     let key_bytes = take_length(bytes, 1)?;
                     let key = bytes.split_off(..key_bytes)?;
-                    list.push(time_us, key, take_text(bytes)?.as_bytes());
+                    // If the list is longer than a list may be, the bytes are corrupt.
+                    if !list.restore(form, time_us, key, take_text(bytes)?.as_bytes()) {
+                        return None;
+                    }
                 }
-                // The list is longer than a list may be: the bytes are corrupt.
-                if list.full != full {
-                    return None;
-                }
-                Self::List(Box::new(list))
+                Self::List(Box::new(list.filled(full)))
             }
         })
     }
@@ -626,7 +560,7 @@ pub(crate) const OBJECT_BYTES: usize = size_of::<Object>();
 mod tests {
     use super::*;
 
-    const KINDS: [ObjectKind; 13] = [
+    const KINDS: [ObjectKind; 15] = [
         ObjectKind::Median,
         ObjectKind::Percentile,
         ObjectKind::DistinctWords,
@@ -640,6 +574,8 @@ mod tests {
         ObjectKind::LastText,
         ObjectKind::TextList,
         ObjectKind::JsonList,
+        ObjectKind::DistinctTextList,
+        ObjectKind::DistinctJsonList,
     ];
 
     fn object(kind: ObjectKind, rows: std::ops::Range<usize>) -> Object {
@@ -648,9 +584,12 @@ mod tests {
         let texts: StringArray = (0..100).map(|n| Some(format!("t{}", n * 7 % 31))).collect();
         let separators: StringArray = (0..100).map(|_| Some("; ")).collect();
         let keys: BinaryArray = (0..100u8).map(|n| Some(vec![n % 3])).collect();
+        let own_keys: BinaryArray = texts.iter().map(|text| text.map(|text| text.as_bytes().to_vec())).collect();
         let values = match kind {
             ObjectKind::TextList => ObjectValues::List(&texts, Some(&separators), None),
             ObjectKind::JsonList => ObjectValues::List(&texts, None, Some(&keys)),
+            ObjectKind::DistinctTextList => ObjectValues::List(&texts, Some(&separators), Some(&own_keys)),
+            ObjectKind::DistinctJsonList => ObjectValues::List(&texts, None, Some(&own_keys)),
             ObjectKind::Median | ObjectKind::DistinctWords | ObjectKind::Approximate => ObjectValues::Floats(&floats),
             ObjectKind::DistinctTotal { .. } => ObjectValues::Floats(&floats),
             ObjectKind::Percentile => ObjectValues::Fractions(&floats, &fractions),
@@ -748,22 +687,6 @@ mod tests {
         assert_eq!(finish(list, ObjectValues::List(&texts, Some(&separators), None)), text("b, a, d, c"));
         assert_eq!(finish(json, ObjectValues::List(&texts, None, Some(&keys))), text("[c,b,a,d]"));
         assert_eq!(json.finish([&json.empty()].into_iter()), Finished::Null);
-    }
-
-    #[test]
-    fn a_list_that_is_too_long_is_refused() {
-        let long = "x".repeat(LIST_BYTES_MAX / 2);
-        let texts = StringArray::from(vec![long.as_str(); 3]);
-        let kind = ObjectKind::JsonList;
-        let mut object = kind.empty();
-        let update = ObjectUpdate { kind, values: ObjectValues::List(&texts, None, None), valid: None };
-        update.update(&mut object, 0, 0);
-        assert!(matches!(kind.finish([&object].into_iter()), Finished::Text(_)));
-        update.update(&mut object, 1, 0);
-        assert_eq!(kind.finish([&object].into_iter()), Finished::Failed(TOO_LONG_LIST), "brackets need room too");
-        update.update(&mut object, 2, 0);
-        assert_eq!(kind.finish([&object].into_iter()), Finished::Failed(TOO_LONG_LIST));
-        assert!(object.memory_bytes() <= 2 * LIST_BYTES_MAX);
     }
 
     #[test]

@@ -357,7 +357,9 @@ fn keeps_type(function: AggregateFunction) -> bool {
             | F::AvgDistinct
             | F::ApproxDistinct
             | F::ArrayAgg
+            | F::ArrayAggDistinct
             | F::StringAgg
+            | F::StringAggDistinct
     )
 }
 
@@ -387,7 +389,9 @@ fn object_kind(function: AggregateFunction, storage: Storage, digits: Option<u32
         F::FirstValue if is_text => ObjectKind::FirstText,
         F::LastValue if is_text => ObjectKind::LastText,
         F::ArrayAgg => ObjectKind::JsonList,
+        F::ArrayAggDistinct => ObjectKind::DistinctJsonList,
         F::StringAgg => ObjectKind::TextList,
+        F::StringAggDistinct => ObjectKind::DistinctTextList,
         _ => return None,
     })
 }

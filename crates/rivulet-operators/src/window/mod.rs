@@ -47,14 +47,14 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory, marked_as_json};
+use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
 pub(crate) use length::check_panes;
 pub use length::{LengthError, Lengths, WindowSpec, check_lengths};
 
 use crate::PlanError;
+use crate::aggregate::AggregateSpec;
 use crate::aggregate::layout::Layout;
-use crate::aggregate::{AggregateFunction, AggregateSpec};
 use crate::assign_time::TIME_TYPE;
 use crate::expression::{Expressions, NamedExpression, is_condition, sql};
 use crate::row_bytes::RowBytes;
@@ -218,10 +218,7 @@ impl WindowAggregate {
         RowBytes::new(key_fields.iter().map(Field::data_type))?;
         let bounds = [Field::new(WINDOW_START, TIME_TYPE, false), Field::new(WINDOW_END, TIME_TYPE, false)];
         let results = layout.results.iter().zip(&aggregates);
-        let results = results.map(|(result, spec)| {
-            let field = Field::new(&spec.name, result.data_type.clone(), true);
-            if spec.function == AggregateFunction::ArrayAgg { marked_as_json(field) } else { field }
-        });
+        let results = results.map(|(result, spec)| spec.function.result_field(&spec.name, result.data_type.clone()));
         let output: Vec<Field> = key_fields.iter().cloned().chain(bounds).chain(results).collect();
         Ok(Self {
             plan: Arc::new(Plan {

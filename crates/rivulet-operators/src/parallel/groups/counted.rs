@@ -4,9 +4,10 @@
 //! A group keeps each distinct value of its rows. So its memory is bounded only by the rows that the input keeps valid.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, StringArray};
+use arrow::array::{ArrayRef, AsArray, BinaryArray, StringArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::error::ArrowError;
@@ -18,19 +19,47 @@ use rivulet_dataflow::canonical_float;
 use super::distinct::place;
 use super::{Place, valid_of};
 use crate::aggregate::fixed::finish_moments;
+use crate::aggregate::list::{LIST_BYTES_MAX, LIST_ITEMS_MAX, ListForm, Listed, TOO_LONG_LIST, Ties};
 use crate::aggregate::object::{Finished, Total, middle_of, sum_of_floats, sum_of_integers};
 use crate::aggregate::plan::digits_more;
 use crate::aggregate::{Storage, kept};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
+/// The most bytes of texts and keys that a list remembers, and the most texts. It is more than a result may have: a
+/// text may be retracted a little later.
+const LIST_BYTES_KEPT: usize = 2 * LIST_BYTES_MAX;
+const LIST_ITEMS_KEPT: usize = 2 * LIST_ITEMS_MAX;
+
 /// The plan of counted values: an argument and a filter, and whether values are ordered by the event time of their rows
 /// first.
-#[derive(Debug)]
 pub(crate) struct CountedPlan {
     argument: usize,
     filter: Option<usize>,
     storage: Storage,
     is_timed: bool,
+    /// For the texts of a list.
+    list: Option<ListPlan>,
+}
+
+/// What the texts of a list have besides themselves.
+#[derive(PartialEq)]
+struct ListPlan {
+    /// The keys that order them.
+    key: Option<usize>,
+    separator: Box<str>,
+}
+
+/// Part of the names of saved states, so what was saved before there were lists has the same text.
+impl fmt::Debug for CountedPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { argument, filter, storage, is_timed, list } = self;
+        let mut shown = f.debug_struct("CountedPlan");
+        shown.field("argument", argument).field("filter", filter).field("storage", storage).field("is_timed", is_timed);
+        if let Some(list) = list {
+            shown.field("key", &list.key);
+        }
+        shown.finish()
+    }
 }
 
 impl CountedPlan {
@@ -39,9 +68,10 @@ impl CountedPlan {
         plans: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
         aggregate: &AggregateSpec,
-        (argument_type, result_type): (&DataType, &DataType),
+        (arguments, result_type): (&[DataType], &DataType),
     ) -> Result<Place, PlanError> {
         let function = aggregate.function;
+        let argument_type = &arguments[0];
         let divisor = match argument_type {
             DataType::Decimal128(_, scale) => 10_f64.powi(i32::from(*scale).max(0)),
             _ => 1.0,
@@ -53,11 +83,23 @@ impl CountedPlan {
         };
         let argument = place(expressions, &aggregate.arguments[0]);
         let filter = aggregate.filter.as_ref().map(|filter| place(expressions, filter));
-        let is_timed = matches!(function, AggregateFunction::FirstValue | AggregateFunction::LastValue);
-        let same = |plan: &Self| plan.argument == argument && plan.filter == filter && plan.is_timed == is_timed;
+        let list = match function.is_list() {
+            true => {
+                let key = arguments.iter().position(|argument| *argument == DataType::Binary);
+                let key = key.map(|key| place(expressions, &aggregate.arguments[key]));
+                Some(ListPlan { key, separator: separator_of(aggregate)? })
+            }
+            false => None,
+        };
+        let is_distinct = function.is_over_distinct();
+        let is_timed = matches!(function, AggregateFunction::FirstValue | AggregateFunction::LastValue)
+            || list.is_some() && !is_distinct;
+        let same = |plan: &Self| {
+            plan.argument == argument && plan.filter == filter && plan.is_timed == is_timed && plan.list == list
+        };
         let values = plans.iter().position(same).unwrap_or_else(|| {
             let storage = Storage::of_argument(argument_type).expect("the function takes arguments of this type");
-            plans.push(Self { argument, filter, storage, is_timed });
+            plans.push(Self { argument, filter, storage, is_timed, list });
             plans.len() - 1
         });
         Ok(Place::Counted { values, asked: Asked { function, fraction, divisor, mean } })
@@ -69,8 +111,10 @@ impl CountedPlan {
         let valid = valid_of(argument, self.filter.map(|at| &columns[at]));
         let target = self.storage.data_type();
         let argument = kept(argument, &target)?;
+        let key = self.list.as_ref().and_then(|list| list.key);
         Ok(CountedValues {
             valid,
+            keys: key.map(|key| columns[key].as_binary::<i32>().clone()),
             values: match self.storage {
                 Storage::Text => Values::Texts(argument.as_string::<i32>().clone()),
                 Storage::Float => {
@@ -82,7 +126,24 @@ impl CountedPlan {
     }
 
     pub(super) fn empty(&self) -> Counted {
-        Counted { is_timed: self.is_timed, is_float: self.storage == Storage::Float, ..Counted::default() }
+        Counted {
+            is_timed: self.is_timed,
+            is_float: self.storage == Storage::Float,
+            list_bytes: self.list.as_ref().map(|_| 0),
+            ..Counted::default()
+        }
+    }
+
+    /// The result of a function over the values of a group.
+    pub(super) fn result(&self, counted: &Counted, asked: Asked) -> Finished {
+        let function = asked.function;
+        match &self.list {
+            Some(list) => {
+                let form = ListForm { is_json: function.gives_json(), is_distinct: function.is_over_distinct() };
+                counted.joined(form, &list.separator)
+            }
+            None => counted.result(asked),
+        }
     }
 
     pub(super) fn result_storage(&self, asked: Asked) -> Storage {
@@ -101,16 +162,26 @@ impl CountedPlan {
         fn take(bytes: &mut &[u8]) -> Option<i64> {
             Some(i64::from_le_bytes(bytes.split_off(..8)?.try_into().ok()?))
         }
+        fn take_bytes<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
+            let length = usize::try_from(take(bytes)?).ok()?;
+            bytes.split_off(..length)
+        }
         let mut counted = self.empty();
-        for _ in 0..take(bytes)? {
+        let values = take(bytes)?;
+        counted.is_full = self.list.is_some() && values == FULL;
+        for _ in 0..values {
             let (time_us, times) = (take(bytes)?, take(bytes)?);
-            let value = match self.storage {
-                Storage::Text => {
-                    let length = usize::try_from(take(bytes)?).ok()?;
-                    Value::Text(std::str::from_utf8(bytes.split_off(..length)?).ok()?.into())
+            let value = match (self.storage, &self.list) {
+                (Storage::Text, Some(ListPlan { key: Some(_), .. })) => {
+                    let key = take_bytes(bytes)?.into();
+                    Value::Keyed(key, std::str::from_utf8(take_bytes(bytes)?).ok()?.into())
                 }
+                (Storage::Text, _) => Value::Text(std::str::from_utf8(take_bytes(bytes)?).ok()?.into()),
                 _ => Value::Word(take(bytes)?),
             };
+            if let Some(held) = &mut counted.list_bytes {
+                *held += value.bytes();
+            }
             counted.values.insert((time_us, value), times);
             counted.missing += usize::from(times < 0);
         }
@@ -140,9 +211,14 @@ pub(crate) struct Asked {
     mean: Total,
 }
 
+/// In the place of the number of values: the list was longer than may be remembered.
+const FULL: i64 = -1;
+
 /// The values of a batch's rows.
 pub(crate) struct CountedValues {
     values: Values,
+    /// The keys that order the texts of a list.
+    keys: Option<BinaryArray>,
     /// The rows that count. `None`: all.
     valid: Option<BooleanBuffer>,
 }
@@ -157,6 +233,8 @@ enum Values {
 enum Value {
     Word(i64),
     Text(Box<str>),
+    /// A text behind the key that orders it.
+    Keyed(Box<[u8]>, Box<str>),
 }
 
 /// The values of one group, in order, and how often each occurs.
@@ -169,25 +247,64 @@ pub(crate) struct Counted {
     missing: usize,
     is_timed: bool,
     is_float: bool,
+    /// For a list: the bytes of its texts and keys.
+    list_bytes: Option<usize>,
+    /// Whether the list was longer than may be remembered. Then nothing is.
+    is_full: bool,
 }
 
 impl Counted {
     /// Adds `times`, which is 1 or -1, to the count of a row's value.
     pub(super) fn add(&mut self, values: &CountedValues, row: usize, time_us: i64, times: i64) {
-        if values.valid.as_ref().is_some_and(|valid| !valid.value(row)) {
+        if self.is_full || values.valid.as_ref().is_some_and(|valid| !valid.value(row)) {
             return;
         }
-        let value = match &values.values {
-            Values::Words(words) => Value::Word(words[row]),
-            Values::Texts(texts) => Value::Text(texts.value(row).into()),
+        let value = match (&values.values, &values.keys) {
+            (Values::Words(words), _) => Value::Word(words[row]),
+            (Values::Texts(texts), None) => Value::Text(texts.value(row).into()),
+            (Values::Texts(texts), Some(keys)) => Value::Keyed(keys.value(row).into(), texts.value(row).into()),
         };
         let key = (if self.is_timed { time_us } else { 0 }, value);
         let count = self.values.entry(key.clone()).or_insert(0);
         let before = *count;
         *count += times;
         self.missing = self.missing + usize::from(*count < 0) - usize::from(before < 0);
-        if *count == 0 {
+        let is_gone = *count == 0;
+        if is_gone {
             self.values.remove(&key);
+        }
+        if let Some(held) = &mut self.list_bytes {
+            match (before, is_gone) {
+                (0, _) => *held += key.1.bytes(),
+                (_, true) => *held -= key.1.bytes(),
+                _ => {}
+            }
+            if *held > LIST_BYTES_KEPT || self.values.len() > LIST_ITEMS_KEPT {
+                (self.values, self.missing, self.is_full) = (BTreeMap::new(), 0, true);
+            }
+        }
+    }
+
+    /// The texts as a list.
+    fn joined(&self, form: ListForm, separator: &str) -> Finished {
+        let (mut all, mut bytes): (Vec<Listed<'_>>, usize) = (Vec::new(), 0);
+        for ((time_us, value), &count) in self.values.iter().filter(|(_, count)| **count > 0) {
+            let (key, text) = match value {
+                Value::Keyed(key, text) => (&**key, text.as_bytes()),
+                Value::Text(text) => (&[][..], text.as_bytes()),
+                Value::Word(_) => continue,
+            };
+            let times = if form.is_distinct { 1 } else { usize::try_from(count).unwrap_or(usize::MAX) };
+            // An empty text counts too: one may be there very often.
+            bytes = (text.len() + 1).checked_mul(times).map_or(usize::MAX, |more| bytes.saturating_add(more));
+            if bytes > LIST_BYTES_MAX + LIST_ITEMS_MAX || all.len() + times > LIST_ITEMS_MAX {
+                return Finished::Failed(TOO_LONG_LIST);
+            }
+            all.extend(std::iter::repeat_n((key, *time_us, text), times));
+        }
+        match self.is_full {
+            true => Finished::Failed(TOO_LONG_LIST),
+            false => form.of_texts(all, separator, Ties::Text),
         }
     }
 
@@ -231,7 +348,7 @@ impl Counted {
             None => Finished::Null,
             Some(Value::Word(word)) if self.is_float => Finished::Float(f64::from_bits(flipped(*word) as u64)),
             Some(Value::Word(word)) => Finished::Integer(*word),
-            Some(Value::Text(text)) => Finished::Text(text.clone()),
+            Some(Value::Text(text) | Value::Keyed(_, text)) => Finished::Text(text.clone()),
         }
     }
 
@@ -245,15 +362,20 @@ impl Counted {
 
     /// Appends the values to `out`.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.extend((self.values.len() as i64).to_le_bytes());
+        let put_bytes = |out: &mut Vec<u8>, bytes: &[u8]| {
+            out.extend((bytes.len() as i64).to_le_bytes());
+            out.extend_from_slice(bytes);
+        };
+        out.extend((if self.is_full { FULL } else { self.values.len() as i64 }).to_le_bytes());
         for ((time_us, value), times) in &self.values {
             out.extend(time_us.to_le_bytes());
             out.extend(times.to_le_bytes());
             match value {
                 Value::Word(word) => out.extend(word.to_le_bytes()),
-                Value::Text(text) => {
-                    out.extend((text.len() as i64).to_le_bytes());
-                    out.extend_from_slice(text.as_bytes());
+                Value::Text(text) => put_bytes(out, text.as_bytes()),
+                Value::Keyed(key, text) => {
+                    put_bytes(out, key);
+                    put_bytes(out, text.as_bytes());
                 }
             }
         }
@@ -261,7 +383,9 @@ impl Counted {
 
     /// About how much memory is held, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.values.len() * (size_of::<((i64, Value), i64)>() + 8)
+        size_of::<Self>()
+            + self.values.len() * (size_of::<((i64, Value), i64)>() + 8)
+            + self.list_bytes.unwrap_or_default()
     }
 }
 
@@ -269,7 +393,16 @@ impl Value {
     fn word(&self) -> i64 {
         match self {
             Self::Word(word) => *word,
-            Self::Text(_) => 0,
+            Self::Text(_) | Self::Keyed(..) => 0,
+        }
+    }
+
+    /// The bytes of a text and its key.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Word(_) => 8,
+            Self::Text(text) => text.len(),
+            Self::Keyed(key, text) => key.len() + text.len(),
         }
     }
 }
@@ -321,6 +454,22 @@ fn bits(mut integers: impl Iterator<Item = (i64, i64)>, join: impl Fn(i64, (i64,
     }
 }
 
+/// The separator of a list, which is a constant here; an array in JSON has its own.
+fn separator_of(aggregate: &AggregateSpec) -> Result<Box<str>, PlanError> {
+    if aggregate.function.gives_json() {
+        return Ok("".into());
+    }
+    let constant = aggregate.arguments.get(1).and_then(|separator| separator.downcast_ref::<Literal>());
+    match constant.and_then(|constant| constant.value().try_as_str()) {
+        Some(Some(separator)) => Ok(separator.into()),
+        _ => Err(PlanError::Operator {
+            operator: "aggregate",
+            problem: "the separator of string_agg is no constant text".into(),
+            hint: "write for example string_agg(name, ', ')".into(),
+        }),
+    }
+}
+
 /// The fraction of a percentile, which is a constant here.
 fn fraction_of(aggregate: &AggregateSpec) -> Result<f64, PlanError> {
     let constant = aggregate.arguments.get(1).and_then(|fraction| fraction.downcast_ref::<Literal>());
@@ -347,7 +496,7 @@ mod tests {
     #[test]
     fn digits_of_decimals_are_no_numbers() {
         use AggregateFunction as F;
-        let values = CountedValues { values: Values::Words(vec![150, 250, 250, 1000]), valid: None };
+        let values = CountedValues { values: Values::Words(vec![150, 250, 250, 1000]), valid: None, keys: None };
         let mut counted = Counted::default();
         (0..4).for_each(|row| counted.add(&values, row, 0, 1));
         counted.add(&values, 3, 0, -1);
@@ -363,7 +512,8 @@ mod tests {
     #[test]
     fn what_is_taken_back_leaves_the_next_best() {
         let floats = [2.5, f64::NAN, -0.0, -7.0];
-        let values = CountedValues { values: Values::Words(floats.iter().map(ordered).collect()), valid: None };
+        let values =
+            CountedValues { values: Values::Words(floats.iter().map(ordered).collect()), valid: None, keys: None };
         let mut counted = Counted { is_float: true, ..Counted::default() };
         (0..4).for_each(|row| counted.add(&values, row, 0, 1));
         assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(-7.0));
@@ -383,12 +533,74 @@ mod tests {
         assert_eq!(counted.result(asked(AggregateFunction::Min, 0.5)), Finished::Float(0.0));
     }
 
+    #[test]
+    fn a_list_is_of_the_texts_that_are_left() {
+        let plan = |key: Option<usize>, is_distinct: bool| CountedPlan {
+            argument: 0,
+            filter: None,
+            storage: Storage::Text,
+            is_timed: !is_distinct,
+            list: Some(ListPlan { key, separator: "+".into() }),
+        };
+        let texts = StringArray::from(vec!["b", "c", "a", "b", "d"]);
+        let keys = BinaryArray::from(vec![&[3_u8][..], &[2], &[4], &[3], &[1]]);
+        let values = |keys| CountedValues { values: Values::Texts(texts.clone()), valid: None, keys };
+        let text = |text: &str| Finished::Text(text.into());
+        let (timed, keyed, distinct) = (plan(None, false), plan(Some(1), false), plan(Some(1), true));
+        for (plan, keys, before, after) in [
+            // Event times are 9, 8, 7, 6 and 5.
+            (&timed, None, "d+b+a+c+b", "b+a+b"),
+            (&keyed, Some(keys.clone()), "d+c+b+b+a", "b+b+a"),
+            (&distinct, Some(keys), "d+c+b+a", "b+a"),
+        ] {
+            let function = match std::ptr::eq(plan, &distinct) {
+                true => AggregateFunction::StringAggDistinct,
+                false => AggregateFunction::StringAgg,
+            };
+            let (values, asked, mut counted) = (values(keys), asked(function, 0.5), plan.empty());
+            assert_eq!(plan.result(&counted, asked), Finished::Null);
+            // A retraction may come before its row.
+            counted.add(&values, 4, 5, -1);
+            (0..5).for_each(|row| counted.add(&values, row, 9 - row as i64, 1));
+            counted.add(&values, 4, 5, 1);
+            assert_eq!(plan.result(&counted, asked), text(before));
+            let mut bytes = Vec::new();
+            counted.encode(&mut bytes);
+            let mut counted = plan.decode(&mut bytes.as_slice()).unwrap();
+            [1, 4].into_iter().for_each(|row| counted.add(&values, row, 9 - row as i64, -1));
+            assert_eq!(plan.result(&counted, asked), text(after));
+            [0, 2, 3].into_iter().for_each(|row| counted.add(&values, row, 9 - row as i64, -1));
+            assert_eq!((plan.result(&counted, asked), counted.list_bytes), (Finished::Null, Some(0)));
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_stays_refused_and_is_not_kept() {
+        let list = ListPlan { key: None, separator: "".into() };
+        let plan = CountedPlan { argument: 0, filter: None, storage: Storage::Text, is_timed: true, list: Some(list) };
+        let long = "x".repeat(LIST_BYTES_MAX - 100);
+        let values = CountedValues { values: Values::Texts(StringArray::from(vec![long; 3])), valid: None, keys: None };
+        let (asked, mut counted) = (asked(AggregateFunction::StringAgg, 0.5), plan.empty());
+        counted.add(&values, 0, 0, 1);
+        counted.add(&values, 1, 1, 1);
+        assert_eq!(plan.result(&counted, asked), Finished::Failed(TOO_LONG_LIST));
+        counted.add(&values, 1, 1, -1);
+        assert!(matches!(plan.result(&counted, asked), Finished::Text(_)), "one of them is not too long");
+        (1..4).for_each(|time_us| counted.add(&values, 2, time_us, 1));
+        let mut bytes = Vec::new();
+        counted.encode(&mut bytes);
+        let mut counted = plan.decode(&mut bytes.as_slice()).unwrap();
+        (1..4).for_each(|time_us| counted.add(&values, 2, time_us, -1));
+        assert_eq!(plan.result(&counted, asked), Finished::Failed(TOO_LONG_LIST));
+        assert!(counted.memory_bytes() < 1 << 10 || counted.values.is_empty());
+    }
+
     /// Compares the walk over counted values with a computation over the single values.
     #[test]
     fn every_function_is_that_of_the_values_that_are_left() {
         use AggregateFunction as F;
         let taken = [3, -4, 3, 7, 12, 7, 3];
-        let values = CountedValues { values: Values::Words(taken.to_vec()), valid: None };
+        let values = CountedValues { values: Values::Words(taken.to_vec()), valid: None, keys: None };
         let mut counted = Counted::default();
         let nothing = counted.result(asked(F::Median, 0.5));
         assert_eq!((nothing, counted.result(asked(F::SumDistinct, 0.5))), (Finished::Null, Finished::Null));

@@ -94,7 +94,7 @@ impl GroupPlan {
                     });
                 }
                 (Mode::Undoing, _) => {
-                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, (&arguments[0], &data_type))?
+                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, (&arguments, &data_type))?
                 }
             };
             places.push((data_type, place));
@@ -183,7 +183,7 @@ impl GroupPlan {
                             let kind = self.layout.objects[object].kind;
                             let finished = groups
                                 .iter()
-                                .map(|&group| kind.finish(std::iter::once(&states.objects[group as usize][object])));
+                                .map(|&group| kind.finish_unordered(&states.objects[group as usize][object]));
                             finished_column(kind.result_storage(), finished, failed)
                         }
                     }
@@ -191,7 +191,7 @@ impl GroupPlan {
                 Place::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
                 Place::Counted { values, asked } => {
                     let plan = &self.counted[values];
-                    let of_group = |&group: &u32| states.counted[values][group as usize].result(asked);
+                    let of_group = |&group: &u32| plan.result(&states.counted[values][group as usize], asked);
                     let groups = groups.iter().map(of_group);
                     finished_column(plan.result_storage(asked), groups, failed)
                 }

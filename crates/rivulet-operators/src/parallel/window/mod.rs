@@ -329,7 +329,8 @@ pub(crate) fn aggregate_fields(aggregates: &[AggregateSpec], input: &Schema) -> 
                     })
                 })
                 .collect::<Result<Vec<DataType>, _>>()?;
-            Ok(Arc::new(Field::new(&aggregate.name, aggregate.function.result_type(&types)?, true)))
+            let function = aggregate.function;
+            Ok(Arc::new(function.result_field(&aggregate.name, function.result_type(&types)?)))
         })
         .collect()
 }
