@@ -39,7 +39,7 @@ impl Aggregate {
     /// Returns the column of its results.
     pub(super) fn field(&self) -> Field {
         let field = Field::new(&self.column, self.data_type.clone(), true);
-        if self.function == AggregateFunction::ArrayAgg { marked_as_json(field) } else { field }
+        if self.function.gives_json() { marked_as_json(field) } else { field }
     }
 }
 
@@ -89,7 +89,7 @@ impl<'a> Aggregates<'a> {
         for argument in &arguments {
             planned.push(widen(self.planner.plan_coerced(argument, position)?));
         }
-        if matches!(function, AggregateFunction::ArrayAgg | AggregateFunction::StringAgg) {
+        if function.is_list() {
             planned = self.list(function, list, planned, position)?;
         }
         if function == AggregateFunction::PercentileCont && planned.len() == 2 {
@@ -125,18 +125,19 @@ impl Aggregates<'_> {
         mut arguments: Vec<(Expr, DataType)>,
         position: Position,
     ) -> Result<Vec<(Expr, DataType)>, SqlError> {
-        let (usage, count) = match function {
-            AggregateFunction::ArrayAgg => ("array_agg(value)", 1),
-            _ => ("string_agg(name, ', ')", 2),
+        let (name, usage, count) = match function.gives_json() {
+            true => ("array_agg", "array_agg(value)", 1),
+            false => ("string_agg", "string_agg(name, ', ')", 2),
         };
-        check_argument_count(function.name(), arguments.len(), count..=count, usage, position)?;
+        check_argument_count(name, arguments.len(), count..=count, usage, position)?;
         if let Some((separator, _)) = arguments.get(1)
             && let Some(column) = separator.column_refs().iter().find(|column| !column.name.starts_with('$'))
         {
             let message = format!("the separator of string_agg cannot depend on the column '{}'", column.name);
             return Err(SqlError::new(position, message).hint("use a constant or a parameter"));
         }
-        if function == AggregateFunction::ArrayAgg {
+        let value = arguments[0].0.clone();
+        if function.gives_json() {
             let (value, data_type) = arguments.remove(0);
             if result_type(&data_type).is_none() {
                 return Err(SqlError::new(position, format!("array_agg does not take {}", type_name(&data_type)))
@@ -144,6 +145,7 @@ impl Aggregates<'_> {
             }
             arguments.push((called(json_of(), vec![value]), DataType::Utf8));
         }
+        let is_distinct = function.is_over_distinct();
         let orders = call.clauses.iter().filter_map(|clause| match clause {
             ast::FunctionArgumentClause::OrderBy(orders) => Some(orders),
             _ => None,
@@ -155,8 +157,15 @@ impl Aggregates<'_> {
             if result_type(&data_type).is_none() {
                 return Err(SqlError::new(place, format!("values are not ordered by {}", type_name(&data_type))));
             }
+            if is_distinct && key != value {
+                return Err(SqlError::new(place, format!("{name}(DISTINCT x) is ordered by x alone"))
+                    .hint(format!("a value may come with several others; write {name}(DISTINCT x ORDER BY x DESC)")));
+            }
             keys.push(key);
             options.push(sort_options(&order.options));
+        }
+        if is_distinct && keys.is_empty() {
+            (keys, options) = (vec![value], vec![SortOptions::default()]);
         }
         if !keys.is_empty() {
             arguments.push((called(list_key(options), keys), DataType::Binary));

@@ -473,7 +473,15 @@ fn what_is_wrong_is_said_where_it_stands() {
         ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' is read by itself"),
         ("SELECT now() FROM bid", "error at line 1, column 8: now asks for the time of evaluation"),
         ("SELECT price + $x FROM bid", "error at line 1, column 16: '$x' stands for nothing here"),
-        ("SELECT array_agg(price) FROM bid", "error at line 1, column 8: the aggregate array_agg is not supported yet"),
+        (
+            "SELECT string_agg(channel, url) FROM bid",
+            "error at line 1, column 28: the separator of string_agg is no constant text",
+        ),
+        (
+            "SELECT array_agg(DISTINCT price ORDER BY bidder) FROM bid",
+            "error at line 1, column 42: array_agg(DISTINCT x) is ordered by x alone",
+        ),
+        ("SELECT string_agg(price, ', ') FROM bid", "error at line 1, column 8: string_agg does not take"),
         (
             "SELECT PROCTIME() AS p FROM bid",
             "error at line 1, column 1: 'p' is PROCTIME(), which has no value by itself",

@@ -241,3 +241,50 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
         ),
     ]);
 }
+
+#[test]
+fn lists_are_in_order_of_time_or_as_said_over_windows_changes_and_rows_before() {
+    let counts = "SELECT k, count(*) AS n FROM a GROUP BY k";
+    check(&[
+        (
+            "SELECT array_agg(v) AS l, array_agg(v ORDER BY k DESC, v) AS o, string_agg(k, '/') AS s FROM a",
+            &["[5,3,9,1,5]|[1,3,5,5,9]|x/y/x/z/y"],
+        ),
+        (
+            "SELECT array_agg(DISTINCT v) AS l, string_agg(DISTINCT k, '' ORDER BY k DESC) AS s,
+                    array_agg(k) FILTER (WHERE v > 4) AS f, array_agg(k) FILTER (WHERE v > 9) AS none FROM a",
+            &["[1,3,5,9]|zyx|[\"x\",\"x\",\"y\"]|"],
+        ),
+        (
+            "SELECT array_agg(v) AS l FROM a GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end",
+            &["[5,3]", "[9,1]", "[5]"],
+        ),
+        (
+            "SELECT l FROM (SELECT array_agg(v) AS l, window_end AS e FROM a
+             GROUP BY hop(ts, INTERVAL '10 seconds', INTERVAL '20 seconds')) ORDER BY e",
+            &["[5,3]", "[5,3,9,1]", "[9,1,5]", "[5]"],
+        ),
+        (
+            "SELECT array_agg(v ORDER BY v) AS l, array_agg(DISTINCT k) AS k FROM a
+             GROUP BY session(ts, INTERVAL '10500 milliseconds') ORDER BY window_end",
+            &["[1,3,5,9]|[\"x\",\"y\",\"z\"]", "[5]|[\"y\"]"],
+        ),
+        (
+            &format!(
+                "SELECT array_agg(n ORDER BY k) AS l, array_agg(DISTINCT n) AS d, string_agg(k, ',') AS s
+                      FROM ({counts})"
+            ),
+            &["[2,2,1]|[1,2]|x,z,y"],
+        ),
+        (
+            "SELECT v, array_agg(v) OVER (ORDER BY ts ROWS 1 PRECEDING) AS l,
+                    array_agg(DISTINCT v) OVER (ORDER BY ts) AS d FROM a ORDER BY ts",
+            &["5|[5]|[5]", "3|[5,3]|[3,5]", "9|[3,9]|[3,5,9]", "1|[9,1]|[1,3,5,9]", "5|[1,5]|[1,3,5,9]"],
+        ),
+        ("SELECT k, string_agg(k, '') OVER () AS s FROM a ORDER BY ts LIMIT 2", &["x|xyxzy", "y|xyxzy"]),
+        (
+            "SELECT json_object('all', array_agg(v), 'n', count(*)) AS o FROM a GROUP BY k ORDER BY k",
+            &["{\"all\":[5,9],\"n\":2}", "{\"all\":[3,5],\"n\":2}", "{\"all\":[1],\"n\":1}"],
+        ),
+    ]);
+}

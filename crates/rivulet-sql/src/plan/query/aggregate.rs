@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use datafusion_common::{DFSchema, ScalarValue};
-use datafusion_expr::expr::AggregateFunctionParams;
+use datafusion_expr::expr::{AggregateFunctionParams, Sort};
 use datafusion_expr::{Aggregate, Expr};
 use datafusion_physical_expr::expressions::Column;
 use rivulet_dataflow::EdgeKind;
@@ -17,9 +17,9 @@ use super::aggregates::PlannedAggregate;
 use super::builder::{has_fixed_width, window_bounds};
 use super::columns::{place_in, unaliased, used_columns, uses_windows};
 use super::error::{not_yet, place_of, refused};
-use super::letters;
 use super::lower::Lowering;
 use super::stream::{Attached, Partition, Pending, Place, Stream};
+use super::{letters, lists};
 use crate::SqlError;
 
 /// The kind of a key of GROUP BY.
@@ -379,20 +379,19 @@ impl Lowering {
             };
             return Err(refused(position, problem).hint(hint));
         }
-        self.aggregate_of(*function, args, *distinct, filter.as_deref(), schema, stream).and_then(|spec| {
-            if !order_by.is_empty() || null_treatment.is_some() {
-                return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")));
-            }
-            Ok(spec)
-        })
+        if !function.is_list() && !order_by.is_empty() || null_treatment.is_some() {
+            return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")));
+        }
+        self.aggregate_of((*function, *distinct), args, order_by, filter.as_deref(), schema, stream)
     }
 
-    /// Returns an aggregate over the rows of a stream.
+    /// Returns an aggregate over the rows of a stream: a function, and whether it is over distinct values. `order` is
+    /// that of the values of a list.
     pub(super) fn aggregate_of(
         &self,
-        function: AggregateFunction,
+        (function, distinct): (AggregateFunction, bool),
         args: &[Expr],
-        distinct: bool,
+        order: &[Sort],
         filter: Option<&Expr>,
         schema: &DFSchema,
         stream: &Stream,
@@ -413,8 +412,11 @@ impl Lowering {
             && matches!(args, [Expr::Literal(value, _)] if !matches!(value, ScalarValue::Null) && !value.is_null());
         let arguments = match counts_rows {
             true => Vec::new(),
-            false => args.iter().map(|one| self.physical(one, schema, stream)).collect::<Result<_, _>>()?,
+            false if function.is_list() => lists::arguments(function, args, order, position)?,
+            false => args.to_vec(),
         };
+        let arguments: Vec<_> =
+            arguments.iter().map(|one| self.physical(one, schema, stream)).collect::<Result<_, _>>()?;
         let filter = filter.map(|filter| self.physical(filter, schema, stream)).transpose()?;
         let texts: Vec<String> = arguments.iter().map(sql).collect();
         let name = match (function, texts.is_empty()) {

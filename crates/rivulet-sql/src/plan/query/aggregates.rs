@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::{DataFusionError, Result, ScalarValue, not_impl_err};
 use datafusion_expr::function::AccumulatorArgs;
 use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
+use rivulet_dataflow::marked_as_array;
 use rivulet_operators::{AggregateFunction, DECIMAL_DIGITS};
+
+use crate::plan::expression::result_type;
 
 /// One of our aggregate functions.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -32,9 +35,7 @@ pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
         let signature = Signature::user_defined(Volatility::Immutable);
         Arc::new(AggregateUDF::from(PlannedAggregate { function, signature }))
     };
-    use AggregateFunction::{ArrayAgg, StringAgg};
-    let is_callable =
-        |function: &AggregateFunction| !function.is_over_distinct() && !matches!(function, ArrayAgg | StringAgg);
+    let is_callable = |function: &AggregateFunction| !function.is_over_distinct();
     let own = AggregateFunction::ALL.into_iter().filter(is_callable).map(|one| (one.name().to_owned(), one));
     let other = OTHER_NAMES.iter().filter_map(|name| Some(((*name).to_owned(), AggregateFunction::from_name(name)?)));
     own.chain(other).map(|(name, function)| (name, planned(function))).collect()
@@ -59,6 +60,7 @@ impl AggregateUDFImpl for PlannedAggregate {
         };
         let kept: Vec<DataType> = match self.function {
             AggregateFunction::Count => arguments.to_vec(),
+            list if list.is_list() => arguments.to_vec(),
             _ => arguments.iter().map(kept).collect(),
         };
         self.return_type(&kept).map(|_| kept)
@@ -70,10 +72,24 @@ impl AggregateUDFImpl for PlannedAggregate {
             .iter()
             .map(|data_type| if *data_type == DataType::Null { DataType::Int64 } else { data_type.clone() })
             .collect();
+        // The operators get the values in JSON.
+        let arguments = match (self.function.gives_json(), arguments.as_slice()) {
+            (true, [value]) if result_type(value).is_some() => vec![DataType::Utf8],
+            _ => arguments,
+        };
         self.function.result_type(&arguments).map_err(|error| {
             let text = error.to_string();
             DataFusionError::Plan(text.lines().next().unwrap_or_default().to_owned())
         })
+    }
+
+    fn return_field(&self, arguments: &[FieldRef]) -> Result<FieldRef> {
+        let types: Vec<DataType> = arguments.iter().map(|argument| argument.data_type().clone()).collect();
+        let field = Field::new(self.name(), self.return_type(&types)?, self.is_nullable());
+        Ok(Arc::new(match (self.function.gives_json(), types.first()) {
+            (true, Some(element)) => marked_as_array(field, element),
+            _ => field,
+        }))
     }
 
     fn is_nullable(&self) -> bool {

@@ -1,6 +1,5 @@
 //! The functions that a query calls. Functions that do not exist are refused by name, with what was probably meant.
 
-use rivulet_operators::AggregateFunction;
 use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
@@ -74,10 +73,6 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                 };
                 return Err(SqlError::new(position, format!("{name} is not an aggregate"))
                     .hint(format!("{what} for aggregates: leave it out")));
-            }
-            // Rows of several instances have no order of arrival.
-            Found::Aggregate(AggregateFunction::ArrayAgg | AggregateFunction::StringAgg) => {
-                return Err(SqlError::new(position, format!("the aggregate {name} is not supported yet")));
             }
             Found::Scalar | Found::Aggregate(_) | Found::Rank => {}
             Found::Refused(why, instead) => {

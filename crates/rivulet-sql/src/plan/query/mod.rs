@@ -22,6 +22,7 @@ mod culprit;
 mod error;
 mod join;
 mod letters;
+mod lists;
 mod lookup;
 mod lower;
 mod output;

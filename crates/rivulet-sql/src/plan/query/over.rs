@@ -201,7 +201,7 @@ impl Lowering {
             let of_frame: Vec<usize> = (0..calls.len()).filter(is_of_frame).collect();
             let (mut aggregates, mut lags, mut order_of_results) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
             for call in of_frame {
-                let WindowFunctionParams { args, distinct, filter, .. } = calls[call].params;
+                let WindowFunctionParams { args, distinct, filter, order_by, .. } = calls[call].params;
                 match (calls[call].function, lagged_places[call]) {
                     (OverFunction::Lag { rows }, Some(column)) => {
                         let name = format!("lag({}, {rows})", stream.schema.field(column).name());
@@ -211,7 +211,8 @@ impl Lowering {
                     (OverFunction::Lag { .. }, None) | (OverFunction::Lead { .. }, _) => {}
                     (OverFunction::Aggregate(function), _) => {
                         let filter = filter.as_deref();
-                        aggregates.push(self.aggregate_of(function, args, *distinct, filter, schema, &stream)?);
+                        let function = (function, *distinct);
+                        aggregates.push(self.aggregate_of(function, args, order_by, filter, schema, &stream)?);
                         order_of_results[0].push(call);
                     }
                 }

@@ -487,6 +487,15 @@ impl Generator {
             let function = self.pick(&[Aggregate::Mean, Aggregate::MeanDistinct, Aggregate::Median]);
             items.push(Expr::Aggregate { function, argument, filter: None });
         }
+        if self.percent(12) {
+            let ty = self.pick(&[Type::Int, Type::Text]);
+            let argument = self.column_of(&scope, ty).map(Box::new);
+            let function = match ty {
+                Type::Int => self.pick(&[Aggregate::List, Aggregate::ListDistinct]),
+                _ => self.pick(&[Aggregate::List, Aggregate::ListDistinct, Aggregate::Texts, Aggregate::TextsDistinct]),
+            };
+            items.extend(argument.map(|one| Expr::Aggregate { function, argument: Some(one), filter: None }));
+        }
         // What is computed of aggregates and keys is computed as of columns.
         if self.percent(20) {
             let of_group: Vec<Expr> = items.iter().filter(|one| one.ty() == Type::Int).cloned().collect();

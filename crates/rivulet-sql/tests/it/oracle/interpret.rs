@@ -605,11 +605,15 @@ fn is_in<'v>(value: &Value, list: impl Iterator<Item = &'v Value>) -> Value {
 fn aggregate(function: Aggregate, values: Vec<Value>) -> Evaluated {
     let rows = values.len();
     let mut values: Vec<Value> = values.into_iter().filter(|value| *value != Value::Null).collect();
-    if matches!(function, Aggregate::SumDistinct | Aggregate::MeanDistinct) {
+    use Aggregate::{List, ListDistinct, MeanDistinct, SumDistinct, Texts, TextsDistinct};
+    if matches!(function, SumDistinct | MeanDistinct | ListDistinct | TextsDistinct) {
         values = values.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     }
-    if function == Aggregate::Median {
+    if matches!(function, Aggregate::Median | List | Texts) {
         values.sort();
+    }
+    if function == Texts {
+        values.reverse();
     }
     let number = |at: usize| match values.get(at) {
         Some(Value::Int(value)) => Ok(*value),
@@ -640,6 +644,22 @@ fn aggregate(function: Aggregate, values: Vec<Value>) -> Evaluated {
         Aggregate::Sum | Aggregate::SumDistinct => Value::Int(sum()?),
         Aggregate::Mean | Aggregate::MeanDistinct if values.is_empty() => Value::Null,
         Aggregate::Mean | Aggregate::MeanDistinct => Value::Mean(mean(sum()? as f64 / values.len() as f64)),
+        List | ListDistinct | Texts | TextsDistinct if values.is_empty() => Value::Null,
+        List | ListDistinct => {
+            let parts = values.iter().map(|value| match value {
+                Value::Int(value) => Ok(value.to_string()),
+                Value::Text(text) => Ok(format!("{text:?}")),
+                _ => Err("a list of something else"),
+            });
+            Value::Text(format!("[{}]", parts.collect::<Result<Vec<_>, _>>()?.join(",")))
+        }
+        Texts | TextsDistinct => {
+            let parts = values.iter().map(|value| match value {
+                Value::Text(text) => Ok(text.as_str()),
+                _ => Err("a text of something else"),
+            });
+            Value::Text(parts.collect::<Result<Vec<_>, _>>()?.join("/"))
+        }
         Aggregate::Min => values.into_iter().min().unwrap_or(Value::Null),
         Aggregate::Max => values.drain(..).max().unwrap_or(Value::Null),
     })

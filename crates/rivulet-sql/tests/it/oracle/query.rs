@@ -80,11 +80,22 @@ pub(crate) enum Aggregate {
     BitAnd,
     BitOr,
     BitXor,
+    /// `array_agg(x ORDER BY x)`.
+    List,
+    /// `array_agg(DISTINCT x)`.
+    ListDistinct,
+    /// `string_agg(x, '/' ORDER BY x DESC)`.
+    Texts,
+    /// `string_agg(DISTINCT x, '/')`.
+    TextsDistinct,
 }
 
 impl Aggregate {
     fn is_distinct(self) -> bool {
-        matches!(self, Self::CountDistinct | Self::SumDistinct | Self::MeanDistinct)
+        matches!(
+            self,
+            Self::CountDistinct | Self::SumDistinct | Self::MeanDistinct | Self::ListDistinct | Self::TextsDistinct
+        )
     }
 }
 
@@ -289,6 +300,7 @@ impl Expr {
                 Aggregate::Mean | Aggregate::MeanDistinct | Aggregate::Median => Type::Mean,
                 Aggregate::Sum | Aggregate::SumDistinct => Type::Int,
                 Aggregate::BitAnd | Aggregate::BitOr | Aggregate::BitXor => Type::Int,
+                Aggregate::List | Aggregate::ListDistinct | Aggregate::Texts | Aggregate::TextsDistinct => Type::Text,
                 Aggregate::Min | Aggregate::Max => argument.as_ref().map_or(Type::Int, |argument| argument.ty()),
             },
         }
@@ -632,11 +644,19 @@ impl Writer {
             Aggregate::BitAnd => "bit_and",
             Aggregate::BitOr => "bit_or",
             Aggregate::BitXor => "bit_xor",
+            Aggregate::List | Aggregate::ListDistinct => "array_agg",
+            Aggregate::Texts | Aggregate::TextsDistinct => "string_agg",
         };
         self.put(&format!("{name}({}", if function.is_distinct() { "DISTINCT " } else { "" }));
         match argument {
             Some(argument) => self.expr(argument),
             None => self.put("*"),
+        }
+        self.put(if matches!(function, Aggregate::Texts | Aggregate::TextsDistinct) { ", '/'" } else { "" });
+        if let (Aggregate::List | Aggregate::Texts, Some(argument)) = (function, argument) {
+            self.put(" ORDER BY ");
+            self.expr(argument);
+            self.put(if function == Aggregate::Texts { " DESC" } else { "" });
         }
         self.put(")");
     }

@@ -165,6 +165,10 @@ impl Values {
         let Some(kept) = result_type(column.data_type()) else {
             return exec_err!("{} has no form in JSON", column.data_type());
         };
+        // A decimal is written with its digits.
+        if matches!(column.data_type(), DataType::Decimal128(_, 0..)) {
+            return Ok(Self::Json(cast(column, &DataType::Utf8)?.as_string::<i32>().clone()));
+        }
         let column = cast(column, &kept)?;
         Ok(match kept {
             DataType::Boolean => Self::Boolean(column.as_boolean().clone()),
@@ -223,7 +227,8 @@ fn append_milliseconds(time_us: i64, out: &mut String) -> std::fmt::Result {
     }
 }
 
-fn append_string(text: &str, out: &mut String) -> std::fmt::Result {
+/// Appends a text in quotes.
+pub(super) fn append_string(text: &str, out: &mut String) -> std::fmt::Result {
     out.push('"');
     for character in text.chars() {
         match character {

@@ -12,18 +12,28 @@ use datafusion_functions::utils::make_scalar_function;
 
 /// A function with one argument for each order. The bytes that it returns compare as the values do.
 pub(in crate::plan) fn list_key(orders: Vec<SortOptions>) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(ListKey { orders, signature: Signature::variadic_any(Volatility::Immutable) }))
+    // The name is what distinguishes two calls in the text of a plan.
+    let name = |order: &SortOptions| match (order.descending, order.nulls_first) {
+        (false, false) => "",
+        (false, true) => " nulls first",
+        (true, false) => " desc nulls last",
+        (true, true) => " desc",
+    };
+    let name = format!("list_key{}", orders.iter().map(name).collect::<Vec<_>>().join(","));
+    let signature = Signature::variadic_any(Volatility::Immutable);
+    Arc::new(ScalarUDF::from(ListKey { name: name.trim_end_matches(',').to_owned(), orders, signature }))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ListKey {
+    name: String,
     orders: Vec<SortOptions>,
     signature: Signature,
 }
 
 impl ScalarUDFImpl for ListKey {
     fn name(&self) -> &str {
-        "list_key"
+        &self.name
     }
 
     fn signature(&self) -> &Signature {
