@@ -1,22 +1,22 @@
-//! UNNEST: an event with several values in a text becomes several rows, in order.
+//! UNNEST: an event with several values in an array becomes several rows, in order.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, RecordBatch, StringBuilder, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, RecordBatch, UInt32Array};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{
-    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason, Refused,
-};
+use rivulet_dataflow::{Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
 
 use crate::PlanError;
+use crate::elements::{ElementColumn, each_element};
 use crate::expression::{Expressions, sql};
 
 /// The most values into which one event is unnested. An event with more is refused.
 pub const ELEMENTS_MAX: usize = 10_000;
 
-/// The most bytes of other columns that the parts of one event carry together. An event with more is refused.
+/// The most bytes of other columns that the elements of one event carry together. An event with more is refused.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// From this many rows on a batch is emitted, so that many events with many values do not become one batch.
@@ -25,76 +25,87 @@ const OUTPUT_ROWS_MAX: usize = 1 << 14;
 /// From this many bytes on a batch is emitted. Far below 2 GiB, where the offsets of a column of text end.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// Splits a text of each row at a delimiter, and repeats the row for each part with the part in a further column. A row
-/// whose text or delimiter is null, or whose text is empty, gives no rows. An empty delimiter splits nothing. A row
-/// with more than [`ELEMENTS_MAX`] parts, or whose parts would carry more than [`EVENT_BYTES_MAX`], is refused
-/// ([`Reason::Expression`]).
+/// Repeats each row for each element of an array in JSON, with the element in a further column. A row whose array is
+/// null or empty gives no rows. A row with more than [`ELEMENTS_MAX`] elements, or whose elements would carry more than
+/// [`EVENT_BYTES_MAX`], is refused, and so is a text that is no array ([`Reason::Expression`]).
 ///
 /// # Example
 /// ```
 /// use std::sync::Arc;
 /// use arrow::datatypes::{DataType, Field, Schema};
-/// use datafusion_physical_expr::expressions::{Column, lit};
+/// use datafusion_physical_expr::expressions::Column;
 /// use rivulet_operators::Unnest;
 ///
 /// let input = Schema::new(vec![Field::new("readings", DataType::Utf8, true)]);
-/// let text = Arc::new(Column::new("readings", 0));
-/// let unnest = Unnest::new(&input, &Schema::empty(), vec![], text, lit(","), "reading", Some("number")).unwrap();
+/// let array = Arc::new(Column::new("readings", 0));
+/// let element = Field::new("reading", DataType::Float64, true);
+/// let unnest = Unnest::new(&input, &Schema::empty(), vec![], array, element, Some("number")).unwrap();
 /// let names: Vec<_> = unnest.output_schema().fields().iter().map(|field| field.name().clone()).collect();
 /// assert_eq!(names, ["readings", "reading", "number"]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Unnest {
-    /// Text and delimiter.
+    /// The array.
     expressions: Arc<Expressions>,
     /// The columns of the input that are repeated.
     carried: Vec<usize>,
+    element: DataType,
     numbered: bool,
     output: SchemaRef,
     text: String,
 }
 
 impl Unnest {
-    /// Makes an operator over rows with the columns of `input`; `text` and `delimiter` are compiled against
+    /// Makes an operator over rows with the columns of `input`; `array` is compiled against
     /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. The output columns are those of the
-    /// input, `element` (`Utf8`), and `number` (`Int64`, from 1) if it has a name.
+    /// input, `element`, and `number` (`Int64`, from 1) if it has a name. Elements are of type `Utf8`, `Int64`,
+    /// `Float64` or `Boolean`.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
         parameters: Vec<usize>,
-        text: Arc<dyn PhysicalExpr>,
-        delimiter: Arc<dyn PhysicalExpr>,
-        element: &str,
+        array: Arc<dyn PhysicalExpr>,
+        element: Field,
         number: Option<&str>,
     ) -> Result<Self, PlanError> {
-        let shown = format!("unnest(string_to_array({}, {}))", sql(&text), sql(&delimiter));
-        let expressions = Expressions::new(input, parameter_schema, parameters, vec![text, delimiter])?;
+        let shown = format!("unnest({})", sql(&array));
+        let expressions = Expressions::new(input, parameter_schema, parameters, vec![array])?;
         for field in expressions.fields() {
             if !field.data_type().is_string() && *field.data_type() != DataType::Null {
-                let problem = format!("only text is split, and this has type {}", field.data_type());
+                let problem = format!("only an array in JSON has elements, and this has type {}", field.data_type());
                 return Err(PlanError::Expression { expression: field.name().clone(), problem });
             }
         }
-        let element = Arc::new(Field::new(element, DataType::Utf8, false));
+        let element_type = element.data_type().clone();
         let number = number.map(|number| Arc::new(Field::new(number, DataType::Int64, false)));
         let numbered = number.is_some();
-        let fields: Vec<_> = input.fields().iter().cloned().chain([element]).chain(number).collect();
+        let fields: Vec<_> = input.fields().iter().cloned().chain([Arc::new(element)]).chain(number).collect();
         let carried = (0..input.fields().len()).collect();
         let output = Arc::new(Schema::new(fields));
-        Ok(Self { expressions: Arc::new(expressions), carried, numbered, output, text: shown })
+        let expressions = Arc::new(expressions);
+        Ok(Self { expressions, carried, element: element_type, numbered, output, text: shown })
     }
 
     /// The same, but it repeats only the columns of the input whose names are used later. This matters above all for
-    /// the split text, which is long and seldom used again.
-    pub fn carrying(mut self, is_used: impl Fn(&str) -> bool) -> Self {
+    /// the array, which is long and seldom used again.
+    pub fn carrying(self, is_used: impl Fn(&str) -> bool) -> Self {
+        let names: Vec<String> = self.output.fields().iter().map(|field| field.name().clone()).collect();
+        self.carrying_columns(|column| is_used(&names[column]))
+    }
+
+    /// The same by the indices of the columns.
+    pub fn carrying_columns(mut self, is_used: impl Fn(usize) -> bool) -> Self {
         let (carried, added) = self.output.fields().split_at(self.carried.len());
-        let is_kept: Vec<bool> = carried.iter().map(|field| is_used(field.name())).collect();
-        let kept = carried.iter().zip(&is_kept).filter(|(_, is_kept)| **is_kept).map(|(field, _)| field);
+        let kept = carried.iter().enumerate().filter(|(column, _)| is_used(*column)).map(|(_, field)| field);
         let output = Schema::new(kept.chain(added).cloned().collect::<Vec<_>>());
-        let mut is_kept = is_kept.into_iter();
-        self.carried.retain(|_| is_kept.next().unwrap_or(false));
+        self.carried.retain(|&column| is_used(column));
         self.output = Arc::new(output);
         self
+    }
+
+    /// The indices of the columns of the input that are repeated.
+    pub fn carried(&self) -> &[usize] {
+        &self.carried
     }
 
     /// The output columns.
@@ -136,42 +147,49 @@ impl Operator for UnnestOperator {
         self.rows.clear();
         self.bytes = 0;
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
-        let columns = columns.iter().map(|column| cast(column, &DataType::Utf8)).collect::<Result<Vec<_>, _>>()?;
-        let (texts, delimiters) = (columns[0].as_string::<i32>(), columns[1].as_string::<i32>());
-        let (mut elements, mut numbers) = (StringBuilder::new(), Int64Builder::new());
-        for row in 0..batch.rows() {
-            if texts.is_null(row) || delimiters.is_null(row) || texts.value(row).is_empty() {
-                continue;
-            }
-            let (text, delimiter) = (texts.value(row), delimiters.value(row));
-            let count = parts(text, delimiter).take(ELEMENTS_MAX + 1).count();
+        let arrays = cast(&columns[0], &DataType::Utf8)?;
+        let arrays = arrays.as_string::<i32>();
+        let (mut elements, mut numbers) = (ElementColumn::new(&self.plan.element), Int64Builder::new());
+        for row in (0..batch.rows()).filter(|&row| arrays.is_valid(row)) {
+            let text = arrays.value(row);
+            let mut count = 0;
+            let is_array = each_element(text, |_| count += 1);
             let carried_bytes = self.carried_bytes(&batch, row);
             let is_too_many = count > ELEMENTS_MAX;
-            if is_too_many || count.saturating_mul(carried_bytes) > EVENT_BYTES_MAX {
-                context.refusals.refuse(batch.slots[row], Reason::Expression, batch.arrival_us[row], || {
-                    let detail = match is_too_many {
-                        true => format!(
-                            "the text has more than {ELEMENTS_MAX} parts\nhint: send them in several events, or check \
-                             the delimiter"
-                        ),
-                        false => format!(
-                            "each of the {count} parts of the text carries {carried_bytes} bytes of other columns\n\
-                             hint: leave long columns out of the SELECT, or send the parts in several events"
-                        ),
-                    };
-                    (detail, Refused::Row(Box::new(batch.slice(row, 1))))
+            if !is_array || is_too_many || count.saturating_mul(carried_bytes) > EVENT_BYTES_MAX {
+                context.refusals.refuse_row(None, &batch, row, Reason::Expression, || match (is_array, is_too_many) {
+                    (false, _) => {
+                        "the text is no array in JSON\nhint: write string_to_array(text, ',') for a text with \
+                                   a delimiter"
+                            .into()
+                    }
+                    (true, true) => format!(
+                        "the array has more than {ELEMENTS_MAX} elements\nhint: send them in several events, or check \
+                         the delimiter"
+                    ),
+                    (true, false) => format!(
+                        "each of the {count} elements of the array carries {carried_bytes} bytes of other columns\n\
+                         hint: leave long columns out of the SELECT, or send the elements in several events"
+                    ),
                 });
                 continue;
             }
-            for (index, part) in parts(text, delimiter).enumerate() {
-                self.rows.push(row as u32);
-                self.bytes += carried_bytes + part.len();
-                elements.append_value(part);
-                numbers.append_value(index as i64 + 1);
-                if self.rows.len() >= OUTPUT_ROWS_MAX || self.bytes >= OUTPUT_BYTES_MAX {
-                    self.emit(&batch, &mut elements, &mut numbers, context)?;
+            let mut number = 0;
+            let mut failed = Ok(());
+            each_element(text, |element| {
+                if failed.is_err() {
+                    return;
                 }
-            }
+                number += 1;
+                self.rows.push(row as u32);
+                self.bytes += carried_bytes + element.len();
+                elements.push(Some(element));
+                numbers.append_value(number);
+                if self.rows.len() >= OUTPUT_ROWS_MAX || self.bytes >= OUTPUT_BYTES_MAX {
+                    failed = self.emit(&batch, &mut elements, &mut numbers, context);
+                }
+            });
+            failed?;
         }
         self.emit(&batch, &mut elements, &mut numbers, context)
     }
@@ -181,7 +199,7 @@ impl UnnestOperator {
     fn emit(
         &mut self,
         batch: &Batch,
-        elements: &mut StringBuilder,
+        elements: &mut ElementColumn,
         numbers: &mut Int64Builder,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
@@ -191,21 +209,24 @@ impl UnnestOperator {
         let rows = UInt32Array::from(self.rows.clone());
         let carried = self.plan.carried.iter().map(|&column| take(batch.column(column), &rows, None));
         let mut columns = carried.collect::<Result<Vec<_>, _>>()?;
-        columns.push(Arc::new(elements.finish()));
+        columns.push(elements.finish());
         let number: ArrayRef = Arc::new(numbers.finish());
         columns.extend(self.plan.numbered.then_some(number));
-        context.emit(Batch::new(
+        let retracts = batch.retracts.as_ref();
+        let retracts = retracts.map(|marks| self.rows.iter().map(|&row| marks.value(row as usize)).collect());
+        let rows = Batch::new(
             self.rows.iter().map(|&row| batch.slots[row as usize]).collect(),
             self.rows.iter().map(|&row| batch.event_time_us[row as usize]).collect(),
             self.rows.iter().map(|&row| batch.arrival_us[row as usize]).collect(),
             RecordBatch::try_new(self.plan.output.clone(), columns)?,
-        ));
+        );
+        context.emit(rows.with_retracts(retracts as Option<BooleanBuffer>));
         self.rows.clear();
         self.bytes = 0;
         Ok(())
     }
 
-    /// How many bytes of other columns each part of a row carries.
+    /// How many bytes of other columns each element of a row carries.
     fn carried_bytes(&self, batch: &Batch, row: usize) -> usize {
         self.plan.carried.iter().map(|&column| value_bytes(batch.column(column), row)).sum()
     }
@@ -222,65 +243,78 @@ fn value_bytes(column: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// The parts of a text; the whole text if the delimiter is empty.
-fn parts<'t>(text: &'t str, delimiter: &str) -> impl Iterator<Item = &'t str> {
-    let whole = delimiter.is_empty().then_some(text);
-    let split = (!delimiter.is_empty()).then(|| text.split(delimiter));
-    whole.into_iter().chain(split.into_iter().flatten())
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{Int64Array, StringArray};
     use arrow::datatypes::Int64Type;
-    use datafusion_physical_expr::expressions::{Column, lit};
+    use datafusion_physical_expr::expressions::Column;
     use rivulet_dataflow::Refusals;
 
     use super::*;
     use crate::testing::{batch, parameter_table, process_context};
 
-    fn unnest(texts: Vec<Option<&str>>, delimiter: &str) -> (Vec<(i64, String, i64)>, u64) {
+    fn array_of(elements: usize) -> String {
+        format!("[{}]", vec!["7"; elements].join(","))
+    }
+
+    fn unnest(arrays: Vec<Option<&str>>) -> (Vec<(i64, Option<String>, i64)>, u64) {
         let input = Schema::new(vec![Field::new("c0", DataType::Utf8, true)]);
-        let text = Arc::new(Column::new("c0", 0));
-        let factory =
-            Unnest::new(&input, &Schema::empty(), vec![], text, lit(delimiter), "element", Some("number")).unwrap();
+        let array = Arc::new(Column::new("c0", 0));
+        let element = Field::new("element", DataType::Utf8, true);
+        let factory = Unnest::new(&input, &Schema::empty(), vec![], array, element, Some("number")).unwrap();
         let factory = factory.carrying(|_| false);
-        let rows: Vec<(u32, i64)> = (0..texts.len() as i64).map(|row| (0, row)).collect();
-        let rows = batch(&rows, vec![Arc::new(StringArray::from(texts))]);
+        let rows: Vec<(u32, i64)> = (0..arrays.len() as i64).map(|row| (0, row)).collect();
+        let rows = batch(&rows, vec![Arc::new(StringArray::from(arrays))]);
         let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let mut context = process_context(&table, &mut refusals, &mut output);
         factory.create().process(Element::Batch(rows), &mut context).unwrap();
         let read = |batch: &Batch, row: usize| {
             let number = batch.column(1).as_primitive::<Int64Type>().value(row);
-            (batch.event_time_us[row], batch.column(0).as_string::<i32>().value(row).to_owned(), number)
+            let elements = batch.column(0).as_string::<i32>();
+            let element = elements.is_valid(row).then(|| elements.value(row).to_owned());
+            (batch.event_time_us[row], element, number)
         };
         let found = output.iter().flat_map(|batch| (0..batch.rows()).map(move |row| read(batch, row))).collect();
         (found, refusals.counted(Reason::Expression))
     }
 
     #[test]
-    fn each_part_is_a_row_in_order() {
-        let (found, _) = unnest(vec![Some("1, 2"), None, Some(""), Some("x,,y"), Some("z")], ",");
-        let expected = [(0, "1", 1), (0, " 2", 2), (3, "x", 1), (3, "", 2), (3, "y", 3), (4, "z", 1)];
-        assert_eq!(found, expected.map(|(time, part, number)| (time, part.to_owned(), number)));
-        assert_eq!(unnest(vec![Some("a,b")], "").0, [(0, "a,b".to_owned(), 1)]);
+    fn each_element_is_a_row_in_order() {
+        let arrays =
+            vec![Some(r#"["1", " 2"]"#), None, Some("[]"), Some(r#"["x\"",null,[1, {"a": 2}]]"#), Some("[3.5]")];
+        let (found, refused) = unnest(arrays);
+        let expected = [
+            (0, Some("1"), 1),
+            (0, Some(" 2"), 2),
+            (3, Some("x\""), 1),
+            (3, None, 2),
+            (3, Some(r#"[1, {"a": 2}]"#), 3),
+            (4, Some("3.5"), 1),
+        ];
+        assert_eq!(found, expected.map(|(time, element, number)| (time, element.map(str::to_owned), number)));
+        assert_eq!(refused, 0);
     }
 
     #[test]
-    fn too_many_parts_are_refused_and_harm_no_other() {
-        let many = ",".repeat(ELEMENTS_MAX);
-        let just = ",".repeat(ELEMENTS_MAX - 1);
-        let (found, refused) = unnest(vec![Some("a"), Some(&many), Some(&just), Some(&just), Some("b")], ",");
-        assert_eq!((found.len(), refused), (2 * ELEMENTS_MAX + 2, 1));
-        assert_eq!(found.last().unwrap().1, "b");
+    fn what_is_no_array_is_refused_and_harms_no_other() {
+        let (found, refused) = unnest(vec![Some(""), Some("[1"), Some("{}"), Some("[1] 2"), Some("[1]"), Some("1,2")]);
+        assert_eq!((found.len(), refused), (1, 5));
     }
 
-    /// An operator over a text and a note, and a batch of these.
+    #[test]
+    fn too_many_elements_are_refused_and_harm_no_other() {
+        let (many, just) = (array_of(ELEMENTS_MAX + 1), array_of(ELEMENTS_MAX));
+        let (found, refused) = unnest(vec![Some("[1]"), Some(&many), Some(&just), Some(&just), Some("[2]")]);
+        assert_eq!((found.len(), refused), (2 * ELEMENTS_MAX + 2, 1));
+        assert_eq!(found.last().unwrap().1.as_deref(), Some("2"));
+    }
+
+    /// An operator over an array and a note, and a batch of these.
     fn with_note(rows: Vec<(&str, &str)>) -> (Unnest, Batch) {
         let fields = ["c0", "c1"].map(|name| Field::new(name, DataType::Utf8, true));
-        let text = Arc::new(Column::new("c0", 0));
-        let plan = Unnest::new(&Schema::new(fields.to_vec()), &Schema::empty(), vec![], text, lit(","), "part", None);
+        let (array, element) = (Arc::new(Column::new("c0", 0)), Field::new("part", DataType::Utf8, true));
+        let plan = Unnest::new(&Schema::new(fields.to_vec()), &Schema::empty(), vec![], array, element, None);
         let columns = [rows.iter().map(|row| row.0).collect::<Vec<_>>(), rows.iter().map(|row| row.1).collect()];
         let columns = columns.map(|column| -> ArrayRef { Arc::new(StringArray::from(column)) });
         let rows: Vec<(u32, i64)> = (0..rows.len() as i64).map(|row| (0, row)).collect();
@@ -297,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn what_every_part_would_carry_has_a_bound() {
-        let (many, few, note) = (",".repeat(ELEMENTS_MAX - 1), ",".repeat(99), "n".repeat(100_000));
-        let (plan, rows) = with_note(vec![("a", ""), (&many, &note), (&few, &note), ("b", "")]);
+    fn what_every_element_would_carry_has_a_bound() {
+        let (many, few, note) = (array_of(ELEMENTS_MAX), array_of(100), "n".repeat(100_000));
+        let (plan, rows) = with_note(vec![("[1]", ""), (&many, &note), (&few, &note), ("[2]", "")]);
         // 10,000 times the note would be a gigabyte; 100 times go on in pieces of 4 MiB.
         let plan = plan.carrying(|name| name == "c1");
         let (found, refused) = run(&mut *plan.create(), rows.clone());
@@ -313,16 +347,28 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_leaves_nothing_behind() {
-        let (plan, rows) = with_note(vec![("a,b", "")]);
+        let (plan, rows) = with_note(vec![("[1,2]", "")]);
         let mut operator = UnnestOperator { plan, rows: vec![7, 8], bytes: 9 };
         assert_eq!(run(&mut operator, rows), (vec![2], 0));
     }
 
     #[test]
-    fn only_text_is_split() {
+    fn elements_of_a_row_that_is_taken_back_are_taken_back() {
+        let (plan, rows) = with_note(vec![("[1,2]", ""), ("[3]", "")]);
+        let rows = rows.with_retracts(Some(BooleanBuffer::from(vec![false, true])));
+        let table = parameter_table("unused", Arc::new(Int64Array::from(vec![0])));
+        let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        plan.create().process(Element::Batch(rows), &mut context).unwrap();
+        let marks: Vec<bool> = (0..3).map(|row| output[0].is_retraction(row)).collect();
+        assert_eq!(marks, [false, false, true]);
+    }
+
+    #[test]
+    fn only_arrays_have_elements() {
         let input = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
-        let number = Arc::new(Column::new("n", 0));
-        let error = Unnest::new(&input, &Schema::empty(), vec![], number, lit(","), "x", None).unwrap_err();
-        assert!(error.to_string().contains("only text"), "{error}");
+        let (number, element) = (Arc::new(Column::new("n", 0)), Field::new("x", DataType::Utf8, true));
+        let error = Unnest::new(&input, &Schema::empty(), vec![], number, element, None).unwrap_err();
+        assert!(error.to_string().contains("only an array"), "{error}");
     }
 }

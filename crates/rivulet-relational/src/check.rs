@@ -5,6 +5,7 @@ use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
 use datafusion_sql::sqlparser::tokenizer::Span;
 
 use crate::error::RelationalError;
+use crate::subscripts;
 use crate::walk::{Node, look, look_at_expression};
 
 /// Fails at the first construct that is not supported. `is_table` says whether a name is that of a reference table.
@@ -214,8 +215,9 @@ impl Check<'_> {
                         Some("tables made by CREATE TABLE are looked up as they are when a row comes"),
                     );
                 }
+                let is_unnest = name_of(name) == "unnest";
                 let has_more = !with_hints.is_empty()
-                    || *with_ordinality
+                    || *with_ordinality && !is_unnest
                     || !partitions.is_empty()
                     || json_path.is_some()
                     || sample.is_some()
@@ -286,9 +288,20 @@ impl Check<'_> {
             Expr::Ceil { field: CeilFloorKind::Scale(_), .. } | Expr::Floor { field: CeilFloorKind::Scale(_), .. } => {
                 ("CEIL or FLOOR to decimals".to_owned(), Some("use round(number, decimals)"))
             }
-            Expr::Array(_) | Expr::InUnnest { .. } => ("an array".to_owned(), None),
+            Expr::Function(call) => {
+                // The planner takes the number for a column.
+                if let Some(number) = order_of(call).find(|key| matches!(key, Expr::Value(_))) {
+                    self.at(number);
+                    return self
+                        .fail("ORDER BY inside of a call names no constant", "name what the values are ordered by");
+                }
+                return Ok(());
+            }
+            Expr::Array(_) => ("an array in brackets".to_owned(), Some("write json_array(1, 2, 3)")),
+            Expr::InUnnest { .. } => ("IN UNNEST".to_owned(), Some("write array_contains(array, value)")),
+            Expr::CompoundFieldAccess { access_chain, .. } if subscripts::is_elements(access_chain) => return Ok(()),
             Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => {
-                ("access to a part of a value".to_owned(), None)
+                ("access to a part of a value".to_owned(), Some("an element of an array is array[1]"))
             }
             Expr::Collate { .. } => ("COLLATE".to_owned(), None),
             _ => return Ok(()),
@@ -316,6 +329,19 @@ impl Check<'_> {
     fn fail(&self, message: impl Into<String>, hint: &str) -> Result<(), RelationalError> {
         Err(RelationalError { place: self.place, ..RelationalError::new(message) }.hint(hint))
     }
+}
+
+/// The keys of ORDER BY inside of a call.
+fn order_of(call: &ast::Function) -> impl Iterator<Item = &ast::Expr> {
+    let clauses = match &call.args {
+        ast::FunctionArguments::List(list) => list.clauses.as_slice(),
+        _ => &[],
+    };
+    let orders = clauses.iter().filter_map(|clause| match clause {
+        ast::FunctionArgumentClause::OrderBy(orders) => Some(orders),
+        _ => None,
+    });
+    orders.flatten().map(|order| &order.expr)
 }
 
 /// Whether the language has this operator between two values.

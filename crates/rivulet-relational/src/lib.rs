@@ -14,7 +14,7 @@
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - [`expression`]: single expressions ([`ExpressionPlanner`]), as applications have them;
 //! - [`parts`]: the SELECTs of a query one by one, to find the expression that is wrong;
-//! - [`times`]: units, zones and roundings of times, spelled out as calls;
+//! - [`times`]: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
 //! - `spelling`: casts with all the details of their types;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
 //!   `OVER ()`;
@@ -48,6 +48,7 @@ mod fields;
 mod nothing;
 mod order;
 mod subqueries;
+mod subscripts;
 pub mod times;
 mod unions;
 mod walk;

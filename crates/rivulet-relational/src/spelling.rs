@@ -13,6 +13,7 @@ use datafusion_sql::sqlparser::ast::{
 };
 
 use crate::error::{Problem, RelationalError};
+use crate::subscripts;
 use crate::times;
 
 /// What a cast to a type of SQL does.
@@ -31,6 +32,7 @@ struct Conversion {
 /// A cast to a type that is not known, or with details that are not supported.
 pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
     times::spell_out(expression)?;
+    subscripts::spell_out(expression);
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
             let error = RelationalError::new("this form of CAST is not supported yet");

@@ -31,6 +31,7 @@ pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
     change_expression(expression, &mut |node, _| {
         let NodeMut::Expr(part) = node else { return };
         let place = crate::clauses::start(part);
+        crate::subscripts::spell_out(part);
         if let (Err(error), None) = (spell_out(part), &found) {
             found = Some(RelationalError { place, ..error });
         }
@@ -118,7 +119,7 @@ fn unit_named(written: &str, called: &str) -> Result<(&'static str, &'static str
 }
 
 /// Takes the expression out of its place.
-fn taken(expression: &mut Expr) -> Expr {
+pub(crate) fn taken(expression: &mut Expr) -> Expr {
     std::mem::replace(expression, Expr::Value(Value::Null.into()))
 }
 
@@ -148,7 +149,7 @@ pub(crate) fn joined(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
 }
 
 /// Makes a call. Its place is that of its first argument that has one.
-fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+pub(crate) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let span = arguments.iter().map(Spanned::span).find(|span| span.start.line > 0);
     let name = match span {
         Some(span) => ast::Ident::with_span(span, name),

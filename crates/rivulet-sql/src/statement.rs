@@ -451,11 +451,10 @@ pub(crate) enum PatternTree {
     Repeat { pattern: Box<PatternTree>, min: u32, max: Option<u32>, greedy: bool, position: Position },
 }
 
-/// `CROSS JOIN UNNEST(string_to_array(text, delimiter)) [WITH ORDINALITY] AS alias (element [, number])`
+/// `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (element [, number])`
 pub(crate) struct UnnestClause {
     pub(crate) position: Position,
-    pub(crate) text: ast::Expr,
-    pub(crate) delimiter: ast::Expr,
+    pub(crate) array: ast::Expr,
     pub(crate) alias: Name,
     pub(crate) element: Name,
     pub(crate) number: Option<Name>,

@@ -6,9 +6,10 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError};
-use datafusion_expr::{Expr, cast};
+use datafusion_expr::{Expr, ExprSchemable, cast};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
+use rivulet_dataflow::element_type;
 use rivulet_operators::Expressions;
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
@@ -50,6 +51,15 @@ impl ExpressionPlanner {
         let Typed { coerced, data_type, .. } =
             self.typed(expression).map_err(|wrong| self.explain(expression, wrong, fallback))?;
         Ok((coerced, data_type))
+    }
+
+    /// The type of the elements of an array that a planned expression gives, and whether none of them is null.
+    pub(super) fn element_of(&self, planned: &Expr) -> (DataType, bool) {
+        let field = planned.to_field(self.0.schema().as_ref()).map(|(_, field)| field).ok();
+        let element = field.and_then(|field| element_type(&field)).unwrap_or(DataType::Utf8);
+        // These elements are parts of a text.
+        let is_split = matches!(planned, Expr::ScalarFunction(call) if call.func.name() == "string_to_array");
+        (element, is_split)
     }
 
     /// Returns a planned expression, coerced over these columns, and its type.

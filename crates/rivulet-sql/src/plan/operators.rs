@@ -291,7 +291,7 @@ impl SelectPlanner<'_> {
         condition: Option<Expr>,
     ) -> Result<(Operators, SchemaRef), SqlError> {
         let of_lookups = self.lookups.iter().flat_map(PlannedLookup::expressions);
-        let of_unnest = self.unnest.iter().flat_map(|unnest| unnest.expressions());
+        let of_unnest = self.unnest.iter().map(|unnest| unnest.array());
         let used_behind: Vec<&Expr> = used.into_iter().collect();
         let used: Vec<&Expr> = used_behind.iter().copied().chain(of_lookups).chain(of_unnest).collect();
         let (mut operators, mut columns) = match given {

@@ -14,10 +14,9 @@ use crate::{Position, SqlError};
 
 /// An UNNEST, over the columns before it.
 pub(super) struct PlannedUnnest {
-    text: Expr,
-    delimiter: Expr,
+    array: Expr,
     position: Position,
-    element: String,
+    element: Field,
     number: Option<String>,
     /// What it does, in SQL.
     pub(super) step: Vec<String>,
@@ -33,26 +32,24 @@ impl PlannedUnnest {
     ) -> Result<Self, SqlError> {
         let fields = columns.iter().cloned().chain(parameter_fields(parameter_schema)).collect();
         let planner = ExpressionPlanner::new(fields)?;
-        let plan = |expression: &datafusion_sql::sqlparser::ast::Expr| {
-            let mut expression = expression.clone();
-            let position = start(&expression).or(clause.position);
-            scope.check(&mut expression, Place::Where, position)?;
-            let (planned, data_type) = planner.plan_coerced(&expression, position)?;
-            if !data_type.is_string() {
-                let message = format!("string_to_array takes TEXT, and this is {}", type_name(&data_type));
-                return Err(SqlError::new(position, message).hint("convert it with CAST(... AS TEXT)"));
-            }
-            Ok(planned)
-        };
+        let mut expression = clause.array.clone();
+        let position = start(&expression).or(clause.position);
+        scope.check(&mut expression, Place::Where, position)?;
+        let (array, data_type) = planner.plan_coerced(&expression, position)?;
+        if !data_type.is_string() {
+            let message =
+                format!("UNNEST takes an array, which is JSON as TEXT, and this is {}", type_name(&data_type));
+            return Err(SqlError::new(position, message).hint("write for example UNNEST(string_to_array(text, ','))"));
+        }
+        let (element, is_never_null) = planner.element_of(&array);
         let numbered = if clause.number.is_some() { " WITH ORDINALITY" } else { "" };
         let name = |column: &crate::statement::Name| full_name(&clause.alias.text, &column.text);
         Ok(Self {
-            text: plan(&clause.text)?,
-            delimiter: plan(&clause.delimiter)?,
+            array,
             position: clause.position,
-            element: name(&clause.element),
+            element: Field::new(name(&clause.element), element, !is_never_null),
             number: clause.number.as_ref().map(name),
-            step: vec![format!("UNNEST(string_to_array({}, {})){numbered}", clause.text, clause.delimiter)],
+            step: vec![format!("UNNEST({}){numbered}", clause.array)],
         })
     }
 
@@ -71,7 +68,7 @@ impl PlannedUnnest {
         if let Some(number) = clause.number.as_ref().filter(|number| number.text == clause.element.text) {
             return Err(SqlError::new(number.position, format!("two columns have the name '{number}'")));
         }
-        lookups.fields.push(Field::new(&self.element, DataType::Utf8, false));
+        lookups.fields.push(self.element.clone());
         lookups.fields.extend(self.number.iter().map(|number| Field::new(number, DataType::Int64, false)));
         let columns = [Some(&clause.element), clause.number.as_ref()].into_iter().flatten();
         let columns = columns.map(|column| column.text.clone()).collect();
@@ -81,11 +78,11 @@ impl PlannedUnnest {
 
     /// Whether it adds the column `name`.
     pub(super) fn gives(&self, name: &str) -> bool {
-        self.element == name || self.number.as_deref() == Some(name)
+        self.element.name() == name || self.number.as_deref() == Some(name)
     }
 
-    pub(super) fn expressions(&self) -> [&Expr; 2] {
-        [&self.text, &self.delimiter]
+    pub(super) fn array(&self) -> &Expr {
+        &self.array
     }
 
     /// Makes the operator over these columns. It passes on those that are used behind it.
@@ -95,11 +92,10 @@ impl PlannedUnnest {
         parameter_schema: &SchemaRef,
         is_used: impl Fn(&str) -> bool,
     ) -> Result<Unnest, SqlError> {
-        let compiler = Compiler::new(columns, parameter_schema, self.expressions())?;
-        let text = compiler.compile(self.text.clone(), self.position)?;
-        let delimiter = compiler.compile(self.delimiter.clone(), self.position)?;
-        let parameters = compiler.parameters;
-        Unnest::new(columns, parameter_schema, parameters, text, delimiter, &self.element, self.number.as_deref())
+        let compiler = Compiler::new(columns, parameter_schema, [&self.array])?;
+        let array = compiler.compile(self.array.clone(), self.position)?;
+        let (element, number) = (self.element.clone(), self.number.as_deref());
+        Unnest::new(columns, parameter_schema, compiler.parameters, array, element, number)
             .map(|unnest| unnest.carrying(is_used))
             .map_err(|error| defect(error, self.position))
     }

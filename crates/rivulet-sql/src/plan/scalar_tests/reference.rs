@@ -20,10 +20,31 @@ const TIME: &str = "Time and Date Functions";
 const MATH: &str = "Math Functions";
 const HASH: &str = "Hashing Functions";
 const JSON: &str = "JSON Functions";
+const ARRAY: &str = "Array Functions";
 
 /// Functions of our own, and functions that differ from DataFusion's description: the section, how they are called,
 /// what they return.
 const OWN: &[(&str, &str, &str, &str)] = &[
+    (
+        "array_contains",
+        ARRAY,
+        "array_contains(array, value)",
+        "Whether the array has the value: a text, a number or a truth value.",
+    ),
+    (
+        "array_element",
+        ARRAY,
+        "array_element(array, place) | array[place]",
+        "The element at this place, from 1, or from the end if it is negative; null where nothing is. It has the type of \
+         the array's elements; where that is not known it is a text, and an object or array is JSON.",
+    ),
+    (
+        "array_to_string",
+        ARRAY,
+        "array_to_string(array, separator)",
+        "The elements as texts with the separator between two of them, without those that are null.",
+    ),
+    ("cardinality", ARRAY, "cardinality(array)", "The number of elements; null for a text that is no array."),
     ("count_char", TEXT, "count_char(text, character)", "How often a character is in a text."),
     ("date_bin", TIME, "date_bin(interval, time [, origin])", "The beginning of the interval that the time is in."),
     (
@@ -110,6 +131,12 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         TEXT,
         "split_index(text, separator, index)",
         "The part of a text with this index, from 0, between separators.",
+    ),
+    (
+        "string_to_array",
+        ARRAY,
+        "string_to_array(text, delimiter)",
+        "The parts of a text as an array in JSON, none of an empty text. At most 1 MiB.",
     ),
     (
         "to_char",
@@ -201,8 +228,10 @@ const AGGREGATES: &[Described] = &[
     (AggregateFunction::BitAnd, &[], "bit_and(x)", "The bits that all integers have.", &["bit_and(n)"]),
     (AggregateFunction::BitOr, &[], "bit_or(x)", "The bits that any integer has.", &["bit_or(n)"]),
     (AggregateFunction::BitXor, &[], "bit_xor(x)", "The bits that an odd number of integers has.", &["bit_xor(n)"]),
-    (AggregateFunction::ArrayAgg, &[], "array_agg(x [ORDER BY y [DESC]])", "The values as an array in JSON, in order of event time or as ORDER BY says. In applications alone; at most 1 MiB and 65,536 values.", &["array_agg(word)", "array_agg(x ORDER BY y DESC)"]),
-    (AggregateFunction::StringAgg, &[], "string_agg(x, separator [ORDER BY y [DESC]])", "The texts with the separator between two of them, in the same order and within the same bounds. In windows of applications, and in a `LATERAL`.", &["string_agg(word, ', ')", "string_agg(word, '' ORDER BY word DESC)"]),
+    (AggregateFunction::ArrayAgg, &[], "array_agg(x [ORDER BY y [DESC]])", "The values as an array in JSON, in order of event time or as ORDER BY says. At most 1 MiB and 65,536 values.", &["array_agg(word)", "array_agg(x ORDER BY y DESC)"]),
+    (AggregateFunction::ArrayAggDistinct, &[], "array_agg(DISTINCT x [ORDER BY x DESC])", "Each different value once, in order of the values.", &["array_agg(DISTINCT ok)"]),
+    (AggregateFunction::StringAgg, &[], "string_agg(x, separator [ORDER BY y [DESC]])", "The texts with the separator between two of them, in the order and within the bounds of `array_agg`.", &["string_agg(word, ', ')", "string_agg(word, '' ORDER BY word DESC)"]),
+    (AggregateFunction::StringAggDistinct, &[], "string_agg(DISTINCT x, separator [ORDER BY x DESC])", "Each different text once, in order of the texts.", &["string_agg(DISTINCT word, ', ')"]),
 ];
 
 /// The windows of big queries whose bounds have functions.

@@ -1,6 +1,7 @@
 //! Scalar functions besides those of DataFusion: names of other engines, and functions that are slow or wrong in
 //! DataFusion.
 
+mod arrays;
 mod date_format;
 mod function;
 mod hashes;
@@ -48,6 +49,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
         functions.into_iter().chain(text::functions()).chain(hashes::hashes()).chain(json_path::functions());
     all.extend(functions.map(Into::into));
     all.extend(json::functions());
+    all.extend(arrays::arrays());
     all.extend(timestamps::timestamps());
     all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));

@@ -1,0 +1,238 @@
+//! Functions of arrays, which are JSON as text: `string_to_array`, `array_element` (`array[1]`), `cardinality`,
+//! `array_contains` and `array_to_string`.
+//!
+//! An element has the type that the column of the array says ([`element_type`]), or is a text. A text that is no array
+//! has no elements: results are null.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanBuilder, Int64Builder, StringArray, StringBuilder};
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
+use datafusion_common::{Result, exec_err, plan_err};
+use datafusion_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+};
+use datafusion_functions::utils::make_scalar_function;
+use rivulet_dataflow::{element_type, marked_as_array};
+use rivulet_operators::{ElementColumn, each_element, element_number, element_text};
+
+use super::json::append_string;
+
+/// The longest array or text of a row, in bytes.
+const RESULT_BYTES_MAX: usize = 1 << 20;
+
+/// The functions.
+pub(super) fn arrays() -> [Arc<ScalarUDF>; 5] {
+    use DataType::{Boolean, Float64, Int64, Utf8};
+    let exact = |types: &[DataType]| TypeSignature::Exact(types.to_vec());
+    let function = |which: Which, aliases: &[&str], types: Vec<TypeSignature>| {
+        let signature = Signature::one_of(types, Volatility::Immutable);
+        let aliases = aliases.iter().map(|&alias| alias.to_owned()).collect();
+        Arc::new(ScalarUDF::from(ArrayFunction { which, aliases, signature }))
+    };
+    [
+        function(Which::Split, &[], vec![exact(&[Utf8, Utf8])]),
+        function(Which::Element, &[], vec![exact(&[Utf8, Int64])]),
+        function(Which::Length, &["array_length"], vec![exact(&[Utf8])]),
+        function(
+            Which::Contains,
+            &["array_has"],
+            [Utf8, Int64, Float64, Boolean].map(|value| exact(&[Utf8, value])).to_vec(),
+        ),
+        function(Which::Join, &["array_join"], vec![exact(&[Utf8, Utf8])]),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Which {
+    Split,
+    Element,
+    Length,
+    Contains,
+    Join,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ArrayFunction {
+    which: Which,
+    aliases: Vec<String>,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for ArrayFunction {
+    fn name(&self) -> &str {
+        match self.which {
+            Which::Split => "string_to_array",
+            Which::Element => "array_element",
+            Which::Length => "cardinality",
+            Which::Contains => "array_contains",
+            Which::Join => "array_to_string",
+        }
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(match self.which {
+            Which::Split | Which::Element | Which::Join => DataType::Utf8,
+            Which::Length => DataType::Int64,
+            Which::Contains => DataType::Boolean,
+        })
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let data_type = match (self.which, arguments.arg_fields.first()) {
+            (Which::Element, Some(array)) => element_type(array).unwrap_or(DataType::Utf8),
+            _ => self.return_type(&[])?,
+        };
+        let field = Field::new(self.name(), data_type, true);
+        Ok(Arc::new(if self.which == Which::Split { marked_as_array(field, &DataType::Utf8) } else { field }))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let element = arguments.return_field.data_type().clone();
+        let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
+            let texts = columns[0].as_string::<i32>();
+            match (self.which, columns) {
+                (Which::Length, _) => Ok(lengths(texts)),
+                (Which::Split, [_, delimiters]) => split(texts, delimiters.as_string()),
+                (Which::Join, [_, separators]) => joined(texts, separators.as_string()),
+                (Which::Element, [_, places]) => Ok(elements(texts, places, &element)),
+                (Which::Contains, [_, values]) => contain(texts, values),
+                _ => plan_err!("{} takes two arguments", self.name()),
+            }
+        };
+        make_scalar_function(of_columns, Vec::new())(&arguments.args)
+    }
+}
+
+/// The parts of each text as an array. An empty text has none, and an empty delimiter splits nothing.
+fn split(texts: &StringArray, delimiters: &StringArray) -> Result<ArrayRef> {
+    let mut arrays = StringBuilder::with_capacity(texts.len(), texts.len() * 16);
+    let mut array = String::new();
+    for pair in texts.iter().zip(delimiters) {
+        let (Some(text), Some(delimiter)) = pair else {
+            arrays.append_null();
+            continue;
+        };
+        array.clear();
+        array.push('[');
+        let whole = (delimiter.is_empty() && !text.is_empty()).then_some(text);
+        let parts = (!delimiter.is_empty() && !text.is_empty()).then(|| text.split(delimiter));
+        for (number, part) in whole.into_iter().chain(parts.into_iter().flatten()).enumerate() {
+            array.push_str(if number == 0 { "" } else { "," });
+            // Writing to memory does not fail.
+            let _ = append_string(part, &mut array);
+            if array.len() > RESULT_BYTES_MAX {
+                return exec_err!("the array from string_to_array has more than {RESULT_BYTES_MAX} bytes");
+            }
+        }
+        let _ = array.write_char(']');
+        arrays.append_value(&array);
+    }
+    Ok(Arc::new(arrays.finish()))
+}
+
+fn lengths(texts: &StringArray) -> ArrayRef {
+    let mut lengths = Int64Builder::with_capacity(texts.len());
+    for text in texts {
+        let mut length = 0;
+        let is_array = text.is_some_and(|text| each_element(text, |_| length += 1));
+        lengths.append_option(is_array.then_some(length));
+    }
+    Arc::new(lengths.finish())
+}
+
+/// The elements at these places, which begin with 1; negative places count from the end.
+fn elements(texts: &StringArray, places: &ArrayRef, element: &DataType) -> ArrayRef {
+    let (mut column, places) = (ElementColumn::new(element), places.as_primitive::<Int64Type>());
+    for (text, place) in texts.iter().zip(places) {
+        let (mut found, mut number) = (None, 0);
+        if let (Some(text), Some(mut place)) = (text, place) {
+            if place < 0 {
+                each_element(text, |_| number += 1);
+                place += std::mem::take(&mut number) + 1;
+            }
+            let is_array = each_element(text, |element| {
+                number += 1;
+                if number == place {
+                    found = Some(element);
+                }
+            });
+            found = found.filter(|_| is_array);
+        }
+        column.push(found);
+    }
+    column.finish()
+}
+
+fn contain(texts: &StringArray, values: &ArrayRef) -> Result<ArrayRef> {
+    let mut results = BooleanBuilder::with_capacity(texts.len());
+    for (row, text) in texts.iter().enumerate() {
+        let (Some(text), true) = (text, values.is_valid(row)) else {
+            results.append_null();
+            continue;
+        };
+        let mut is_found = false;
+        let is_array = match values.data_type() {
+            DataType::Int64 => {
+                let value = values.as_primitive::<Int64Type>().value(row);
+                // A number beyond 2^53 has no neighbour of its own as a floating point number.
+                let is_equal = |element: &str| match element.parse::<i64>() {
+                    Ok(element) => element == value,
+                    Err(_) => element_number(element) == Some(value as f64),
+                };
+                each_element(text, |element| is_found |= is_equal(element))
+            }
+            DataType::Float64 => {
+                let value = values.as_primitive::<Float64Type>().value(row);
+                let is_equal = |number: f64| number == value || number.is_nan() && value.is_nan();
+                each_element(text, |element| is_found |= element_number(element).is_some_and(is_equal))
+            }
+            DataType::Boolean => {
+                let value = values.as_boolean().value(row).to_string();
+                each_element(text, |element| is_found |= element == value)
+            }
+            _ => {
+                let value = values.as_string::<i32>().value(row);
+                each_element(text, |element| {
+                    is_found |= element.starts_with('"') && element_text(element).is_some_and(|text| text == value);
+                })
+            }
+        };
+        results.append_option(is_array.then_some(is_found));
+    }
+    Ok(Arc::new(results.finish()))
+}
+
+/// The elements as texts with a separator between two of them, without those that are null.
+fn joined(texts: &StringArray, separators: &StringArray) -> Result<ArrayRef> {
+    let mut results = StringBuilder::with_capacity(texts.len(), texts.len() * 16);
+    let mut all = String::new();
+    for pair in texts.iter().zip(separators) {
+        let (Some(text), Some(separator)) = pair else {
+            results.append_null();
+            continue;
+        };
+        all.clear();
+        let mut is_first = true;
+        let is_array = each_element(text, |element| {
+            if let Some(element) = element_text(element).filter(|_| all.len() <= RESULT_BYTES_MAX) {
+                all.push_str(if std::mem::take(&mut is_first) { "" } else { separator });
+                all.push_str(&element);
+            }
+        });
+        if all.len() > RESULT_BYTES_MAX {
+            return exec_err!("the text from array_to_string has more than {RESULT_BYTES_MAX} bytes");
+        }
+        results.append_option(is_array.then_some(&all));
+    }
+    Ok(Arc::new(results.finish()))
+}
