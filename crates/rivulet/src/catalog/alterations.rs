@@ -11,7 +11,7 @@ use redb::{ReadableTable, TableDefinition};
 use rivulet_dataflow::{LogPosition, QueryId};
 
 use super::record::{QueryHead, read_query, write_query};
-use super::storage::{Failure, guard};
+use super::storage::Failure;
 use super::{ApplicationNumber, Catalog, CatalogError, META, NewQuery, QUERIES};
 use crate::service::{Parameter, ParameterValue};
 
@@ -70,17 +70,15 @@ impl Catalog {
         ids: impl IntoIterator<Item = QueryId>,
     ) -> Result<Vec<Option<StoredValues>>, CatalogError> {
         self.storage.recover().map_err(|failure| failure.into_error(&self.path))?;
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(QUERIES)?;
-                let read = |id: QueryId| {
-                    let Some(record) = table.get(id)? else { return Ok(None) };
-                    let mut parameters = Vec::new();
-                    let QueryHead { label, .. } = read_query(record.value(), &mut parameters)?;
-                    Ok(Some(StoredValues { label: label.map(str::to_owned), parameters: owned(parameters) }))
-                };
-                ids.into_iter().map(read).collect()
-            })
+        self.look(|transaction| {
+            let table = transaction.open_table(QUERIES)?;
+            let read = |id: QueryId| {
+                let Some(record) = table.get(id)? else { return Ok(None) };
+                let mut parameters = Vec::new();
+                let QueryHead { label, .. } = read_query(record.value(), &mut parameters)?;
+                Ok(Some(StoredValues { label: label.map(str::to_owned), parameters: owned(parameters) }))
+            };
+            ids.into_iter().map(read).collect()
         })
     }
 
@@ -123,18 +121,16 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn alterations(&self) -> Result<Vec<Alteration>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let mut found = Vec::new();
-                for row in transaction.open_table(ALTERATIONS)?.iter()? {
-                    let (number, row) = row?;
-                    let (position, query, record) = row.value();
-                    let mut before = Vec::new();
-                    read_query(record, &mut before)?;
-                    found.push(Alteration { number: number.value(), position, query, before: owned(before) });
-                }
-                Ok(found)
-            })
+        self.look(|transaction| {
+            let mut found = Vec::new();
+            for row in transaction.open_table(ALTERATIONS)?.iter()? {
+                let (number, row) = row?;
+                let (position, query, record) = row.value();
+                let mut before = Vec::new();
+                read_query(record, &mut before)?;
+                found.push(Alteration { number: number.value(), position, query, before: owned(before) });
+            }
+            Ok(found)
         })
     }
 
@@ -145,18 +141,16 @@ impl Catalog {
     /// Disk errors, and damage; nothing is changed then.
     pub fn clip_alterations(&self, end: LogPosition) -> Result<(), CatalogError> {
         // In the order of their numbers, positions never decrease.
-        let first = self.read(|transaction| {
-            guard(|| {
-                let mut first = None;
-                for row in transaction.open_table(ALTERATIONS)?.iter()?.rev() {
-                    let (number, row) = row?;
-                    if row.value().0 <= end {
-                        break;
-                    }
-                    first = Some(number.value());
+        let first = self.look(|transaction| {
+            let mut first = None;
+            for row in transaction.open_table(ALTERATIONS)?.iter()?.rev() {
+                let (number, row) = row?;
+                if row.value().0 <= end {
+                    break;
                 }
-                Ok(first)
-            })
+                first = Some(number.value());
+            }
+            Ok(first)
         })?;
         let Some(first) = first else { return Ok(()) };
         self.write(|transaction| {
@@ -178,8 +172,8 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn alteration_next(&self) -> Result<u64, CatalogError> {
-        self.read(|transaction| {
-            guard(|| Ok(transaction.open_table(META)?.get(META_ALTERATION_NEXT)?.map_or(1, |next| next.value())))
+        self.look(|transaction| {
+            Ok(transaction.open_table(META)?.get(META_ALTERATION_NEXT)?.map_or(1, |next| next.value()))
         })
     }
 
@@ -189,20 +183,18 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; nothing is deleted then.
     pub fn forget_alterations(&self, before: u64, kept: &BTreeSet<ApplicationNumber>) -> Result<(), CatalogError> {
-        let forgotten: Vec<u64> = self.read(|transaction| {
-            guard(|| {
-                let mut forgotten = Vec::new();
-                for row in transaction.open_table(ALTERATIONS)?.range(..before)? {
-                    let (number, row) = row?;
-                    if kept.is_empty() || !kept.contains(&application_of(row.value().2)?) {
-                        forgotten.push(number.value());
-                    }
-                    if forgotten.len() == FORGOTTEN_AT_ONCE {
-                        break;
-                    }
+        let forgotten: Vec<u64> = self.look(|transaction| {
+            let mut forgotten = Vec::new();
+            for row in transaction.open_table(ALTERATIONS)?.range(..before)? {
+                let (number, row) = row?;
+                if kept.is_empty() || !kept.contains(&application_of(row.value().2)?) {
+                    forgotten.push(number.value());
                 }
-                Ok(forgotten)
-            })
+                if forgotten.len() == FORGOTTEN_AT_ONCE {
+                    break;
+                }
+            }
+            Ok(forgotten)
         })?;
         if forgotten.is_empty() {
             return Ok(());

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::alterations::{ALTERATIONS, META_ALTERATION_NEXT};
 use super::lifecycle_log::LIFECYCLE_LOG;
-use super::storage::{Failure, guard};
+use super::storage::Failure;
 use super::{
     APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
     META_APPLICATION_NUMBER_NEXT, META_FORMAT_VERSION, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED,
@@ -59,16 +59,14 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; the file is of no use then.
     pub fn copy_to(&self, path: &Path) -> Result<(), CatalogError> {
-        self.read(|from| {
-            guard(|| {
-                let copy = redb::Builder::new().set_cache_size(CACHE_BYTES).create(path)?;
-                keep_to_owner(path);
-                let mut to = copy.begin_write()?;
-                to.set_quick_repair(true);
-                CopyTable { from, to: &to }.all()?;
-                to.commit()?;
-                Ok(())
-            })
+        self.look(|from| {
+            let copy = redb::Builder::new().set_cache_size(CACHE_BYTES).create(path)?;
+            keep_to_owner(path);
+            let mut to = copy.begin_write()?;
+            to.set_quick_repair(true);
+            CopyTable { from, to: &to }.all()?;
+            to.commit()?;
+            Ok(())
         })
     }
 
@@ -77,7 +75,7 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn parts(&self, take: &mut dyn FnMut(String, Vec<u8>)) -> Result<(), CatalogError> {
-        self.read(|from| guard(|| GiveParts { from, take }.all()))
+        self.look(|from| GiveParts { from, take }.all())
     }
 
     /// Whether nothing was ever stored in it, as far as that is visible.
@@ -86,13 +84,11 @@ impl Catalog {
     /// Disk errors, and damage.
     pub fn is_new(&self) -> Result<bool, CatalogError> {
         use redb::ReadableTableMetadata;
-        self.read(|from| {
-            guard(|| {
-                // Besides the format and the identity, the counters of numbers stay in this table.
-                let numbers = from.open_table(META)?.len()? > 2;
-                let others = from.open_table(TABLES)?.len()? + from.open_table(STATEMENTS)?.len()?;
-                Ok(!numbers && others == 0)
-            })
+        self.look(|from| {
+            // Besides the format and the identity, the counters of numbers stay in this table.
+            let numbers = from.open_table(META)?.len()? > 2;
+            let others = from.open_table(TABLES)?.len()? + from.open_table(STATEMENTS)?.len()?;
+            Ok(!numbers && others == 0)
         })
     }
 
@@ -115,7 +111,7 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn pass(&self, used: Used) -> Result<(), CatalogError> {
-        match self.read(|from| guard(|| used.are_passed(&from.open_table(META)?)))? {
+        match self.look(|from| used.are_passed(&from.open_table(META)?))? {
             true => Ok(()),
             false => self.write(|to| used.note(to)),
         }
@@ -363,8 +359,7 @@ mod tests {
 
     /// The tables of the file.
     fn tables_of(catalog: &Catalog) -> BTreeSet<String> {
-        let names =
-            catalog.read(|from| guard(|| Ok(from.list_tables()?.map(|table| table.name().to_owned()).collect())));
+        let names = catalog.look(|from| Ok(from.list_tables()?.map(|table| table.name().to_owned()).collect()));
         names.unwrap()
     }
 

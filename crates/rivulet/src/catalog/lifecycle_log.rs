@@ -8,7 +8,7 @@
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
 
-use super::storage::{Failure, guard};
+use super::storage::Failure;
 use super::{Catalog, CatalogError};
 
 /// A number for each row; position, first and last query, change.
@@ -73,20 +73,18 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn lifecycle_after(&self, position: LogPosition) -> Result<Vec<LifecycleEntry>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(LIFECYCLE_LOG)?;
-                let mut found = Vec::new();
-                for row in table.iter()?.rev() {
-                    let entry = read_row(row?.1.value())?;
-                    if entry.position <= position {
-                        break;
-                    }
-                    found.push(entry);
+        self.look(|transaction| {
+            let table = transaction.open_table(LIFECYCLE_LOG)?;
+            let mut found = Vec::new();
+            for row in table.iter()?.rev() {
+                let entry = read_row(row?.1.value())?;
+                if entry.position <= position {
+                    break;
                 }
-                found.reverse();
-                Ok(found)
-            })
+                found.push(entry);
+            }
+            found.reverse();
+            Ok(found)
         })
     }
 
@@ -119,12 +117,10 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; nothing is deleted then.
     pub fn forget_lifecycle(&self, position: LogPosition) -> Result<(), CatalogError> {
-        let has_any = self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(LIFECYCLE_LOG)?;
-                let first = table.first()?.map(|(_, row)| read_row(row.value())).transpose()?;
-                Ok(first.is_some_and(|first| first.position <= position))
-            })
+        let has_any = self.look(|transaction| {
+            let table = transaction.open_table(LIFECYCLE_LOG)?;
+            let first = table.first()?.map(|(_, row)| read_row(row.value())).transpose()?;
+            Ok(first.is_some_and(|first| first.position <= position))
         })?;
         if !has_any {
             return Ok(());

@@ -344,11 +344,9 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn server_id(&self) -> Result<u64, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let id = transaction.open_table(META)?.get(META_SERVER_ID)?.map(|id| id.value());
-                id.ok_or_else(|| Failure::Damage("it does not say which server it belongs to".into()))
-            })
+        self.look(|transaction| {
+            let id = transaction.open_table(META)?.get(META_SERVER_ID)?.map(|id| id.value());
+            id.ok_or_else(|| Failure::Damage("it does not say which server it belongs to".into()))
         })
     }
 
@@ -358,14 +356,12 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn checkpoint_place(&self) -> Result<Option<CheckpointPlace>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let place = transaction.open_table(PLACES)?.get(PLACE_OF_CHECKPOINTS)?;
-                Ok(place.map(|place| {
-                    let (generation, place) = place.value();
-                    CheckpointPlace { generation, place: place.to_owned() }
-                }))
-            })
+        self.look(|transaction| {
+            let place = transaction.open_table(PLACES)?.get(PLACE_OF_CHECKPOINTS)?;
+            Ok(place.map(|place| {
+                let (generation, place) = place.value();
+                CheckpointPlace { generation, place: place.to_owned() }
+            }))
         })
     }
 
@@ -405,16 +401,14 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn applications(&self) -> Result<Vec<StoredApplication>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(APPLICATIONS)?;
-                let mut applications = Vec::new();
-                for entry in table.iter()? {
-                    let (name, value) = entry?;
-                    applications.push(StoredApplication::read(full_name(name.value())?, value.value())?);
-                }
-                Ok(applications)
-            })
+        self.look(|transaction| {
+            let table = transaction.open_table(APPLICATIONS)?;
+            let mut applications = Vec::new();
+            for entry in table.iter()? {
+                let (name, value) = entry?;
+                applications.push(StoredApplication::read(full_name(name.value())?, value.value())?);
+            }
+            Ok(applications)
         })
     }
 
@@ -504,16 +498,14 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn versions(&self, number: ApplicationNumber) -> Result<Vec<StoredApplication>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(VERSIONS)?;
-                let mut versions = Vec::new();
-                for entry in table.range((number, 0)..=(number, u64::MAX))? {
-                    let (_, value) = entry?;
-                    versions.push(StoredApplication::read(Tenant::default().named(""), value.value())?);
-                }
-                Ok(versions)
-            })
+        self.look(|transaction| {
+            let table = transaction.open_table(VERSIONS)?;
+            let mut versions = Vec::new();
+            for entry in table.range((number, 0)..=(number, u64::MAX))? {
+                let (_, value) = entry?;
+                versions.push(StoredApplication::read(Tenant::default().named(""), value.value())?);
+            }
+            Ok(versions)
         })
     }
 
@@ -541,16 +533,14 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn tables(&self) -> Result<Vec<(FullName, String)>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(TABLES)?;
-                let mut tables = Vec::new();
-                for entry in table.iter()? {
-                    let (name, sql) = entry?;
-                    tables.push((full_name(name.value())?, sql.value().to_owned()));
-                }
-                Ok(tables)
-            })
+        self.look(|transaction| {
+            let table = transaction.open_table(TABLES)?;
+            let mut tables = Vec::new();
+            for entry in table.iter()? {
+                let (name, sql) = entry?;
+                tables.push((full_name(name.value())?, sql.value().to_owned()));
+            }
+            Ok(tables)
         })
     }
 
@@ -577,22 +567,20 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn statements(&self) -> Result<Vec<StoredStatement>, CatalogError> {
-        self.read(|transaction| {
-            guard(|| {
-                let table = transaction.open_table(STATEMENTS)?;
-                let paused = transaction.open_table(PAUSED_STATEMENTS)?;
-                let failed = transaction.open_table(FAILED_STATEMENTS)?;
-                let mut statements = Vec::new();
-                for entry in table.iter()? {
-                    let (number, sql) = entry?;
-                    let number = number.value();
-                    let paused = paused.get(number)?.is_some();
-                    let failure = failed.get(number)?.map(|failure| failure.value().to_owned());
-                    let (tenant, sql) = decoded(sql.value())?;
-                    statements.push(StoredStatement { number, tenant, sql: sql.to_owned(), paused, failure });
-                }
-                Ok(statements)
-            })
+        self.look(|transaction| {
+            let table = transaction.open_table(STATEMENTS)?;
+            let paused = transaction.open_table(PAUSED_STATEMENTS)?;
+            let failed = transaction.open_table(FAILED_STATEMENTS)?;
+            let mut statements = Vec::new();
+            for entry in table.iter()? {
+                let (number, sql) = entry?;
+                let number = number.value();
+                let paused = paused.get(number)?.is_some();
+                let failure = failed.get(number)?.map(|failure| failure.value().to_owned());
+                let (tenant, sql) = decoded(sql.value())?;
+                statements.push(StoredStatement { number, tenant, sql: sql.to_owned(), paused, failure });
+            }
+            Ok(statements)
         })
     }
 
@@ -633,9 +621,7 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn statement_next(&self) -> Result<u64, CatalogError> {
-        self.read(|transaction| {
-            guard(|| statement_next(&transaction.open_table(META)?, &transaction.open_table(STATEMENTS)?))
-        })
+        self.look(|transaction| statement_next(&transaction.open_table(META)?, &transaction.open_table(STATEMENTS)?))
     }
 
     /// Removes a statement about big queries.
@@ -799,7 +785,7 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage.
     pub fn queries_count(&self) -> Result<u64, CatalogError> {
-        self.read(|transaction| guard(|| Ok(transaction.open_table(QUERIES)?.len()?)))
+        self.look(|transaction| Ok(transaction.open_table(QUERIES)?.len()?))
     }
 
     /// Checks the format version, and makes the tables of a new file.
@@ -856,6 +842,11 @@ impl Catalog {
             _ => {}
         }
         done.map_err(|failure| failure.into_error(&self.path))
+    }
+
+    /// Runs `look` on a snapshot. All of it is one call of the storage library to [`guard`].
+    fn look<T>(&self, look: impl FnOnce(&ReadTransaction) -> Result<T, Failure>) -> Result<T, CatalogError> {
+        self.read(|transaction| guard(|| look(transaction)))
     }
 
     /// Runs `look` on a snapshot. `look` wraps its calls of the storage library in [`guard`].
