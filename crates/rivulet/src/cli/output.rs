@@ -37,7 +37,8 @@ pub(super) fn result_table(columns: &[String], rows: &[Vec<Value>]) -> String {
     render(columns.to_vec(), &numeric, rows.iter().map(|row| row.iter().map(cell).collect()))
 }
 
-fn render(headers: Vec<String>, numeric: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
+/// A table of as many columns as there are headers.
+pub(super) fn render(headers: Vec<String>, numeric: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(headers);

@@ -9,7 +9,7 @@ use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery,
 use crate::counted::{counted, noun};
 
 use super::error::CliError;
-use super::output::{bytes, duration_us, print_json, table, uptime};
+use super::output::{bytes, duration_us, print_json, render, table, uptime};
 use super::{Connection, Global};
 
 /// How often `--watch` asks.
@@ -100,8 +100,7 @@ fn text(status: &Status, wide: bool) -> String {
     );
     let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();
     if !running.is_empty() {
-        let table = if wide { wide_table(&running) } else { narrow_table(&running) };
-        let _ = writeln!(text, "\n{table}");
+        let _ = writeln!(text, "\n{}", table_of(&OF_APPLICATIONS, wide, running));
     }
     for application in &status.applications {
         let name = &application.name;
@@ -128,8 +127,7 @@ fn text(status: &Status, wide: bool) -> String {
         }
     }
     if !status.big_queries.is_empty() {
-        let table = if wide { wide_big_table(&status.big_queries) } else { narrow_big_table(&status.big_queries) };
-        let _ = writeln!(text, "\n{table}");
+        let _ = writeln!(text, "\n{}", table_of(&OF_BIG_QUERIES, wide, &status.big_queries));
     }
     for query in &status.big_queries {
         if let Some(reason) = &query.reason {
@@ -244,56 +242,58 @@ fn log_text(log: &Log) -> String {
     text
 }
 
-/// What fits into 80 columns.
-fn narrow_table(applications: &[&ApplicationStatus]) -> String {
-    let rows = applications.iter().map(|application| {
-        [
-            application.name.clone(),
-            application.queries_running.to_string(),
-            application.events.to_string(),
-            application.results.to_string(),
-            application.refused.values().sum::<u64>().to_string(),
-            application.inbox_rows.to_string(),
-            percentile(application.processing.p50_us),
-            percentile(application.processing.p99_us),
-        ]
-    });
-    let headers = ["application", "running", "events", "results", "refused", "waiting", "p50", "p99"];
-    table(headers, &[1, 2, 3, 4, 5, 6, 7], rows)
+/// In which tables a column is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Always,
+    /// In the table of at most 80 columns.
+    Narrow,
+    /// In the table with every column.
+    Wide,
 }
 
-fn wide_table(applications: &[&ApplicationStatus]) -> String {
-    let rows = applications.iter().map(|application| {
-        [
-            application.name.clone(),
-            application.queries_running.to_string(),
-            application.queries_paused.to_string(),
-            application.events.to_string(),
-            format!("{:.1}", application.batch_rows_mean),
-            application.results.to_string(),
-            refused(application.refused.iter()),
-            format!("{} ({})", application.inbox_rows, bytes(application.inbox_bytes)),
-            percentile(application.processing.p50_us),
-            percentile(application.processing.p99_us),
-            percentile(application.end_to_end.p50_us),
-            percentile(application.end_to_end.p99_us),
-        ]
-    });
-    let headers = [
-        "application",
-        "running",
-        "paused",
-        "events",
-        "rows/batch",
-        "results",
-        "refused",
-        "waiting",
-        "p50",
-        "p99",
-        "event p50",
-        "event p99",
-    ];
-    table(headers, &[1, 2, 3, 4, 5, 7, 8, 9, 10, 11], rows)
+/// The header of a column, where it is shown, whether it is aligned right as numbers are, and its cell.
+type Column<T> = (&'static str, Shown, bool, fn(&T) -> String);
+
+const OF_APPLICATIONS: [Column<ApplicationStatus>; 14] = [
+    ("application", Shown::Always, false, |one| one.name.clone()),
+    ("running", Shown::Always, true, |one| one.queries_running.to_string()),
+    ("paused", Shown::Wide, true, |one| one.queries_paused.to_string()),
+    ("events", Shown::Always, true, |one| one.events.to_string()),
+    ("rows/batch", Shown::Wide, true, |one| format!("{:.1}", one.batch_rows_mean)),
+    ("results", Shown::Always, true, |one| one.results.to_string()),
+    ("refused", Shown::Narrow, true, |one| one.refused.values().sum::<u64>().to_string()),
+    ("refused", Shown::Wide, false, |one| refused(one.refused.iter())),
+    ("waiting", Shown::Narrow, true, |one| one.inbox_rows.to_string()),
+    ("waiting", Shown::Wide, true, |one| format!("{} ({})", one.inbox_rows, bytes(one.inbox_bytes))),
+    ("p50", Shown::Always, true, |one| percentile(one.processing.p50_us)),
+    ("p99", Shown::Always, true, |one| percentile(one.processing.p99_us)),
+    ("event p50", Shown::Wide, true, |one| percentile(one.end_to_end.p50_us)),
+    ("event p99", Shown::Wide, true, |one| percentile(one.end_to_end.p99_us)),
+];
+
+const OF_BIG_QUERIES: [Column<BigQuery>; 12] = [
+    ("big query", Shown::Always, false, |one| one.name.clone()),
+    ("state", Shown::Always, false, big_state),
+    ("tasks", Shown::Wide, true, |one| one.tasks.to_string()),
+    ("rows in", Shown::Always, true, |one| one.rows_in.to_string()),
+    ("rows out", Shown::Always, true, |one| one.rows_out.to_string()),
+    ("refused", Shown::Narrow, true, |one| one.refused.values().sum::<u64>().to_string()),
+    ("refused", Shown::Wide, false, |one| refused(one.refused.iter())),
+    ("waiting", Shown::Wide, true, |one| one.waiting_rows.to_string()),
+    ("state bytes", Shown::Wide, true, |one| bytes(one.state_bytes)),
+    ("p50", Shown::Always, true, |one| percentile(one.latency.p50_us)),
+    ("p99", Shown::Always, true, |one| percentile(one.latency.p99_us)),
+    ("behind", Shown::Always, true, |one| percentile(one.watermark_lag_us)),
+];
+
+/// The wide table, or what fits into 80 columns.
+fn table_of<'t, T: 't>(columns: &[Column<T>], wide: bool, rows: impl IntoIterator<Item = &'t T>) -> String {
+    let other = if wide { Shown::Narrow } else { Shown::Wide };
+    let columns: Vec<&Column<T>> = columns.iter().filter(|(_, shown, ..)| *shown != other).collect();
+    let numeric: Vec<usize> = (0..columns.len()).filter(|&place| columns[place].2).collect();
+    let rows = rows.into_iter().map(|row| columns.iter().map(|(.., cell)| cell(row)).collect());
+    render(columns.iter().map(|(header, ..)| (*header).to_owned()).collect(), &numeric, rows)
 }
 
 /// The state of a query, and what of it does not work though it runs: `running, sink retrying`.
@@ -303,56 +303,6 @@ fn big_state(query: &BigQuery) -> String {
         Some(end) => format!("running, {} {}", end.kind, end.state),
         None => query.state.clone(),
     }
-}
-
-/// Of big queries what fits into 80 columns.
-fn narrow_big_table(queries: &[BigQuery]) -> String {
-    let rows = queries.iter().map(|query| {
-        [
-            query.name.clone(),
-            big_state(query),
-            query.rows_in.to_string(),
-            query.rows_out.to_string(),
-            query.refused.values().sum::<u64>().to_string(),
-            percentile(query.latency.p50_us),
-            percentile(query.latency.p99_us),
-            percentile(query.watermark_lag_us),
-        ]
-    });
-    let headers = ["big query", "state", "rows in", "rows out", "refused", "p50", "p99", "behind"];
-    table(headers, &[2, 3, 4, 5, 6, 7], rows)
-}
-
-fn wide_big_table(queries: &[BigQuery]) -> String {
-    let rows = queries.iter().map(|query| {
-        [
-            query.name.clone(),
-            big_state(query),
-            query.tasks.to_string(),
-            query.rows_in.to_string(),
-            query.rows_out.to_string(),
-            refused(query.refused.iter()),
-            query.waiting_rows.to_string(),
-            bytes(query.state_bytes),
-            percentile(query.latency.p50_us),
-            percentile(query.latency.p99_us),
-            percentile(query.watermark_lag_us),
-        ]
-    });
-    let headers = [
-        "big query",
-        "state",
-        "tasks",
-        "rows in",
-        "rows out",
-        "refused",
-        "waiting",
-        "state bytes",
-        "p50",
-        "p99",
-        "behind",
-    ];
-    table(headers, &[2, 3, 4, 6, 7, 8, 9, 10], rows)
 }
 
 /// Where workers stand on a machine with several memory nodes.
