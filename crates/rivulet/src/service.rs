@@ -386,6 +386,20 @@ impl ServiceError {
         if line == 0 { self } else { self.at(line, column) }
     }
 
+    /// The error with the candidate nearest to `name` as what was probably meant, or with another hint if none is near.
+    #[must_use]
+    pub fn suggesting<'a>(
+        self,
+        name: &str,
+        candidates: impl IntoIterator<Item = &'a str>,
+        otherwise: impl Into<String>,
+    ) -> Self {
+        match rivulet_sql::nearest(name, candidates) {
+            Some(near) => self.with_hint(format!("did you mean '{near}'?")),
+            None => self.with_hint(otherwise),
+        }
+    }
+
     /// The error with what to do next.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

@@ -84,10 +84,7 @@ pub(super) fn describe_function(name: &str) -> Result<StatementResult, ServiceEr
     let Some(one) = rivulet_sql::function(&name.to_lowercase()) else {
         let error = ServiceError::not_found(format!("there is no function '{name}'"));
         let names = rivulet_sql::functions().iter().map(|one| one.name.as_str());
-        return Err(match rivulet_sql::nearest(name, names) {
-            Some(near) => error.with_hint(format!("did you mean '{near}'?")),
-            None => error.with_hint("SHOW FUNCTIONS lists them"),
-        });
+        return Err(error.suggesting(name, names, "SHOW FUNCTIONS lists them"));
     };
     let property = |name: &str, value: &str| vec![json!(name), json!(value)];
     let mut rows = vec![property("name", &one.name), property("kind", &one.kind)];

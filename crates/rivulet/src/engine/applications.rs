@@ -442,12 +442,12 @@ impl Known {
         }
         let error = ServiceError::not_found(format!("there is no application '{name_or_id}'"));
         let not_running = self.not_running_of(tenant).map(|other| &*other.stored.name.name);
-        let mut names = self.running_of(tenant).map(|running| &*running.application.name).chain(not_running);
-        Err(match rivulet_sql::nearest(name, names.clone()) {
-            Some(near) => error.with_hint(format!("did you mean '{near}'?")),
-            None if names.next().is_none() => error.with_hint("register one first: rivulet app register FILE.sql"),
-            None => error.with_hint("SHOW APPLICATIONS lists them"),
-        })
+        let names = self.running_of(tenant).map(|running| &*running.application.name).chain(not_running);
+        let hint = match names.clone().next() {
+            None => "register one first: rivulet app register FILE.sql",
+            Some(_) => "SHOW APPLICATIONS lists them",
+        };
+        Err(error.suggesting(name, names, hint))
     }
 
     /// The application whose id has this beginning, if it is the only one: lists show the beginning of an id.

@@ -195,12 +195,9 @@ impl Engine {
                 let rows = self.queries.refresh_table(&full(&name)).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
             }
-            Statement::DropTable { name, if_exists } => match self.big_queries.drop_table(&full(&name)) {
-                Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
-                    Ok(said(format!("there is no table {name}, nothing was done")))
-                }
-                result => result.map(|()| said(format!("table {name} dropped"))).map_err(|error| at(error, &name)),
-            },
+            Statement::DropTable { name, if_exists } => {
+                dropped("table", &name, if_exists, self.big_queries.drop_table(&full(&name)))
+            }
             Statement::ShowTables { like, limit } => {
                 let limit = rows_max(limit);
                 let is_like = |one: &TableInfo| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern));
@@ -370,21 +367,11 @@ impl Engine {
                     _ => format!("query {name} runs"),
                 }))
             }
-            Statement::DropQuery { name, if_exists } => match self.end_query(&full(&name)) {
-                Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
-                    Ok(said(format!("there is no query {name}, nothing was done")))
-                }
-                result => result.map(|()| said(format!("query {name} dropped"))).map_err(|error| at(error, &name)),
-            },
+            Statement::DropQuery { name, if_exists } => {
+                dropped("query", &name, if_exists, self.end_query(&full(&name)))
+            }
             Statement::DropApplication { name, if_exists, cascade } => {
-                match self.queries.drop_application(&full(&name), cascade) {
-                    Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
-                        Ok(said(format!("there is no application {name}, nothing was done")))
-                    }
-                    result => {
-                        result.map(|()| said(format!("application {name} dropped"))).map_err(|error| at(error, &name))
-                    }
-                }
+                dropped("application", &name, if_exists, self.queries.drop_application(&full(&name), cascade))
             }
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
                 self.big_queries.declare(tenant, statement).map(said)
@@ -474,12 +461,9 @@ impl Engine {
         name: &Name,
         if_exists: bool,
     ) -> Result<StatementResult, ServiceError> {
-        let word = what.word();
-        match self.big_queries.drop_declared(tenant, what, name).map_err(|error| at(error, name))? {
-            true => Ok(said(format!("{word} {name} dropped"))),
-            false if if_exists => Ok(said(format!("there is no {word} {name}, nothing was done"))),
-            false => Err(not_declared(what, name)),
-        }
+        let was_there = self.big_queries.drop_declared(tenant, what, name);
+        let done = was_there.and_then(|was_there| if was_there { Ok(()) } else { Err(not_declared(what, name)) });
+        dropped(what.word(), name, if_exists, done)
     }
 
     fn describe_declared_statement(
@@ -526,6 +510,21 @@ impl Engine {
             vec![json!(name), json!(text), json!(state.map(|state| state.name()))]
         };
         first(limit, &["name", column, "state"], rows.map(row))
+    }
+}
+
+/// The answer to the DROP of what `word` says.
+fn dropped(
+    word: &str,
+    name: &Name,
+    if_exists: bool,
+    done: Result<(), ServiceError>,
+) -> Result<StatementResult, ServiceError> {
+    match done {
+        Err(error) if if_exists && error.kind == ErrorKind::NotFound => {
+            Ok(said(format!("there is no {word} {name}, nothing was done")))
+        }
+        done => done.map(|()| said(format!("{word} {name} dropped"))).map_err(|error| at(error, name)),
     }
 }
 

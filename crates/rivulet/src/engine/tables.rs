@@ -403,10 +403,7 @@ impl Known {
     fn declared(&self, name: &str) -> Result<&CreateTable, ServiceError> {
         self.declared.get(name).ok_or_else(|| {
             let error = ServiceError::not_found(format!("there is no table '{name}'"));
-            match rivulet_sql::nearest(name, self.declared.keys().map(String::as_str)) {
-                Some(near) => error.with_hint(format!("did you mean '{near}'?")),
-                None => error.with_hint("SHOW TABLES lists them"),
-            }
+            error.suggesting(name, self.declared.keys().map(String::as_str), "SHOW TABLES lists them")
         })
     }
 
