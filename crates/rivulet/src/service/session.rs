@@ -8,7 +8,9 @@ use rivulet_dataflow::QueryId;
 use rivulet_sql::{Name, Statement};
 use tokio::sync::broadcast;
 
-use super::access::{Access, Action, Caller, Permit, Resource, ResourceKind};
+use super::access::Action::{self, Administer, Change, Read, Subscribe};
+use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, View};
+use super::access::{Access, Caller, Permit, Resource};
 use super::{
     Alteration, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
     QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
@@ -44,8 +46,7 @@ impl Session<'_> {
 
     /// See [`Service::create_application`].
     pub fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let permit = self.permit_script(sql)?;
-        self.service.create_application(permit, sql)
+        self.service.create_application(self.permit_script(sql)?, sql)
     }
 
     /// See [`Service::replace_application`].
@@ -54,15 +55,13 @@ impl Session<'_> {
         sql: &str,
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let permit = self.permit_script(sql)?;
-        self.service.replace_application(permit, sql, discards_state)
+        self.service.replace_application(self.permit_script(sql)?, sql, discards_state)
     }
 
     /// See [`Service::create_application_of`]. The name in the code is known only when it is loaded: the caller must be
     /// allowed to change applications of any name.
     pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Application, None)?;
-        self.service.create_application_of(permit, kind, code)
+        self.service.create_application_of(self.permit(Change, Application, None)?, kind, code)
     }
 
     /// See [`Service::replace_application_of`], and [`Session::create_application_of`] for the right.
@@ -72,62 +71,52 @@ impl Session<'_> {
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Application, None)?;
-        self.service.replace_application_of(permit, kind, code, discards_state)
+        self.service.replace_application_of(self.permit(Change, Application, None)?, kind, code, discards_state)
     }
 
     /// See [`Service::create_table`].
     pub fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
-        let permit = self.permit_script(sql)?;
-        self.service.create_table(permit, sql)
+        self.service.create_table(self.permit_script(sql)?, sql)
     }
 
     /// See [`Service::refresh_table`].
     pub fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Table, Some(name))?;
-        self.service.refresh_table(permit, name)
+        self.service.refresh_table(self.permit(Change, Table, Some(name))?, name)
     }
 
     /// See [`Service::drop_table`].
     pub fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Table, Some(name))?;
-        self.service.drop_table(permit, name)
+        self.service.drop_table(self.permit(Change, Table, Some(name))?, name)
     }
 
     /// See [`Service::tables`].
     pub fn tables(&self) -> Result<Vec<TableInfo>, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Table, None)?;
-        Ok(self.service.tables(permit))
+        Ok(self.service.tables(self.permit(Read, Table, None)?))
     }
 
     /// See [`Service::table`].
     pub fn table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Table, Some(name))?;
-        self.service.table(permit, name)
+        self.service.table(self.permit(Read, Table, Some(name))?, name)
     }
 
     /// See [`Service::applications`].
     pub fn applications(&self) -> Result<Vec<ApplicationInfo>, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Application, None)?;
-        Ok(self.service.applications(permit))
+        Ok(self.service.applications(self.permit(Read, Application, None)?))
     }
 
     /// See [`Service::application`].
     pub fn application(&self, name_or_id: &str) -> Result<ApplicationInfo, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Application, Some(name_or_id))?;
-        self.service.application(permit, name_or_id)
+        self.service.application(self.permit(Read, Application, Some(name_or_id))?, name_or_id)
     }
 
     /// See [`Service::drop_application`].
     pub fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Application, Some(name))?;
-        self.service.drop_application(permit, name, cascade)
+        self.service.drop_application(self.permit(Change, Application, Some(name))?, name, cascade)
     }
 
     /// See [`Service::explain`].
     pub fn explain(&self, application: &str) -> Result<String, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Application, Some(application))?;
-        self.service.explain(permit, application)
+        self.service.explain(self.permit(Read, Application, Some(application))?, application)
     }
 
     /// See [`Service::submit`]. A request that is refused harms none of the others.
@@ -145,7 +134,7 @@ impl Session<'_> {
         if self.access.is_none() {
             return pass_on(requests);
         }
-        let permit = |request: &R| self.permit(Action::Change, ResourceKind::Query, name_of(request));
+        let permit = |request: &R| self.permit(Change, Query, name_of(request));
         let permits: Vec<Result<&Permit, ServiceError>> = requests.iter().map(permit).collect();
         let permitted = requests.iter().zip(&permits).filter(|(_, permit)| permit.is_ok());
         let permitted: Vec<R> = permitted.map(|(request, _)| *request).collect();
@@ -162,94 +151,81 @@ impl Session<'_> {
 
     /// See [`Service::query`].
     pub fn query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Query, Some(name))?;
-        self.service.query(permit, name)
+        self.service.query(self.permit(Read, Query, Some(name))?, name)
     }
 
     /// See [`Service::describe_query`].
     pub fn describe_query(&self, name: &str) -> Result<QueryInfo, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Query, Some(name))?;
-        self.service.describe_query(permit, name, self.access.is_none())
+        self.service.describe_query(self.permit(Read, Query, Some(name))?, name, self.access.is_none())
     }
 
     /// See [`Service::queries`].
     pub fn queries(&self, filter: &QueryFilter) -> Result<Vec<QueryInfo>, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Query, None)?;
-        Ok(self.service.queries(permit, filter))
+        Ok(self.service.queries(self.permit(Read, Query, None)?, filter))
     }
 
     /// See [`Service::big_queries`].
     pub fn big_queries(&self) -> Result<Vec<BigQueryInfo>, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Query, None)?;
-        Ok(self.service.big_queries(permit))
+        Ok(self.service.big_queries(self.permit(Read, Query, None)?))
     }
 
     /// See [`Service::create_big_query`].
     pub fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        let permit = self.permit_script(sql)?;
-        self.service.create_big_query(permit, sql)
+        self.service.create_big_query(self.permit_script(sql)?, sql)
     }
 
     /// See [`Service::pause`].
     pub fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.pause(permit, query)
+        self.service.pause(self.permit(Change, Query, Some(query))?, query)
     }
 
     /// See [`Service::resume`].
     pub fn resume(&self, query: &str) -> Result<(), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.resume(permit, query)
+        self.service.resume(self.permit(Change, Query, Some(query))?, query)
     }
 
     /// See [`Service::drop_query`].
     pub fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        let permit = self.permit(Action::Change, ResourceKind::Query, Some(query))?;
-        self.service.drop_query(permit, query)
+        self.service.drop_query(self.permit(Change, Query, Some(query))?, query)
     }
 
     /// See [`Service::status`].
     pub fn status(&self) -> Result<Status, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Server, None)?;
-        Ok(self.service.status(permit))
+        Ok(self.service.status(self.permit(Read, Server, None)?))
     }
 
     /// See [`Service::metrics`].
     pub fn metrics(&self) -> Result<String, ServiceError> {
-        let permit = self.permit(Action::Read, ResourceKind::Server, None)?;
-        Ok(self.service.metrics(permit))
+        Ok(self.service.metrics(self.permit(Read, Server, None)?))
     }
 
     /// See [`Service::results`]. The caller is checked here and not again while results come.
     pub fn results(&self, query: &str) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
-        let permit = self.permit(Action::Subscribe, ResourceKind::Query, Some(query))?;
-        self.service.results(permit, query)
+        self.service.results(self.permit(Subscribe, Query, Some(query))?, query)
     }
 
     /// See [`Service::select`]. The caller is checked here and not again while rows come.
     pub fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
-        let permit = self.permit(Action::Subscribe, ResourceKind::Source, None)?;
+        let permit = self.permit(Subscribe, Source, None)?;
         if self.access.is_some() && reads_files(sql) {
-            self.permit(Action::Change, ResourceKind::Source, None)?;
+            self.permit(Change, Source, None)?;
         }
         self.service.select(permit, sql)
     }
 
     /// See [`Service::checkpoint`].
     pub fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
-        let permit = self.permit(Action::Administer, ResourceKind::Server, None)?;
-        self.service.checkpoint(permit)
+        self.service.checkpoint(self.permit(Administer, Server, None)?)
     }
 
     /// See [`Service::back_up`].
     pub fn back_up(&self) -> Result<Backup, ServiceError> {
-        let permit = self.permit(Action::Administer, ResourceKind::Server, None)?;
-        self.service.back_up(permit)
+        self.service.back_up(self.permit(Administer, Server, None)?)
     }
 
     fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
         let Some(access) = &self.access else { return Ok(&self.permit) };
-        let is_application = kind == ResourceKind::Application;
+        let is_application = kind == Application;
         // The authorizer knows names, and a request may name an application by its id.
         let found = name.filter(|_| is_application).and_then(|name| self.service.application(&self.permit, name).ok());
         let name = found.as_ref().map(|application| application.name.as_str()).or(name);
@@ -271,8 +247,7 @@ impl Session<'_> {
             // An input that reads no topic connects to another server, or listens, as a source does.
             let Statement::CreateApplication(create) = &statement else { continue };
             for place in create.source_positions() {
-                self.permit(Action::Change, ResourceKind::Source, None)
-                    .map_err(|error| error.at(place.line, place.column))?;
+                self.permit(Change, Source, None).map_err(|error| error.at(place.line, place.column))?;
             }
         }
         Ok(&self.permit)
@@ -287,8 +262,6 @@ fn reads_files(sql: &str) -> bool {
 
 /// The right that a statement requires.
 fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
-    use Action::{Administer, Change, Read};
-    use ResourceKind::{Application, Query, Server, Sink, Source, Table, View};
     match statement {
         Statement::CreateApplication(create) => (Change, Application, Some(&create.name)),
         Statement::CreateTable(create) => (Change, Table, Some(&create.name)),
