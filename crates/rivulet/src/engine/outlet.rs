@@ -12,10 +12,11 @@
 //! While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
 //! here.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{Condition, Direction, Health, SinkSpec};
 use rivulet_dataflow::{Batch, QueryId, Sink, SinkError};
@@ -51,6 +52,8 @@ pub(super) struct Outlet {
     /// Whether checkpoints save what is prepared.
     has_checkpoints: bool,
     pub(super) health: Arc<Health>,
+    /// The columns of its rows, which are those of the first batch.
+    pub(super) schema: OnceLock<SchemaRef>,
     state: Mutex<State>,
     /// No more rows may come: a checkpoint waits for the earlier ones.
     is_held: AtomicBool,
@@ -93,7 +96,8 @@ impl Outlet {
         let mut spec = spec;
         spec.host.health = health.clone();
         let (state, is_held) = (Mutex::default(), AtomicBool::new(false));
-        Self { name: name.unwrap_or_default().into(), title, spec, has_checkpoints, health, state, is_held }
+        let (name, schema) = (name.unwrap_or_default().into(), OnceLock::new());
+        Self { name, title, spec, has_checkpoints, health, schema, state, is_held }
     }
 
     /// Takes what an earlier run has saved of this output out of `saved`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringBuilder, UInt64Builder};
-use arrow::datatypes::{Field, FieldRef, Schema, UInt32Type};
+use arrow::datatypes::{Field, Schema, UInt32Type};
 use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
@@ -126,11 +126,7 @@ impl TaskSink {
                     let _ = write!(letter, ",\"payload\":\"{}\"", json_escape(text));
                 }
                 Err(_) => {
-                    letter.push_str(",\"payload_hex\":\"");
-                    payload.iter().for_each(|byte| {
-                        let _ = write!(letter, "{byte:02x}");
-                    });
-                    letter.push('"');
+                    let _ = write!(letter, ",\"payload_hex\":\"{}\"", hex::encode(payload));
                 }
             },
             Refused::Row(row) => {
@@ -285,20 +281,20 @@ impl Outputs {
         let failed = |error: ArrowError| SinkError(error.to_string());
         let is_each_once = places.len() == batch.rows() && places.windows(2).all(|pair| pair[0] < pair[1]);
         let rows = if is_each_once { batch.clone() } else { batch.take(&places).map_err(failed)? };
-        let mut fields: Vec<FieldRef> = rows.columns.schema_ref().fields().to_vec();
         let mut columns = rows.columns.columns().to_vec();
-        let mut append = |name: &str, column: ArrayRef| {
-            fields.push(Arc::new(Field::new(name, column.data_type().clone(), false)));
-            columns.push(column);
-        };
         if outlet.has_owners() {
-            append("$query", Arc::new(queries.finish()));
-            append("$id", Arc::new(ids.finish()));
+            columns.extend([Arc::new(queries.finish()) as ArrayRef, Arc::new(ids.finish())]);
         }
         if outlet.has_addresses() {
-            append("$address", Arc::new(addresses.finish()));
+            columns.push(Arc::new(addresses.finish()));
         }
-        let columns = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(failed)?;
+        let schema = outlet.schema.get_or_init(|| {
+            let fields = rows.columns.schema_ref().fields();
+            let own = ["$query", "$id", "$address"].into_iter().zip(&columns[fields.len()..]);
+            let own = own.map(|(name, column)| Arc::new(Field::new(name, column.data_type().clone(), false)));
+            Arc::new(Schema::new(fields.iter().cloned().chain(own).collect::<Vec<_>>()))
+        });
+        let columns = RecordBatch::try_new(schema.clone(), columns).map_err(failed)?;
         Ok(rows.with_columns(columns))
     }
 }

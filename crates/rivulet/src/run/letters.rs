@@ -1,7 +1,6 @@
 //! Rows that a query refuses, in the form of an application's dead letters: the query, the source, the reason, and the
 //! content.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringBuilder};
@@ -42,7 +41,7 @@ impl Letters for QueryLetters {
             match &refusal.content {
                 Refused::Payload(bytes) => match std::str::from_utf8(bytes) {
                     Ok(text) => payload = Some(text),
-                    Err(_) => payload_hex = Some(hexadecimal(bytes)),
+                    Err(_) => payload_hex = Some(hex::encode(bytes)),
                 },
                 Refused::Row(batch) => row = Some(encode_row_as_json(batch, 0)),
             }
@@ -58,13 +57,4 @@ impl Letters for QueryLetters {
         let arrivals_us: Vec<i64> = refusals.iter().map(|refusal| refusal.arrival_us).collect();
         Ok(Batch::new(vec![0; refusals.len()].into(), arrivals_us.clone().into(), arrivals_us.into(), columns))
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    bytes.iter().for_each(|byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    });
-    text
 }
