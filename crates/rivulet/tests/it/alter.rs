@@ -14,7 +14,7 @@ use rivulet::service::{ParameterValue, QueryChange, ServiceError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::configuration;
+use crate::checkpoints::on_demand;
 use crate::outlets::Receiver;
 use crate::server::{Publisher, Server, free_port, rivulet, wait};
 use crate::support::AsOperator;
@@ -25,13 +25,13 @@ const SCRIPT: &str = "
     OUTPUT 'mqtt:{output}/{home}' FORMAT JSON
     AS SELECT sum(n) AS total FROM numbers WHERE n > $low GROUP BY count_window($size)";
 
-fn open(folder: &Path) -> Arc<Engine> {
-    let mut config = configuration(folder);
-    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
-    Engine::open(config).expect("an engine")
+/// An engine that makes checkpoints only when it is asked to.
+pub(crate) fn open(folder: &Path) -> Arc<Engine> {
+    Engine::open(on_demand(folder)).expect("an engine")
 }
 
-fn run(engine: &Engine, script: &str) -> Result<String, ServiceError> {
+/// What the last statement of a script has said.
+pub(crate) fn run(engine: &Engine, script: &str) -> Result<String, ServiceError> {
     let answer = engine.execute(script).pop().expect("an answer");
     answer.map(|answer| answer.message.unwrap_or_default())
 }
@@ -56,8 +56,8 @@ impl Numbers {
     }
 
     fn next(&mut self) -> (String, Value) {
-        let (topic, payload) = self.listener.next();
-        (topic, serde_json::from_slice::<Value>(&payload).expect("JSON")["total"].clone())
+        let (topic, result) = self.listener.next_json();
+        (topic, result["total"].clone())
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-fn run(folder: &Path, script: &str) -> Output {
+pub(crate) fn run(folder: &Path, script: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rivulet"))
         .args(["run", "--json", "-c", script])
         .current_dir(folder)
@@ -15,7 +15,7 @@ fn run(folder: &Path, script: &str) -> Output {
         .expect("the program")
 }
 
-fn out(folder: &Path, script: &str) -> String {
+pub(crate) fn out(folder: &Path, script: &str) -> String {
     let done = run(folder, script);
     let error = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{error}\n{script}");

@@ -2,28 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use rivulet::http_client::{Client, ClientError, WatchEvent};
 use tempfile::TempDir;
 
+use super::column_types::{out, run};
 use super::engine::open;
 use super::support::TestServer;
-
-fn run(folder: &Path, script: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_rivulet"))
-        .args(["run", "--json", "-c", script])
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program")
-}
-
-fn out(folder: &Path, script: &str) -> String {
-    let done = run(folder, script);
-    assert!(done.status.success(), "{}\n{script}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).expect("text")
-}
 
 fn write_files(folder: &Path) {
     fs::create_dir(folder.join("data")).unwrap();

@@ -24,11 +24,6 @@ const BEGIN_MS: i64 = 1_700_006_400_000;
 const HOUR_MS: i64 = 3_600_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn next(listener: &mut Publisher) -> (String, Value) {
-    let (topic, payload) = listener.next();
-    (topic, serde_json::from_slice(&payload).expect("JSON"))
-}
-
 fn listener(engine: &Engine) -> Publisher {
     let mut listener = Publisher::connect(engine.embedded_broker_address().expect("a broker"));
     listener.subscribe("out/#");
@@ -65,12 +60,12 @@ fn posts_find_their_queries_by_a_field() {
     assert_eq!(post_when_open(address, "{}"), 401);
     let token = "authorization: Bearer rose\r\n";
     assert_eq!(post(address, token, r#"{"device": "a/+1", "celsius": 21}"#), 202);
-    assert_eq!(next(&mut listener), ("out/result".into(), json!({ "device": "a/+1", "celsius": 21.0 })));
+    assert_eq!(listener.next_json(), ("out/result".into(), json!({ "device": "a/+1", "celsius": 21.0 })));
     // Each object goes to its query, and a number is a key too.
     let several = r#"[{"device": "7", "celsius": 1}, {"device": "nobody", "celsius": 99},
                       {"device": "a/+1", "celsius": 30}, {"device": "7", "celsius": "hot"}]"#;
     assert_eq!(post(address, token, several), 202);
-    let mut heard = [next(&mut listener), next(&mut listener), next(&mut listener)];
+    let mut heard = [listener.next_json(), listener.next_json(), listener.next_json()];
     heard.sort_by_key(|(topic, row)| (topic.clone(), row["device"].to_string()));
     assert_eq!(heard[0].1["payload"], r#"{"device": "7", "celsius": "hot"}"#, "{heard:?}");
     assert_eq!(heard[1].1, json!({ "device": "7", "celsius": 1.0 }));
@@ -131,7 +126,7 @@ fn a_post_is_answered_when_the_log_has_it_and_counts_once_after_a_crash() {
     let mut listener = Publisher::connect(mqtt);
     listener.subscribe("out/#");
     assert_eq!(post(address, "", &reading(0, BEGIN_MS + 2 * HOUR_MS)), 200);
-    assert_eq!(next(&mut listener), ("out/1".into(), json!({ "n": 120, "events": 16 })));
+    assert_eq!(listener.next_json(), ("out/1".into(), json!({ "n": 120, "events": 16 })));
     drop(server);
 }
 
@@ -231,20 +226,20 @@ fn messages_find_their_queries_by_their_key_and_go_on_where_they_stood() {
     let mut heard = listener(&engine);
     // Nothing is read before anybody may want it.
     run(&engine, "CREATE QUERY b FROM APPLICATION keyed WITH (device => 'b')");
-    assert_eq!(next(&mut heard), ("out/b".into(), json!({ "n": 2, "key": "b", "known": true })));
+    assert_eq!(heard.next_json(), ("out/b".into(), json!({ "n": 2, "key": "b", "known": true })));
     run(&engine, "CREATE QUERY c FROM APPLICATION keyed WITH (device => 'c')");
     produce(&broker.address, "in", &[message("c", 3, 0), message("b", 4, 0)]);
-    let mut both = [next(&mut heard), next(&mut heard)];
+    let mut both = [heard.next_json(), heard.next_json()];
     both.sort_by_key(|(topic, _)| topic.clone());
     assert_eq!((&both[0].1["n"], &both[1].1["n"]), (&json!(4), &json!(3)));
     // A new version goes on, and so does a server that starts again.
     run(&engine, &create("CREATE OR REPLACE", 10));
     produce(&broker.address, "in", &[message("b", 5, 0)]);
-    assert_eq!(next(&mut heard).1["n"], 50);
+    assert_eq!(heard.next_json().1["n"], 50);
     // The same query is for another key from now on.
     run(&engine, "ALTER QUERY c SET (device => 'd')");
     produce(&broker.address, "in", &[message("c", 0, 0), message("d", 1, 0)]);
-    assert_eq!(next(&mut heard), ("out/d".into(), json!({ "n": 10, "key": "d", "known": true })));
+    assert_eq!(heard.next_json(), ("out/d".into(), json!({ "n": 10, "key": "d", "known": true })));
     engine.shutdown();
     drop(engine);
     produce(&broker.address, "in", &[message("b", 6, 0)]);
@@ -252,7 +247,7 @@ fn messages_find_their_queries_by_their_key_and_go_on_where_they_stood() {
     let mut heard = listener(&engine);
     produce(&broker.address, "in", &[message("b", 7, 0)]);
     // The first may have gone before anybody listened.
-    let first = next(&mut heard).1["n"].clone();
+    let first = heard.next_json().1["n"].clone();
     assert!(first == 60 || first == 70, "{first}");
     wait_until("all are counted once", || engine.applications()[0].health.iter().all(|health| health.rows == 2));
     engine.shutdown();
@@ -297,7 +292,7 @@ fn a_backup_has_where_a_source_stands() {
     let mut listener = Publisher::connect(mqtt);
     listener.subscribe("out/#");
     produce(&broker.address, "in", &[message("d", 0, BEGIN_MS + 2 * HOUR_MS)]);
-    assert_eq!(next(&mut listener).1, json!({ "n": 149 * 150 / 2, "events": 150 }));
+    assert_eq!(listener.next_json().1, json!({ "n": 149 * 150 / 2, "events": 150 }));
 }
 
 #[test]
@@ -364,7 +359,7 @@ fn each_message_counts_once_however_often_the_server_is_killed() {
     let end: Vec<_> = (0..DEVICES).map(|n| message(&format!("d{n}"), 0, BEGIN_MS + 2 * HOUR_MS)).collect();
     produce(&broker.address, "in", &end);
     for _ in 0..DEVICES {
-        let (topic, row) = next(&mut listener);
+        let (topic, row) = listener.next_json();
         let device: i64 = topic.strip_prefix("out/d").and_then(|n| n.parse().ok()).expect("a device");
         let numbers: Vec<i64> = (0..sent).filter(|n| n % DEVICES == device).collect();
         let expected = json!({ "n": numbers.iter().sum::<i64>(), "events": numbers.len() });

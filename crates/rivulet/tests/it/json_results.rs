@@ -19,7 +19,8 @@ const BEACONS: &str = "CREATE APPLICATION beacons (site TEXT, between TEXT DEFAU
               json_object('n', count(*), 'site', $site) AS about
        FROM beacons GROUP BY count_window(3)";
 
-fn clients(engine: &Engine) -> (Publisher, Publisher) {
+/// A client that publishes, and one that hears all results.
+pub(crate) fn clients(engine: &Engine) -> (Publisher, Publisher) {
     let broker = engine.embedded_broker_address().expect("a broker");
     let mut listener = Publisher::connect(broker);
     listener.subscribe("out/#");

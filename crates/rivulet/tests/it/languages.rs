@@ -20,7 +20,8 @@ use rivulet_operators::application::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::engine::configuration;
+use super::alter::run;
+use super::checkpoints::on_demand;
 use super::server::Publisher;
 use super::support::AsOperator;
 
@@ -228,18 +229,11 @@ impl Operator for TallyOperator {
 }
 
 fn open_with(folder: &Path, languages: Languages) -> Arc<Engine> {
-    let mut config = configuration(folder);
-    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
-    Engine::open_with(config, Extensions { languages, ..Extensions::default() }).expect("an engine")
+    Engine::open_with(on_demand(folder), Extensions { languages, ..Extensions::default() }).expect("an engine")
 }
 
 fn open(folder: &Path) -> Arc<Engine> {
     open_with(folder, Languages::default().with(KIND, Arithmetic))
-}
-
-fn run(engine: &Engine, script: &str) -> Result<String, ServiceError> {
-    let answer = engine.execute(script).pop().expect("an answer");
-    answer.map(|answer| answer.message.unwrap_or_default())
 }
 
 fn create(engine: &Engine, id: &str, factor: i64) -> Result<String, ServiceError> {
@@ -265,8 +259,7 @@ impl Client {
     }
 
     fn next(&mut self) -> (String, Value) {
-        let (topic, payload) = self.listener.next();
-        (topic, serde_json::from_slice(&payload).expect("JSON"))
+        self.listener.next_json()
     }
 
     /// The result of an event that is the only one under way.

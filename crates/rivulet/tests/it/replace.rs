@@ -1,7 +1,6 @@
 //! A new version of an application takes over its queries with their state. No event is lost or doubled, also after a
 //! crash.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use rivulet::service::{ErrorKind, ParameterValue, QueryRequest, ServiceError};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::alter::{open, run};
 use super::engine::configuration;
 use super::server::{Publisher, Server, free_port};
 use super::support::AsOperator;
@@ -32,17 +32,6 @@ fn version(parameters: &str, input: &str, select: &str) -> String {
         "APPLICATION steps ({parameters}) INPUT numbers (n BIGINT) FROM 'mqtt:{input}' FORMAT JSON \
          OUTPUT 'mqtt:{{output}}/{{id}}' FORMAT JSON AS {select}"
     )
-}
-
-fn open(folder: &Path) -> Arc<Engine> {
-    let mut config = configuration(folder);
-    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = None;
-    Engine::open(config).expect("an engine")
-}
-
-fn run(engine: &Engine, script: &str) -> Result<String, ServiceError> {
-    let answer = engine.execute(script).pop().expect("an answer");
-    answer.map(|answer| answer.message.unwrap_or_default())
 }
 
 /// All that is said of an error.
@@ -77,8 +66,7 @@ impl Client {
     }
 
     fn next(&mut self) -> Value {
-        let (_, payload) = self.listener.next();
-        serde_json::from_slice(&payload).expect("JSON")
+        self.listener.next_json().1
     }
 
     fn step(&mut self, id: &str, n: i64) -> Value {

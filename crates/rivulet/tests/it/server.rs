@@ -246,6 +246,12 @@ impl Publisher {
         assert_eq!(answer, [0x90, 3, 0, 1, 0]);
     }
 
+    /// The next message: topic, and payload as JSON.
+    pub(crate) fn next_json(&mut self) -> (String, Value) {
+        let (topic, payload) = self.next();
+        (topic, serde_json::from_slice(&payload).expect("JSON"))
+    }
+
     /// The next message: topic and payload. Both are short, so that their lengths have two bytes at most, and one.
     pub(crate) fn next(&mut self) -> (String, Vec<u8>) {
         let mut byte = || {

@@ -1,11 +1,10 @@
 //! The health of the sinks of big queries, as users and monitoring systems see it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use rivulet::api::types::{BigQuery, Health, Query};
 use rivulet::engine::Engine;
@@ -16,6 +15,7 @@ use tempfile::TempDir;
 
 use super::engine::open;
 use super::kill_disk::Disk;
+use super::outlets::Receiver;
 use super::support::{AsOperator, TestServer, wait_until};
 use super::tables::said;
 
@@ -32,41 +32,6 @@ fn declare(engine: &Engine, folder: &Path, sink: &str) {
 fn properties(engine: &Engine, statement: &str) -> Vec<(String, Value)> {
     let rows = engine.execute(statement).pop().unwrap().unwrap().rows;
     rows.into_iter().map(|row| (row[0].as_str().unwrap().to_owned(), row[1].clone())).collect()
-}
-
-/// A receiver that answers 503 as long as it is told to, and takes what comes then.
-fn receiver(refuses: &Arc<AtomicBool>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let refuses = refuses.clone();
-    // It ends with the program: nobody waits for it.
-    std::thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            let refuses = refuses.clone();
-            std::thread::spawn(move || {
-                let mut stream = BufReader::new(stream);
-                loop {
-                    let (mut line, mut length) = (String::new(), 0);
-                    while stream.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
-                        let lower = line.to_ascii_lowercase();
-                        if let Some(value) = lower.strip_prefix("content-length:") {
-                            length = value.trim().parse().unwrap();
-                        }
-                        line.clear();
-                    }
-                    if length == 0 || stream.read_exact(&mut vec![0; length]).is_err() {
-                        return;
-                    }
-                    let status = if refuses.load(Ordering::Acquire) { "503 Service Unavailable" } else { "200 OK" };
-                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-                    if stream.get_mut().write_all(answer.as_bytes()).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    port
 }
 
 #[test]
@@ -112,9 +77,9 @@ fn a_receiver_that_recovers_is_well_again() {
     let engine = open(folder.path());
     let server = TestServer::start(engine.clone());
     let client = server.client();
-    let refuses = Arc::new(AtomicBool::new(true));
-    let port = receiver(&refuses);
-    declare(&engine, folder.path(), &format!("TO 'http:127.0.0.1:{port}/hook' FORMAT JSON"));
+    let receiver = Receiver::start();
+    receiver.refuses.store(true, Ordering::Release);
+    declare(&engine, folder.path(), &format!("TO 'http:127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
     let shown = || -> BigQuery { client.get::<Query>("/api/v1/queries/q", &[]).unwrap().big.unwrap() };
     let sink = || shown().health.into_iter().find(|end| end.kind == "sink").unwrap();
     wait_until("it is refused", || sink().state == "retrying");
@@ -123,7 +88,7 @@ fn a_receiver_that_recovers_is_well_again() {
     assert_eq!(health.status, "degraded");
     assert!(health.problems.iter().any(|problem| problem.contains("the sink 'away' is retrying")), "{health:?}");
     assert_eq!(shown().rows_out, 0);
-    refuses.store(false, Ordering::Release);
+    receiver.refuses.store(false, Ordering::Release);
     wait_until("the rows are taken", || shown().rows_out == 2);
     let sink = sink();
     assert_eq!((sink.state.as_str(), sink.waiting_rows, sink.retries, sink.oldest_ms), ("ok", 0, 0, None));

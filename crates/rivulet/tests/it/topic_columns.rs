@@ -2,26 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use rivulet::engine::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::checkpoints::run;
 use crate::engine::open;
+use crate::json_results::clients;
 use crate::server::{Publisher, Server, free_port};
 use crate::support::{AsOperator, wait_until};
-
-fn next(listener: &mut Publisher) -> (String, Value) {
-    let (topic, payload) = listener.next();
-    (topic, serde_json::from_slice(&payload).expect("JSON"))
-}
-
-fn clients(engine: &Engine) -> (Publisher, Publisher) {
-    let broker = engine.embedded_broker_address().expect("a broker");
-    let mut listener = Publisher::connect(broker);
-    listener.subscribe("out/#");
-    (Publisher::connect(broker), listener)
-}
 
 /// A result of a device, behind an open front door.
 fn row(device: &str, topic: &str, rest: &str, celsius: f64) -> Value {
@@ -47,12 +35,12 @@ fn a_query_knows_which_device_spoke() {
     sender.publish("doors/a/front", "{\"is_open\": true}");
     // What the payload says of a column of the topic does not count.
     sender.publish("in/a/7/celsius/mean/hour", "{\"celsius\": 21, \"device\": \"liar\"}");
-    assert_eq!(next(&mut listener), ("out/a".into(), row("7", "in/a/7/celsius/mean/hour", "mean/hour", 21.0)));
+    assert_eq!(listener.next_json(), ("out/a".into(), row("7", "in/a/7/celsius/mean/hour", "mean/hour", 21.0)));
     sender.publish("in/a/8/celsius", "[{\"celsius\": 22}, {\"celsius\": 3}, {\"celsius\": 23}]");
-    assert_eq!(next(&mut listener).1, row("8", "in/a/8/celsius", "", 22.0));
-    assert_eq!(next(&mut listener).1, row("8", "in/a/8/celsius", "", 23.0));
+    assert_eq!(listener.next_json().1, row("8", "in/a/8/celsius", "", 22.0));
+    assert_eq!(listener.next_json().1, row("8", "in/a/8/celsius", "", 23.0));
     sender.publish("in/a/9/celsius", "broken");
-    let (topic, letter) = next(&mut listener);
+    let (topic, letter) = listener.next_json();
     assert_eq!((topic.as_str(), letter["payload"].as_str()), ("out/dead", Some("broken")), "{letter}");
     let explained = run(&engine, "EXPLAIN APPLICATION warm");
     let text = format!("{explained:?}");
@@ -87,7 +75,7 @@ fn many_queries_on_one_filter_know_it_too() {
     }
     let mut heard = BTreeMap::new();
     while heard.len() < 2 * QUERIES {
-        let (topic, row) = next(&mut listener);
+        let (topic, row) = listener.next_json();
         heard.insert(topic, row);
     }
     for n in 0..QUERIES {
@@ -123,7 +111,7 @@ fn the_log_keeps_the_topic_through_a_crash() {
     listener.subscribe("out/#");
     assert!(server.status()["log"]["durable"].as_u64() >= Some(10));
     sender.publish("in/d0", &json!({ "ts": minute(2), "n": 0 }).to_string());
-    let mut rows = [next(&mut listener).1, next(&mut listener).1];
+    let mut rows = [listener.next_json().1, listener.next_json().1];
     rows.sort_by_key(Value::to_string);
     assert_eq!(rows, [json!({ "device": "d0", "n": 20 }), json!({ "device": "d1", "n": 25 })]);
 }
@@ -168,7 +156,7 @@ fn times_are_read_and_written_as_formats_say_and_functions_are_listed() {
     );
     let (mut sender, mut listener) = clients(&engine);
     sender.publish("in/m", "{\"ts\": 1700000000, \"day\": \"14.11.2023\", \"n\": 1}");
-    assert_eq!(next(&mut listener).1, json!({ "ts": 1_700_000_000, "day": "2023/11/14", "n": 1 }));
+    assert_eq!(listener.next_json().1, json!({ "ts": 1_700_000_000, "day": "2023/11/14", "n": 1 }));
     for (option, expected) in [
         ("timestamp => 'weeks'", "'weeks', which is no unit"),
         ("timestamp.n => 'seconds'", "that column is Int64"),
