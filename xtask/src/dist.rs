@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use crate::{cargo, root, which};
+use crate::{built_program, root, which};
 
 const USAGE: &str = "hint: cargo xtask dist [--try] [--program FILE]";
 
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
             other => return Err(format!("there is no option {other}\n{USAGE}")),
         }
     }
-    let program = program.map_or_else(build, Ok)?;
+    let program = program.map_or_else(built_program, Ok)?;
     let release = Release::new(&program, &root().join("target/dist"))?;
     let package = release.make()?;
     if tries {
@@ -44,13 +44,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
         package.as_deref().map_or(Ok(()), trial::of_package)?;
     }
     image::build(&release, tries)
-}
-
-/// The program, built as everybody builds it.
-fn build() -> Result<PathBuf, String> {
-    cargo(&["build", "--release", "--package", "rivulet"], &[])?;
-    // Beside this chore, which is built with the same profile.
-    Ok(std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("rivulet"))
 }
 
 /// What is released, and where it goes.
@@ -243,10 +236,10 @@ fn text_said(command: &mut Command) -> Result<String, String> {
 }
 
 /// A folder that is removed at the end.
-struct TemporaryFolder(PathBuf);
+pub(crate) struct TemporaryFolder(pub(crate) PathBuf);
 
 impl TemporaryFolder {
-    fn new(purpose: &str) -> Result<Self, String> {
+    pub(crate) fn new(purpose: &str) -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("rivulet-{purpose}-{}", std::process::id()));
         remove(&folder)?;
         fs::create_dir_all(&folder).map_err(|error| in_file(&folder, &error))?;

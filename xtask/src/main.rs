@@ -186,10 +186,14 @@ fn sim(rest: &[&str]) -> Result<(), String> {
 }
 
 fn numa() -> Result<(), String> {
-    cargo(&["build", "--release", "--workspace"], &[])?;
-    // Beside this chore, which is built with the others.
-    let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("rivulet");
-    numa::run(&program)
+    numa::run(&built_program()?)
+}
+
+/// The program, built as everybody builds it.
+fn built_program() -> Result<PathBuf, String> {
+    cargo(&["build", "--release", "--package", "rivulet"], &[])?;
+    // Beside this chore, which is built with the same profile.
+    Ok(std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("rivulet"))
 }
 
 fn oracle() -> Result<(), String> {

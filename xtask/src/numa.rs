@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::dist::TemporaryFolder;
 use crate::which;
 
 /// How long the machine may take.
@@ -57,11 +58,8 @@ pub(crate) fn run(program: &Path) -> Result<(), String> {
     let qemu = which("qemu-system-x86_64").ok_or_else(|| missing("qemu-system-x86_64"))?;
     let busybox = which("busybox").ok_or_else(|| missing("busybox"))?;
     let kernel = kernel().ok_or_else(|| missing("a kernel"))?;
-    let folder = std::env::temp_dir().join(format!("rivulet-numa-{}", std::process::id()));
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let said = boot(&qemu, &kernel, &busybox, program, &folder);
-    let _ = fs::remove_dir_all(&folder);
-    let said = said?;
+    let folder = TemporaryFolder::new("numa")?;
+    let said = boot(&qemu, &kernel, &busybox, program, &folder.0)?;
     println!("{said}");
     let problems = check(&said);
     match problems.is_empty() {
