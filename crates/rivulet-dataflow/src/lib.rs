@@ -74,7 +74,7 @@ pub use picked::Picked;
 pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slot_host::SlotHost;
-pub use slots::{QueryId, Slot, SlotTable};
+pub use slots::{QueryId, SLOTS_MAX, Slot, SlotTable};
 pub use snapshot::{CollectedState, PartitionState, Snapshot, StageSnapshot, StatePart, StateSink};
 pub use source::{Polled, Source, SourceError, carried, carried_type};
 pub use state::{StateError, StateFrame, StateSelection};

@@ -27,6 +27,9 @@ use further::Further;
 /// The row of a query in its group.
 pub type Slot = u32;
 
+/// The most slots of one operator. State that names a higher slot is corrupt.
+pub const SLOTS_MAX: usize = 1 << 26;
+
 /// A query's number in the catalog, unique for as long as the catalog lives.
 pub type QueryId = u64;
 

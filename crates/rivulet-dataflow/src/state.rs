@@ -15,7 +15,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{KeyGroup, KeyGroups, KeyHash, Slot, hash_keys};
+use crate::{KeyGroup, KeyGroups, KeyHash, SLOTS_MAX, Slot, hash_keys};
 
 /// Which state to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,14 @@ impl StateSelection {
             Self::All => true,
             Self::Slots(slots) => slots.binary_search(&slot).is_ok(),
             Self::KeyGroups(..) => self.selects_key(key),
+        }
+    }
+
+    /// Calls `each` with the slots whose state is selected, or may be, of so many slots. A selected slot may be higher.
+    pub fn for_each_slot(&self, slots: usize, each: impl FnMut(usize)) {
+        match self {
+            Self::Slots(selected) => selected.iter().map(|&slot| slot as usize).for_each(each),
+            Self::All | Self::KeyGroups(..) => (0..slots).for_each(each),
         }
     }
 
@@ -188,6 +196,28 @@ impl StateFrame {
             return Err(StateError::Version { operator: operator.into(), found: self.version, known: version_max });
         }
         Ok(())
+    }
+
+    /// Fails as [`StateFrame::expect`] does, or if the columns are others than `expected`, which `mismatch` says in words,
+    /// or a row has no slot, no key group, or a slot from [`SLOTS_MAX`] on.
+    pub fn expect_rows(
+        &self,
+        operator: &str,
+        version_max: u32,
+        expected: &Schema,
+        mismatch: &str,
+    ) -> Result<(), StateError> {
+        self.expect(operator, version_max)?;
+        if self.rows.schema_ref().fields() != expected.fields() {
+            return Err(StateError::Mismatch(mismatch.into()));
+        }
+        if self.rows.columns()[..2].iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("a slot or key group is missing".into()));
+        }
+        match self.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
+            true => Err(StateError::Corrupt("a slot number is too high".into())),
+            false => Ok(()),
+        }
     }
 
     /// Encodes the frame: a mark, a checksum (XXH3, 64 bits), and an Arrow IPC stream.

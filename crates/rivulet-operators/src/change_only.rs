@@ -1,7 +1,7 @@
 //! EMIT ON CHANGE: a row goes on only if it differs from the last row of the same slot and key. If a slot has
 //! [`SLOT_KEYS_MAX`] keys, rows of further keys are refused, because their last row could not be remembered.
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::row::Rows;
 use std::sync::Arc;
@@ -15,8 +15,6 @@ use crate::PlanError;
 use crate::keyed::{Keyed, SLOT_KEYS_MAX, grow};
 use crate::row_bytes::RowBytes;
 
-/// The most slots of one operator. State that names a higher slot is corrupt.
-const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "change only";
 const VERSION: u32 = 1;
 
@@ -138,7 +136,7 @@ impl Operator for ChangeOnlyOperator {
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_hashes, mut keys, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut add_slot = |slot: usize| {
+        let add_slot = |slot: usize| {
             for (key, row) in self.last.of_slot(slot) {
                 let key_hash = match self.plan.keys.is_empty() {
                     true => self.key_hashes[slot],
@@ -152,10 +150,7 @@ impl Operator for ChangeOnlyOperator {
                 }
             }
         };
-        match selection {
-            StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.last.slots()).for_each(add_slot),
-        }
+        selection.for_each_slot(self.last.slots(), add_slot);
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.keys.is_empty() {
@@ -187,16 +182,8 @@ impl Operator for ChangeOnlyOperator {
 
 impl ChangeOnlyOperator {
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(OPERATOR, VERSION)?;
-        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
-            return Err(StateError::Mismatch("the last rows belong to other columns than are compared here".into()));
-        }
-        if frame.rows.columns()[..2].iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("a slot or key group is missing".into()));
-        }
-        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
-            return Err(StateError::Corrupt("a slot number is too high".into()));
-        }
+        let mismatch = "the last rows belong to other columns than are compared here";
+        frame.expect_rows(OPERATOR, VERSION, &self.state_schema(), mismatch)?;
         self.encode(&frame.rows.columns()[2..])?;
         frame.slots().iter().for_each(|&slot| self.remove_slot(slot));
         let (keys, compare) = (std::mem::replace(&mut self.key_rows, self.key_bytes.buffer()), &self.compare_rows);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, BooleanBufferBuilder, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
+    ArrayRef, BooleanArray, BooleanBufferBuilder, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -21,8 +21,6 @@ use super::{Kind, Plan, PlannedColumn};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
-/// The most slots of one operator. State that names a higher slot is corrupt.
-const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "history";
 const VERSION: u32 = 1;
 
@@ -63,7 +61,7 @@ impl Operator for HistoryOperator {
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
         let (mut slots, mut key_hashes, mut keys, mut memories) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut add_slot = |slot: usize| {
+        let add_slot = |slot: usize| {
             let mut add = |key_hash: u16, key, memory| {
                 if selection.selects_key(KeyHash::from_bits(key_hash)) {
                     slots.push(slot as Slot);
@@ -77,10 +75,7 @@ impl Operator for HistoryOperator {
             }
             self.keyed.of_slot(slot).for_each(|(key, memory)| add(KeyHash::of(key).bits(), key, memory));
         };
-        match selection {
-            StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.key_hashes.len().max(self.keyed.slots())).for_each(add_slot),
-        }
+        selection.for_each_slot(self.key_hashes.len().max(self.keyed.slots()), add_slot);
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if self.is_keyed() {
@@ -131,17 +126,9 @@ impl HistoryOperator {
     }
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(OPERATOR, VERSION)?;
-        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
-            return Err(StateError::Mismatch("the remembered values belong to other columns than these".into()));
-        }
+        let mismatch = "the remembered values belong to other columns than these";
+        frame.expect_rows(OPERATOR, VERSION, &self.state_schema(), mismatch)?;
         let columns = frame.rows.columns();
-        if columns[..2].iter().any(|column| column.null_count() > 0) {
-            return Err(StateError::Corrupt("a slot or key group is missing".into()));
-        }
-        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) {
-            return Err(StateError::Corrupt("a slot number is too high".into()));
-        }
         let keys = self.plan.key_types.len();
         let mut key_rows = self.key_bytes.buffer();
         if keys > 0 {
@@ -325,7 +312,7 @@ impl PlannedColumn {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, Float64Array, Int64Array, StringArray};
+    use arrow::array::{Array, AsArray, Float64Array, Int64Array, StringArray};
     use arrow::datatypes::Float64Type;
     use datafusion_physical_expr::PhysicalExpr;
     use datafusion_physical_expr::expressions::{Column, lit};

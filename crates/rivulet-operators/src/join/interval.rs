@@ -25,8 +25,6 @@ use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
 use crate::keyed::{grow, idle_us};
 
-/// The most slots of one operator. State that names a higher slot is corrupt.
-const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "interval_join";
 const VERSION: u32 = 1;
 const DAY_US: i64 = 86_400_000_000;
@@ -182,7 +180,7 @@ impl Operator for IntervalJoin {
             true => Box::default(),
             false => self.encoded.null_key(&self.plan)?,
         };
-        let mut add_slot = |slot: usize| {
+        let add_slot = |slot: usize| {
             let Some(Some(query)) = self.slots.get(slot) else { return };
             let mut add = |key_hash: u16, kept: Option<(usize, &Kept)>| -> bool {
                 if !selection.selects_key(KeyHash::from_bits(key_hash)) {
@@ -213,10 +211,7 @@ impl Operator for IntervalJoin {
                 }
             }
         };
-        match selection {
-            StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.slots.len()).for_each(add_slot),
-        }
+        selection.for_each_slot(self.slots.len(), add_slot);
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.key_types.is_empty() {
@@ -240,23 +235,20 @@ impl Operator for IntervalJoin {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(OPERATOR, VERSION)?;
-        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
-            return Err(StateError::Mismatch("the rows belong to another join than this".into()));
-        }
+        frame.expect_rows(OPERATOR, VERSION, &self.state_schema(), "the rows belong to another join than this")?;
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
         let columns = frame.rows.columns();
         let keys = self.plan.key_types.len();
         let has_silence = self.plan.keeps_unmatched;
         let (own, sides) = columns[2 + keys..].split_at(if has_silence { 8 } else { 3 });
-        let required = columns[..2].iter().chain(&own[..1]).chain(own.get(3..7).unwrap_or_default());
-        if required.into_iter().any(|column| column.null_count() > 0) {
-            return Err(corrupt("a slot or its clock is missing"));
+        let mut required = own[..1].iter().chain(own.get(3..7).unwrap_or_default());
+        if required.any(|column| column.null_count() > 0) {
+            return Err(corrupt("the clock of a slot is missing"));
         }
         let clocks_us = own[0].as_primitive::<Int64Type>();
         let (numbers, times_us) = (own[1].as_primitive::<UInt8Type>(), own[2].as_primitive::<Int64Type>());
-        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) || numbers.iter().flatten().any(|one| one > 1) {
-            return Err(corrupt("a slot or side has too high a number"));
+        if numbers.iter().flatten().any(|one| one > 1) {
+            return Err(corrupt("a side has too high a number"));
         }
         let (left, right) = sides.split_at(self.plan.side_types[0].len());
         let (key_rows, side_rows) = self.encoded.encode_state(&columns[2..2 + keys], [left, right])?;

@@ -13,8 +13,6 @@ use super::Plan;
 use super::encoded::{Encoded, Joined, refuse, state_fields};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 
-/// The most slots of one operator. State that names a higher slot is corrupt.
-const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "latest_join";
 const VERSION: u32 = 1;
 
@@ -72,7 +70,7 @@ impl Operator for LatestJoin {
         let (mut slots, mut key_hashes, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         let (mut numbers, mut times_us) = (Vec::new(), Vec::new());
         let mut sides: [Vec<&[u8]>; 2] = Default::default();
-        let mut add_slot = |slot: usize| {
+        let add_slot = |slot: usize| {
             for (key, latest) in self.store.keyed.of_slot(slot) {
                 if !selection.selects_key(KeyHash::from_bits(latest.key_hash)) {
                     continue;
@@ -89,10 +87,7 @@ impl Operator for LatestJoin {
                 }
             }
         };
-        match selection {
-            StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-            _ => (0..self.store.keyed.slots()).for_each(add_slot),
-        }
+        selection.for_each_slot(self.store.keyed.slots(), add_slot);
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from(slots)), Arc::new(UInt16Array::from(key_hashes))];
         if !self.plan.key_types.is_empty() {
@@ -107,20 +102,17 @@ impl Operator for LatestJoin {
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        frame.expect(OPERATOR, VERSION)?;
-        if frame.rows.schema_ref().fields() != self.state_schema().fields() {
-            return Err(StateError::Mismatch("the rows belong to another join than this".into()));
-        }
+        frame.expect_rows(OPERATOR, VERSION, &self.state_schema(), "the rows belong to another join than this")?;
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
         let columns = frame.rows.columns();
         let keys = self.plan.key_types.len();
         let (own, sides) = columns[2 + keys..].split_at(2);
-        if columns[..2].iter().chain(own).any(|column| column.null_count() > 0) {
-            return Err(corrupt("a slot, side or time of a row is missing"));
+        if own.iter().any(|column| column.null_count() > 0) {
+            return Err(corrupt("a side or time of a row is missing"));
         }
         let numbers = own[0].as_primitive::<UInt8Type>();
-        if frame.slots().iter().any(|&slot| slot as usize >= SLOTS_MAX) || numbers.values().iter().any(|&one| one > 1) {
-            return Err(corrupt("a slot or side has too high a number"));
+        if numbers.values().iter().any(|&one| one > 1) {
+            return Err(corrupt("a side has too high a number"));
         }
         let times_us = own[1].as_primitive::<Int64Type>();
         let (left, right) = sides.split_at(self.plan.side_types[0].len());

@@ -16,7 +16,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
-use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection};
+use rivulet_dataflow::{KeyHash, SLOTS_MAX, Slot, StateError, StateFrame, StateSelection};
 
 use super::operator::{Known, PatternOperator, SlotState};
 use super::partition::Partition;
@@ -24,8 +24,6 @@ use super::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
 use crate::history::value::{Builder, Value, Values};
 use crate::window::length::TIME_MAX_US;
 
-/// The most slots of one operator. State that names a higher slot is corrupt.
-const SLOTS_MAX: usize = 1 << 26;
 const OPERATOR: &str = "pattern";
 const VERSION: u32 = 1;
 /// The key of the frame's metadata that holds the pattern and its conditions.
@@ -46,7 +44,7 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
     let keyed = !plan.key_fields.is_empty();
     let (mut rows, mut clocks): (Vec<Exported<'_>>, Vec<Exported<'_>>) = (Vec::new(), Vec::new());
     let selects = |key_hash: u16| selection.selects_key(KeyHash::from_bits(key_hash));
-    let mut add_slot = |slot: usize| {
+    let add_slot = |slot: usize| {
         let Some(state) = operator.slots.get(slot).filter(|state| state.known != Known::Absent) else { return };
         let before = rows.len();
         for (key, partition) in operator.partitions.of_slot(slot) {
@@ -61,10 +59,7 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
             clocks.push(Exported { slot, key_hash: state.key_hash, partition: None });
         }
     };
-    match selection {
-        StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-        _ => (0..operator.slots.len()).for_each(add_slot),
-    }
+    selection.for_each_slot(operator.slots.len(), add_slot);
     let with_partitions = rows.len();
     rows.append(&mut clocks);
 

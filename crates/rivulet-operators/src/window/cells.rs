@@ -24,8 +24,6 @@ pub(crate) const NEVER: i64 = i64::MAX;
 const NONE: u32 = u32::MAX;
 /// Marks a slot whose window cannot work: its rows are refused.
 const BROKEN: u32 = u32::MAX - 1;
-/// The most slots of one operator. State that names a higher slot is corrupt.
-pub(crate) const SLOTS_MAX: usize = 1 << 26;
 
 /// 64-bit words in a cache line.
 const WORDS_PER_LINE: usize = 8;

@@ -18,10 +18,10 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use hashbrown::HashSet;
-use rivulet_dataflow::{KeyHash, Slot, StateError, StateFrame, StateSelection, fetch_ahead};
+use rivulet_dataflow::{KeyHash, SLOTS_MAX, Slot, StateError, StateFrame, StateSelection, fetch_ahead};
 
 use super::WindowSpec;
-use super::cells::{CellParts, NEVER, ObjectDeque, SLOTS_MAX, SlotLengths};
+use super::cells::{CellParts, NEVER, ObjectDeque, SlotLengths};
 use super::length::{Lengths, TIME_MAX_US};
 use super::operator::WindowOperator;
 use super::rules::{PANES_APART_MAX, PaneNumber, first_open_end_us};
@@ -46,7 +46,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
     let (cells, plan) = (&operator.windows.cells, &operator.plan);
     let mut exported: Vec<Exported> = Vec::new();
     let mut clocks: Vec<Exported> = Vec::new();
-    let mut add_slot = |slot: usize| {
+    let add_slot = |slot: usize| {
         let Some(state) = cells.slots.get(slot).filter(|_| cells.lengths(slot) != SlotLengths::Absent) else { return };
         let has_clock = state.max_ts_us != i64::MIN || state.watermark_us != i64::MIN;
         let mut cell = cells.first(slot);
@@ -68,10 +68,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
             clocks.push(Exported { slot, key_hash: cells.slot_key_hash(slot), cell: None });
         }
     };
-    match selection {
-        StateSelection::Slots(slots) => slots.iter().for_each(|&slot| add_slot(slot as usize)),
-        StateSelection::All | StateSelection::KeyGroups(..) => (0..cells.slots.len()).for_each(add_slot),
-    }
+    selection.for_each_slot(cells.slots.len(), add_slot);
     let with_cells = exported.len();
     let mut rows = exported;
     rows.append(&mut clocks);
