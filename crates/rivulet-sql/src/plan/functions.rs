@@ -236,7 +236,7 @@ impl Registry {
     /// All names a user may call, for suggestions.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         // Aggregates come first: of two names that are equally near, the aggregate is the more likely one.
-        let mut names: Vec<&str> = AggregateFunction::ALL.into_iter().map(AggregateFunction::name).collect();
+        let mut names: Vec<&str> = AggregateFunction::all().map(AggregateFunction::name).collect();
         names.extend(WINDOWS);
         names.extend(HISTORY);
         names.extend(RANKINGS);

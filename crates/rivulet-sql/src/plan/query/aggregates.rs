@@ -36,7 +36,7 @@ pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
         Arc::new(AggregateUDF::from(PlannedAggregate { function, signature }))
     };
     let is_callable = |function: &AggregateFunction| !function.is_over_distinct();
-    let own = AggregateFunction::ALL.into_iter().filter(is_callable).map(|one| (one.name().to_owned(), one));
+    let own = AggregateFunction::all().filter(is_callable).map(|one| (one.name().to_owned(), one));
     let other = OTHER_NAMES.iter().filter_map(|name| Some(((*name).to_owned(), AggregateFunction::from_name(name)?)));
     own.chain(other).map(|(name, function)| (name, planned(function))).collect()
 }

@@ -437,7 +437,7 @@ fn the_reference_of_the_functions_is_current() {
     for row in ROWS {
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
-    for function in AggregateFunction::ALL {
+    for function in AggregateFunction::all() {
         let (_, others, call, gives, examples) =
             AGGREGATES.iter().find(|(described, ..)| *described == function).expect("a description in AGGREGATES");
         assert!(others.iter().all(|name| AggregateFunction::from_name(name) == Some(function)), "{others:?}");
@@ -495,7 +495,7 @@ fn every_function_of_the_packages_is_offered_or_refused_by_name() {
 #[test]
 fn every_function_is_in_the_reference() {
     let scalars: Vec<String> = REGISTRY.scalars().map(|(name, _)| name).collect();
-    let aggregates = AggregateFunction::ALL.into_iter().filter(|one| !one.is_over_distinct());
+    let aggregates = AggregateFunction::all().filter(|one| !one.is_over_distinct());
     let aggregates: Vec<&str> = aggregates.map(AggregateFunction::name).collect();
     let bounds: Vec<String> = BOUNDED.iter().flat_map(|one| [format!("{one}_start"), format!("{one}_end")]).collect();
     let names = scalars
