@@ -164,21 +164,15 @@ impl OperatorFactory for TopN {
 
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
-        Description {
-            operator: "top-n".into(),
-            shared: {
-                let mut shared = vec![match spec.ranking {
-                    Ranking::RowNumber => format!("first {}", spec.limit),
-                    ranking => format!("{} <= {}", ranking.name(), spec.limit),
-                }];
-                shared.extend(by_text(&spec.input, &spec.partition));
-                shared.extend(order_text(&spec.input, &spec.order));
-                shared.extend(spec.is_final().then(|| "rows come when their window closes".to_owned()));
-                shared.push(state_text(spec.state_ttl_us, "the last row of a partition"));
-                shared
-            },
-            per_slot: vec![],
-        }
+        let mut shared = vec![match spec.ranking {
+            Ranking::RowNumber => format!("first {}", spec.limit),
+            ranking => format!("{} <= {}", ranking.name(), spec.limit),
+        }];
+        shared.extend(by_text(&spec.input, &spec.partition));
+        shared.extend(order_text(&spec.input, &spec.order));
+        shared.extend(spec.is_final().then(|| "rows come when their window closes".to_owned()));
+        shared.push(state_text(spec.state_ttl_us, "the last row of a partition"));
+        Description { operator: "top-n".into(), shared, per_slot: vec![] }
     }
 
     fn is_stateful(&self) -> bool {

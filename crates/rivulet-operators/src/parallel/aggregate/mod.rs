@@ -96,18 +96,12 @@ impl OperatorFactory for KeyedAggregate {
 
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
-        Description {
-            operator: "aggregate".into(),
-            shared: {
-                let mut shared: Vec<String> = by_text(&spec.input, &spec.keys).into_iter().collect();
-                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
-                if !spec.keys.is_empty() {
-                    shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
-                }
-                shared
-            },
-            per_slot: vec![],
+        let mut shared: Vec<String> = by_text(&spec.input, &spec.keys).into_iter().collect();
+        shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
+        if !spec.keys.is_empty() {
+            shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
         }
+        Description { operator: "aggregate".into(), shared, per_slot: vec![] }
     }
 
     fn is_stateful(&self) -> bool {

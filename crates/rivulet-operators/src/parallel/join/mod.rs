@@ -342,43 +342,35 @@ impl OperatorFactory for KeyedJoin {
 
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
-        Description {
-            operator: "join".into(),
-            shared: {
-                let kind = match spec.kind {
-                    KeyedJoinKind::Inner => "inner",
-                    KeyedJoinKind::Left => "left",
-                    KeyedJoinKind::Right => "right",
-                    KeyedJoinKind::Full => "full",
-                    KeyedJoinKind::LeftSemi => "left semi",
-                    KeyedJoinKind::LeftAnti => "left anti",
-                };
-                let mut shared = vec![kind.to_owned()];
-                shared.extend(spec.keys.iter().map(|&(left, right)| {
-                    let equals = if self.plan.nulls_are_equal { "is not distinct from" } else { "=" };
-                    format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
-                }));
-                shared.extend(spec.residual.as_ref().map(crate::expression::sql));
-                for ((schema, expiry), side) in
-                    [&spec.left, &spec.right].into_iter().zip(spec.expiry).zip(["left", "right"])
-                {
-                    shared.push(match expiry {
-                        Some(expiry) => {
-                            let name = schema.field(expiry.column).name();
-                            let after = match expiry.after_us {
-                                0 => String::new(),
-                                us if us < 0 => format!(" - {}", span_text(us.saturating_neg())),
-                                us => format!(" + {}", span_text(us)),
-                            };
-                            format!("{side} rows until {name}{after}")
-                        }
-                        None => format!("{side} {}", state_text(spec.state_ttl_us, "a row's event time")),
-                    });
+        let kind = match spec.kind {
+            KeyedJoinKind::Inner => "inner",
+            KeyedJoinKind::Left => "left",
+            KeyedJoinKind::Right => "right",
+            KeyedJoinKind::Full => "full",
+            KeyedJoinKind::LeftSemi => "left semi",
+            KeyedJoinKind::LeftAnti => "left anti",
+        };
+        let mut shared = vec![kind.to_owned()];
+        shared.extend(spec.keys.iter().map(|&(left, right)| {
+            let equals = if self.plan.nulls_are_equal { "is not distinct from" } else { "=" };
+            format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
+        }));
+        shared.extend(spec.residual.as_ref().map(crate::expression::sql));
+        for ((schema, expiry), side) in [&spec.left, &spec.right].into_iter().zip(spec.expiry).zip(["left", "right"]) {
+            shared.push(match expiry {
+                Some(expiry) => {
+                    let name = schema.field(expiry.column).name();
+                    let after = match expiry.after_us {
+                        0 => String::new(),
+                        us if us < 0 => format!(" - {}", span_text(us.saturating_neg())),
+                        us => format!(" + {}", span_text(us)),
+                    };
+                    format!("{side} rows until {name}{after}")
                 }
-                shared
-            },
-            per_slot: vec![],
+                None => format!("{side} {}", state_text(spec.state_ttl_us, "a row's event time")),
+            });
         }
+        Description { operator: "join".into(), shared, per_slot: vec![] }
     }
 
     fn is_stateful(&self) -> bool {

@@ -293,31 +293,24 @@ impl OperatorFactory for KeyedOver {
 
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
-        Description {
-            operator: "over".into(),
-            shared: {
-                let mut shared: Vec<String> = by_text(&spec.input, &spec.partition).into_iter().collect();
-                shared.extend(order_text(&spec.input, &spec.order));
-                shared.push(match spec.frame {
-                    OverFrame::Rows { .. } if !self.plan.leads.is_empty() => {
-                        format!("rows wait for {} later ones", self.plan.later_rows())
-                    }
-                    OverFrame::Rows { preceding: Some(rows) } => format!("rows {rows} preceding"),
-                    OverFrame::Rows { preceding: None } => "rows unbounded preceding".into(),
-                    OverFrame::Range { preceding_us: Some(us) } => format!("range {} preceding", span_text(us)),
-                    OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
-                });
-                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
-                let other = |name: &str, other: &Lag| {
-                    format!("{name}({}, {})", spec.input.field(other.column).name(), other.rows)
-                };
-                shared.extend(spec.lags.iter().map(|lag| other("lag", lag)));
-                shared.extend(self.plan.leads.iter().map(|lead| other("lead", lead)));
-                shared.push(state_text(self.plan.ttl_us(), "the last row of a partition"));
-                shared
-            },
-            per_slot: vec![],
-        }
+        let mut shared: Vec<String> = by_text(&spec.input, &spec.partition).into_iter().collect();
+        shared.extend(order_text(&spec.input, &spec.order));
+        shared.push(match spec.frame {
+            OverFrame::Rows { .. } if !self.plan.leads.is_empty() => {
+                format!("rows wait for {} later ones", self.plan.later_rows())
+            }
+            OverFrame::Rows { preceding: Some(rows) } => format!("rows {rows} preceding"),
+            OverFrame::Rows { preceding: None } => "rows unbounded preceding".into(),
+            OverFrame::Range { preceding_us: Some(us) } => format!("range {} preceding", span_text(us)),
+            OverFrame::Range { preceding_us: None } => "range unbounded preceding".into(),
+        });
+        shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
+        let other =
+            |name: &str, other: &Lag| format!("{name}({}, {})", spec.input.field(other.column).name(), other.rows);
+        shared.extend(spec.lags.iter().map(|lag| other("lag", lag)));
+        shared.extend(self.plan.leads.iter().map(|lead| other("lead", lead)));
+        shared.push(state_text(self.plan.ttl_us(), "the last row of a partition"));
+        Description { operator: "over".into(), shared, per_slot: vec![] }
     }
 
     fn is_stateful(&self) -> bool {

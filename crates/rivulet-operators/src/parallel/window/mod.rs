@@ -348,24 +348,18 @@ impl OperatorFactory for KeyedWindow {
 
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
-        Description {
-            operator: "window".into(),
-            shared: {
-                let mut shared = vec![spec.window.text(&spec.input)];
-                shared.extend(by_text(&spec.input, &spec.keys));
-                shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
-                match spec.phase {
-                    Phase::Whole => {}
-                    Phase::Partial => shared.push("partial".into()),
-                    Phase::Final => shared.push("final".into()),
-                }
-                if matches!(spec.window, KeyedWindowKind::Count { .. }) && !spec.keys.is_empty() {
-                    shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
-                }
-                shared
-            },
-            per_slot: vec![],
+        let mut shared = vec![spec.window.text(&spec.input)];
+        shared.extend(by_text(&spec.input, &spec.keys));
+        shared.extend(spec.aggregates.iter().map(AggregateSpec::text));
+        match spec.phase {
+            Phase::Whole => {}
+            Phase::Partial => shared.push("partial".into()),
+            Phase::Final => shared.push("final".into()),
         }
+        if matches!(spec.window, KeyedWindowKind::Count { .. }) && !spec.keys.is_empty() {
+            shared.push(state_text(spec.state_ttl_us, "the last row of a key"));
+        }
+        Description { operator: "window".into(), shared, per_slot: vec![] }
     }
 
     fn is_stateful(&self) -> bool {
