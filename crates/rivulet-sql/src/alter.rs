@@ -2,7 +2,7 @@
 
 use crate::parse::{name_in_sql, parse_application};
 use crate::statement::{InputDeclaration, Name};
-use crate::{Literal, Position, SqlError, suggest};
+use crate::{Literal, Position, SqlError};
 
 /// Returns the text of an application with these options in one of its inputs, or in all of them. An option that is
 /// `NULL` is removed. The rest of the text stays as it is. The values of the options are not checked.
@@ -32,10 +32,11 @@ pub fn with_input_options(
     if let Some(name) = input.filter(|_| inputs.is_empty()) {
         let error = SqlError::new(name.position, format!("the application has no input '{name}'"));
         let names: Vec<&str> = create.inputs.iter().map(|one| one.name.text.as_str()).collect();
-        return Err(match suggest::nearest(&name.text, names.iter().copied()) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(format!("it has {}", crate::address::list(&names))),
-        });
+        return Err(error.suggest(
+            &name.text,
+            names.iter().copied(),
+            format!("it has {}", crate::address::list(&names)),
+        ));
     }
     let mut altered = text.to_owned();
     // Backwards, so that the positions of inputs not yet changed stay valid.

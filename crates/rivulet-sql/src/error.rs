@@ -4,6 +4,8 @@ use std::fmt;
 
 use datafusion_sql::sqlparser::tokenizer::{Location, Span};
 
+use crate::suggest;
+
 /// A place in a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
@@ -102,6 +104,19 @@ impl SqlError {
         match suggestion {
             Some(suggestion) => self.hint(format!("did you mean '{suggestion}'?")),
             None => self,
+        }
+    }
+
+    /// Adds the candidate nearest to `word` as what was probably meant, or another hint if none is near.
+    pub(crate) fn suggest<'a>(
+        self,
+        word: &str,
+        candidates: impl IntoIterator<Item = &'a str>,
+        otherwise: impl Into<String>,
+    ) -> Self {
+        match suggest::nearest(word, candidates) {
+            Some(near) => self.did_you_mean(Some(near)),
+            None => self.hint(otherwise),
         }
     }
 

@@ -27,7 +27,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
 use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, StateWish, Statement};
-use crate::{Literal, Position, SqlError, suggest};
+use crate::{Literal, Position, SqlError};
 use cursor::Cursor;
 
 /// Reads all statements of a script, each with the position where it begins. Fails on the first error: a script with an
@@ -147,10 +147,7 @@ const FIRST_WORDS_HINT: &str = "statements begin with CREATE, ALTER, SELECT, INS
 fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
     match cursor.peek() {
-        Token::Word(word) => match suggest::nearest(&word.value, first_words.iter().copied()) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(FIRST_WORDS_HINT),
-        },
+        Token::Word(word) => error.suggest(&word.value, first_words.iter().copied(), FIRST_WORDS_HINT),
         _ => error.hint(FIRST_WORDS_HINT),
     }
 }

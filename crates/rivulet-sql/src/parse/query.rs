@@ -71,10 +71,7 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
             STATE_TTL => query.state_ttl_us = Some(span(name, literal, *position, 1)?),
             other => {
                 let error = SqlError::new(name.position, format!("unknown option '{other}' of a query"));
-                return Err(match suggest::nearest(other, [STATE_TTL]) {
-                    Some(near) => error.did_you_mean(Some(near)),
-                    None => error.hint(OPTIONS_HINT),
-                });
+                return Err(error.suggest(other, [STATE_TTL], OPTIONS_HINT));
             }
         }
     }
@@ -179,10 +176,7 @@ fn check_table_function(token: Option<&TokenWithSpan>) -> Result<(), SqlError> {
     if begins_query(&token.token) {
         return Ok(());
     }
-    Err(match suggest::nearest(&word.value, ["TUMBLE", "HOP", "CUMULATE", "SESSION"]) {
-        Some(near) => error.did_you_mean(Some(near)),
-        None => error.hint(example),
-    })
+    Err(error.suggest(&word.value, ["TUMBLE", "HOP", "CUMULATE", "SESSION"], example))
 }
 
 /// Whether the innermost open parenthesis at `index` is that of a window's call.

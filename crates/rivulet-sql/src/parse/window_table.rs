@@ -11,7 +11,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::cursor::Cursor;
 use super::select::NESTING_MAX;
 use crate::lexer::{RivuletDialect, token_is_word};
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 const EXAMPLE: &str = "write for example FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute'))";
 
@@ -106,10 +106,7 @@ fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
         }
         (_, other) => {
             let error = SqlError::new(position, format!("unknown window function '{other}'"));
-            Err(match suggest::nearest(&other.to_uppercase(), WINDOWS) {
-                Some(near) => error.did_you_mean(Some(near)),
-                None => error.hint(EXAMPLE),
-            })
+            Err(error.suggest(&other.to_uppercase(), WINDOWS, EXAMPLE))
         }
     }
 }

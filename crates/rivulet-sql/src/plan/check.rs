@@ -178,13 +178,12 @@ impl Scope<'_> {
             return Err(error.hint(format!("did you mean the parameter '${name}'?")));
         }
         let bounds = ["window_start", "window_end"].into_iter().filter(|_| self.windowed);
-        Err(match suggest::nearest(text, self.columns.iter().copied().chain(bounds)) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None if place == Place::OutputCondition => {
-                error.hint(format!("the SELECT has the columns {}", list(&self.columns)))
-            }
-            None => error.hint(format!("the input '{}' has the columns {}", self.input, list(&self.columns))),
-        })
+        let owner = match place {
+            Place::OutputCondition => "the SELECT".to_owned(),
+            _ => format!("the input '{}'", self.input),
+        };
+        let hint = format!("{owner} has the columns {}", list(&self.columns));
+        Err(error.suggest(text, self.columns.iter().copied().chain(bounds), hint))
     }
 
     /// Returns the declared name of a `$placeholder`.

@@ -9,7 +9,7 @@ use crate::application::{Durability, Input, Overflow, Parameter, SourceColumn, S
 use crate::parse::name_in_sql;
 use crate::statement::{CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 /// The longest lateness, timeout or limit, in microseconds: ten years.
 const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
@@ -231,10 +231,8 @@ impl Resolver<'_> {
                              parameters itself, as 'mqtt:room/{room}'",
                         ));
                     }
-                    return Err(match suggest::nearest(other, options.iter().copied()) {
-                        Some(near) => error.did_you_mean(Some(near)),
-                        None => error.hint(format!("the options are {}", crate::address::list(&options))),
-                    });
+                    let hint = format!("the options are {}", crate::address::list(&options));
+                    return Err(error.suggest(other, options.iter().copied(), hint));
                 }
             }
         }
@@ -384,11 +382,8 @@ fn declared_column(
     input.columns.iter().position(|column| is_it(&column.name.text)).ok_or_else(|| {
         let message = format!("{option} names '{name}', and the input '{}' has no such column", input.name);
         let error = SqlError::new(position, message);
-        let near = suggest::nearest(name, input.columns.iter().map(|column| column.name.text.as_str()));
-        match near {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(format!("declare it as well: {} {data_type}", name_in_sql(name))),
-        }
+        let names = input.columns.iter().map(|column| column.name.text.as_str());
+        error.suggest(name, names, format!("declare it as well: {} {data_type}", name_in_sql(name)))
     })
 }
 
@@ -435,9 +430,6 @@ fn one_of<T: Copy>(
     let word = text(name, literal, position)?;
     choices.into_iter().find(|choice| name_of(*choice).eq_ignore_ascii_case(word)).ok_or_else(|| {
         let error = SqlError::new(position, format!("{name} cannot be '{word}'"));
-        match suggest::nearest(word, choices.map(name_of)) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(hint),
-        }
+        error.suggest(word, choices.map(name_of), hint)
     })
 }

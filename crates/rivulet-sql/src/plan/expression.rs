@@ -19,7 +19,7 @@ use super::functions::REGISTRY;
 use super::walk::for_each_child;
 use crate::address::list;
 use crate::value::{TIME, TIMESTAMP, TYPE_NAMES, type_name};
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 /// The functions of applications. Aggregates and windows are taken out of expressions before they are planned.
 static FUNCTIONS: LazyLock<Arc<Catalog>> =
@@ -124,11 +124,10 @@ impl Wrong {
         let sql_error = SqlError::new(position, self.message());
         match (self.error.hint, &self.error.problem) {
             (Some(hint), _) => sql_error.hint(hint),
-            (None, Problem::UnknownType(name)) => match suggest::nearest(name, TYPE_NAMES) {
-                Some(near) => sql_error.did_you_mean(Some(near)),
-                None => sql_error
-                    .hint("types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE, TIME and INTERVAL"),
-            },
+            (None, Problem::UnknownType(name)) => {
+                let hint = "types are TEXT, BIGINT, DOUBLE, DECIMAL, BOOLEAN, TIMESTAMP, DATE, TIME and INTERVAL";
+                sql_error.suggest(name, TYPE_NAMES, hint)
+            }
             (None, _) => sql_error,
         }
     }

@@ -10,7 +10,7 @@ use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of
 use crate::plan::select::ARRIVAL_TIME;
 use crate::plan::walk::inspect;
 use crate::statement::Name;
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 impl Scope<'_> {
     pub(super) fn function(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
@@ -82,12 +82,9 @@ impl Scope<'_> {
                 });
             }
             Found::Unknown => {
-                let near = suggest::nearest(&name.text, REGISTRY.names());
+                let hint = "the functions are those of Apache DataFusion, plus haversine_m";
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
-                return Err(match near {
-                    Some(near) => error.did_you_mean(Some(near)),
-                    None => error.hint("the functions are those of Apache DataFusion, plus haversine_m"),
-                });
+                return Err(error.suggest(&name.text, REGISTRY.names(), hint));
             }
         }
         function.name = ast::ObjectName::from(vec![exact(&name)]);

@@ -30,7 +30,7 @@ use crate::application::{TableIndex, TableUse, Tables};
 use crate::parse::{INSTEAD, name_of};
 use crate::statement::{Lateral, LookupClause, LookupKind, Name};
 use crate::value::{TIMESTAMP, type_name};
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 use aggregate::{aggregate, holds_aggregate};
 use nearby::{PlannedNearby, nearby};
 
@@ -156,11 +156,8 @@ impl LookupPlanner<'_> {
             }
             None => {
                 let error = SqlError::new(name.position, format!("unknown table '{name}'"));
-                Err(match suggest::nearest(&name.text, tables.keys().map(String::as_str)) {
-                    Some(near) => error.did_you_mean(Some(near)),
-                    None => error
-                        .hint(format!("create it first: CREATE TABLE {name} (...) FROM 'file:{name}.csv' FORMAT CSV")),
-                })
+                let hint = format!("create it first: CREATE TABLE {name} (...) FROM 'file:{name}.csv' FORMAT CSV");
+                Err(error.suggest(&name.text, tables.keys().map(String::as_str), hint))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Names if there are tables: a column alone, or with its table's name before it.
 
 use super::super::check::Scope;
+use crate::SqlError;
 use crate::statement::Name;
-use crate::{SqlError, suggest};
 
 /// The names of a reference table, or of a joined input.
 #[derive(Clone)]
@@ -41,10 +41,8 @@ impl Scope<'_> {
         }
         let error = SqlError::new(column.position, format!("unknown column '{table}.{column}'"));
         let names: Vec<&str> = found.columns.iter().map(String::as_str).collect();
-        Err(match suggest::nearest(&column.text, names.iter().copied()) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(format!("'{table}' has the columns {}", crate::address::list(&names))),
-        })
+        let hint = format!("'{table}' has the columns {}", crate::address::list(&names));
+        Err(error.suggest(&column.text, names, hint))
     }
 
     /// The table of a column's full name.

@@ -16,7 +16,7 @@ use super::super::window::{check_argument_count, usage_hint};
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::value::type_name;
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 /// The functions that read the match, besides aggregates.
 const FUNCTIONS: [&str; 6] = ["first", "last", "prev", "next", "classifier", "match_number"];
@@ -308,10 +308,8 @@ impl References<'_> {
         }
         let error = SqlError::new(name.position, format!("'{name}' is no variable of the pattern"));
         let names = self.variables.iter().map(|variable| variable.text.as_str());
-        Err(match suggest::nearest(&name.text, names.clone()) {
-            Some(near) => error.did_you_mean(Some(near)),
-            None => error.hint(format!("the pattern has {}", names.collect::<Vec<_>>().join(", "))),
-        })
+        let hint = format!("the pattern has {}", names.clone().collect::<Vec<_>>().join(", "));
+        Err(error.suggest(&name.text, names, hint))
     }
 }
 

@@ -40,13 +40,11 @@ pub(crate) fn check(source: &SourceDeclaration, scope: &Scope) -> Result<(), Sql
         let Some(sink) = scope.sink(&name.text) else {
             let error = SqlError::new(name.position, format!("{option} names no sink that is declared: '{name}'"));
             let names: Vec<&str> = scope.sinks().map(|sink| sink.name.text.as_str()).collect();
-            return Err(match crate::suggest::nearest(&name.text, names.iter().copied()) {
-                Some(near) => error.did_you_mean(Some(near)),
-                None => error.hint(format!(
-                    "declare it first, for example CREATE SINK letters TO 'mqtt:dead/letters' FORMAT JSON, and write \
+            let hint = format!(
+                "declare it first, for example CREATE SINK letters TO 'mqtt:dead/letters' FORMAT JSON, and write \
                      {option} => 'letters'"
-                )),
-            });
+            );
+            return Err(error.suggest(&name.text, names, hint));
         };
         check_columns(option, name, sink)?;
     }

@@ -233,11 +233,11 @@ pub(super) fn sink_of<'q>(
     }
     let error = SqlError::new(name.position, format!("there is no sink '{name}'"));
     let names: Vec<&str> = scope.sinks().map(|sink| sink.name.text.as_str()).collect();
-    Err(match crate::suggest::nearest(&name.text, names.iter().copied()) {
-        Some(near) => error.did_you_mean(Some(near)),
-        None if scope.source(&name.text).is_some() => error.hint(format!("'{name}' is a source: rows come from it")),
-        None => error.hint(format!("declare it: CREATE SINK {name} TO 'connector:rest' FORMAT JSON")),
-    })
+    let hint = match scope.source(&name.text) {
+        Some(_) => format!("'{name}' is a source: rows come from it"),
+        None => format!("declare it: CREATE SINK {name} TO 'connector:rest' FORMAT JSON"),
+    };
+    Err(error.suggest(&name.text, names, hint))
 }
 
 #[cfg(test)]
