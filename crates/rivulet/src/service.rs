@@ -11,6 +11,8 @@ mod session;
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rivulet_connectors::connector::{Condition, Direction};
@@ -20,8 +22,6 @@ use tokio::sync::broadcast;
 
 use crate::config::Config;
 use crate::counted::counted;
-use crate::data_folder::archive::Backup;
-use crate::engine::Waiting;
 pub(crate) use access::BrokerAccess;
 pub use access::{
     Access, Action, Authorizer, Caller, Credentials, LocalOperator, Permit, Refused, Resource, ResourceKind,
@@ -185,7 +185,7 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// A backup of everything as it is now, ready to be written to one file while the server continues.
-    fn back_up(&self, permit: &Permit) -> Result<Backup, ServiceError> {
+    fn back_up(&self, permit: &Permit) -> Result<Box<dyn Backup>, ServiceError> {
         let _ = permit;
         Err(ServiceError::invalid("this server has nothing that could be saved"))
     }
@@ -229,6 +229,43 @@ pub struct LiveResult {
     pub is_note: bool,
     /// Its memory counts until the last reader has it.
     pub(crate) _waiting: Option<Waiting>,
+}
+
+/// The bytes of a result that waits for readers; they count as long as this exists.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    bytes: usize,
+    of_query: Arc<AtomicUsize>,
+    of_all: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    pub(crate) fn new(bytes: usize, of_query: &Arc<AtomicUsize>, of_all: &Arc<AtomicUsize>) -> Self {
+        for counter in [of_query, of_all] {
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Self { bytes, of_query: of_query.clone(), of_all: of_all.clone() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        for counter in [&self.of_query, &self.of_all] {
+            counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Everything of a running server at one moment, ready to be written while the server continues.
+pub trait Backup: Send {
+    /// Notes for the user who asked for it: the backup is complete, but has an older checkpoint of some queries.
+    fn notices(&self) -> &[String];
+
+    /// Writes the whole backup. Returns the number of its files, and their bytes.
+    ///
+    /// # Errors
+    /// Something cannot be read or written. The written data is not a complete backup then, and no reader accepts it.
+    fn write(&self, out: &mut dyn io::Write) -> io::Result<(u64, u64)>;
 }
 
 /// A SELECT that runs until this is dropped.

@@ -58,7 +58,7 @@ pub(super) async fn make_backup(api: Authenticated) -> Result<impl IntoResponse,
     tokio::task::spawn_blocking(move || {
         let mut out = Parts { sender, runtime: Handle::current(), part: Vec::with_capacity(PART_BYTES) };
         match backup.write(&mut out) {
-            Ok(contents) => tracing::info!(files = contents.files, bytes = contents.bytes, "a backup is sent"),
+            Ok((files, bytes)) => tracing::info!(files, bytes, "a backup is sent"),
             Err(error) => {
                 tracing::error!("a backup could not be sent: {error}");
                 // Cuts the connection, so that the client does not take this for the end.

@@ -17,9 +17,9 @@ use super::checkpoints::coordinator::Coordinator;
 use super::event_log::EventLog;
 use super::messaging::Messaging;
 use crate::catalog::Catalog;
-use crate::data_folder::archive::{ArchiveError, Backup, Copies};
+use crate::data_folder::archive::{ArchiveError, Copies, LiveBackup};
 use crate::data_folder::{LOG, MQTT};
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::{Backup, ErrorKind, ServiceError};
 
 /// How long a backup waits for a log to be on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) struct Backups {
 
 impl Backups {
     /// Begins a backup of everything as it is now.
-    pub(super) fn begin(&self) -> Result<Backup, ServiceError> {
+    pub(super) fn begin(&self) -> Result<Box<dyn Backup>, ServiceError> {
         let token = {
             let mut current = self.current.lock();
             if current.strong_count() > 0 {
@@ -74,9 +74,9 @@ impl Backups {
         }
         let journal = journal.map(|journal| (MQTT, journal.hold()));
         let logs: Vec<_> = [(LOG, self.event_log.hold())].into_iter().chain(journal).collect();
-        let backup = Backup::new(copies, held, &logs, token, notices).map_err(refused)?;
+        let backup = LiveBackup::new(copies, held, &logs, token, notices).map_err(refused)?;
         tracing::info!("a backup is being made");
-        Ok(backup)
+        Ok(Box::new(backup))
     }
 
     /// Makes a checkpoint, so that a restored backup has little to replay. Returns for which queries none can be made

@@ -109,7 +109,6 @@ use routing::Routing;
 use sources::Sources;
 use tables::ReferenceTables;
 use taps::Taps;
-pub(crate) use taps::Waiting;
 use threads::Threads;
 
 pub(crate) use big_queries::note_crashes;

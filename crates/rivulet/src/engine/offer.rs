@@ -13,9 +13,8 @@ use super::running::Running;
 use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
 use crate::config::Config;
-use crate::data_folder::archive::Backup;
 use crate::service::{
-    Access, Alteration, ApplicationInfo, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
+    Access, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
     QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement, Resource, Selection, Service,
     ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
 };
@@ -202,7 +201,7 @@ impl Service for Engine {
         self.coordinator.make_whole()
     }
 
-    fn back_up(&self, _permit: &Permit) -> Result<Backup, ServiceError> {
+    fn back_up(&self, _permit: &Permit) -> Result<Box<dyn Backup>, ServiceError> {
         self.backups.begin()
     }
 

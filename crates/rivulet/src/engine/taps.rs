@@ -16,7 +16,7 @@ use rivulet_connectors::formats::encode_row_as_json;
 use rivulet_dataflow::{Batch, QueryId};
 use tokio::sync::broadcast;
 
-use crate::service::{FullName, LiveResult};
+use crate::service::{FullName, LiveResult, Waiting};
 
 /// The most results that wait for a slow reader. Beyond that the reader loses the oldest and is told how many.
 const WAITING_MAX: usize = 1_024;
@@ -74,31 +74,6 @@ impl Tap {
     fn new() -> Self {
         let sender = broadcast::channel(WAITING_MAX).0;
         Self { sender, bytes: Arc::default(), skipped: AtomicU64::new(0), too_long: AtomicUsize::new(0) }
-    }
-}
-
-/// The bytes of a result that waits for readers; they count as long as this exists.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    bytes: usize,
-    of_query: Arc<AtomicUsize>,
-    of_all: Arc<AtomicUsize>,
-}
-
-impl Waiting {
-    fn new(bytes: usize, of_query: &Arc<AtomicUsize>, of_all: &Arc<AtomicUsize>) -> Self {
-        for counter in [of_query, of_all] {
-            counter.fetch_add(bytes, Ordering::Relaxed);
-        }
-        Self { bytes, of_query: of_query.clone(), of_all: of_all.clone() }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        for counter in [&self.of_query, &self.of_all] {
-            counter.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
     }
 }
 

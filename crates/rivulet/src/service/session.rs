@@ -12,10 +12,9 @@ use super::access::Action::{self, Administer, Change, Read, Subscribe};
 use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, View};
 use super::access::{Access, Caller, Permit, Resource};
 use super::{
-    Alteration, ApplicationInfo, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
+    Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
     QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
 };
-use crate::data_folder::archive::Backup;
 
 /// The service for one caller. Its methods are those of [`Service`]; each refuses what the caller may not do with
 /// [`ErrorKind::Forbidden`], and has then changed nothing.
@@ -219,7 +218,7 @@ impl Session<'_> {
     }
 
     /// See [`Service::back_up`].
-    pub fn back_up(&self) -> Result<Backup, ServiceError> {
+    pub fn back_up(&self) -> Result<Box<dyn Backup>, ServiceError> {
         self.service.back_up(self.permit(Administer, Server, None)?)
     }
 

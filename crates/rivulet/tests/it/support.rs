@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rivulet::api;
 use rivulet::config::{self, FlagValue, Sources};
-use rivulet::data_folder::archive::Backup;
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, BigQueryInfo, Caller, CheckpointInfo, ConnectionStatus, EndHealth, ErrorKind,
-    LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest, QueryState, Replacement,
-    Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, WindowWait, generated_name,
+    ApplicationInfo, ApplicationStatus, Backup, BigQueryInfo, Caller, CheckpointInfo, ConnectionStatus, EndHealth,
+    ErrorKind, LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest, QueryState,
+    Replacement, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, WindowWait,
+    generated_name,
 };
 use rivulet_connectors::connector::{Condition, Direction};
 use serde_json::json;
@@ -494,7 +494,7 @@ pub(crate) trait AsOperator {
         self.operator().select(sql)
     }
 
-    fn back_up(&self) -> Result<Backup, ServiceError> {
+    fn back_up(&self) -> Result<Box<dyn Backup>, ServiceError> {
         self.operator().back_up()
     }
 }

@@ -1,5 +1,5 @@
 //! A data folder as one file, for `rivulet backup` and `rivulet restore`: of a server that does not run ([`back_up`]),
-//! and of one that does ([`Backup`]). The form of the file: [`format`].
+//! and of one that does ([`LiveBackup`]). The form of the file: [`format`].
 //!
 //! What must hold: a backup exists completely under its name or not at all, and so does a restored data folder.
 
@@ -21,7 +21,7 @@ use rivulet_storage::{Hold, Place, StorageError, Store};
 use super::examine::refusal_of_place;
 use super::{BACKUP, CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
-use crate::service::ServiceError;
+use crate::service::{Backup, ServiceError};
 use format::{Origin, Source};
 use unpack::BUFFER_BYTES;
 
@@ -285,14 +285,14 @@ impl Drop for Copies {
 
 /// Everything of a running server at one moment, ready to be written while the server continues. Checkpoints are not
 /// deleted as long as this exists; logs are shortened.
-pub struct Backup {
+pub(crate) struct LiveBackup {
     sources: Vec<Source>,
     /// Notes for the user who asked for it.
     notices: Vec<String>,
     _held: (Copies, Option<Hold>, Arc<()>),
 }
 
-impl Backup {
+impl LiveBackup {
     /// The objects in the store of checkpoints, if there is one, the held files of logs, each with the name of its
     /// folder, and the copy of the catalog. At the end `copies` are deleted and `token` is released. `notices` are kept
     /// with the backup.
@@ -315,18 +315,16 @@ impl Backup {
         sources.push(file_source(catalog::FILE_NAME.to_owned(), copies.catalog())?);
         Ok(Self { sources, notices, _held: (copies, hold, token) })
     }
+}
 
-    /// Notes for the user who asked for it: the backup is complete, but has an older checkpoint of some queries.
-    pub fn notices(&self) -> &[String] {
+impl Backup for LiveBackup {
+    fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Writes the whole backup.
-    ///
-    /// # Errors
-    /// Something cannot be read or written. The written data is not a complete backup then, and no reader accepts it.
-    pub fn write(&self, out: &mut dyn Write) -> Result<Contents, ArchiveError> {
-        format::write(&self.sources, out)
+    fn write(&self, out: &mut dyn Write) -> io::Result<(u64, u64)> {
+        let Contents { files, bytes } = format::write(&self.sources, out).map_err(io::Error::other)?;
+        Ok((files, bytes))
     }
 }
 
@@ -520,12 +518,12 @@ mod tests {
         fs::create_dir_all(folder.join(BACKUP).join(MQTT)).unwrap();
         let copies = Copies::new(&folder).unwrap();
         fs::copy(folder.join(catalog::FILE_NAME), copies.catalog()).unwrap();
-        let backup = Backup::new(copies, None, &[(MQTT, log.hold())], Arc::default(), Vec::new()).unwrap();
+        let backup = LiveBackup::new(copies, None, &[(MQTT, log.hold())], Arc::default(), Vec::new()).unwrap();
         let before = log.disk_bytes();
         append(1);
         assert!(log.forget_before(20), "nobody holds it");
         assert!(log.disk_bytes() < before / 2);
-        let written = put(&file, |out| backup.write(out)).unwrap();
+        let written = put(&file, |out| format::write(&backup.sources, out)).unwrap();
         drop((backup, log));
         assert!(!folder.join(BACKUP).exists());
         assert_eq!(restore(&file, &copy, &Place::Folder(copy.join(CHECKPOINTS))).unwrap(), written);
