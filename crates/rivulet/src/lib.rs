@@ -4,7 +4,8 @@
 //! - [`service`]: what the server offers, as a trait;
 //! - [`engine`]: the trait's implementation: applications as groups, queries as slots;
 //! - [`catalog`]: applications and queries on disk;
-//! - [`data_folder`]: what is on disk, looked at and copied without a server;
+//! - [`data_folder`]: what is on disk, and a copy of it;
+//! - [`examine`]: what is on disk, looked at without a server;
 //! - [`config`]: what the server runs with, and where each value came from;
 //! - [`api`]: REST, OpenAPI, live results;
 //! - [`run`]: scripts of big queries in this process, without a server;
@@ -17,6 +18,7 @@ pub mod service;
 pub mod engine;
 pub mod catalog;
 pub mod data_folder;
+pub mod examine;
 pub mod config;
 pub mod api;
 pub mod run;

@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use rivulet::data_folder::{CHECKPOINTS, archive, examine::examine};
+use rivulet::data_folder::{CHECKPOINTS, archive};
+use rivulet::examine::examine;
 use rivulet_storage::Place;
 use xxhash_rust::xxh3::Xxh3;
 

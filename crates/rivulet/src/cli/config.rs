@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use rivulet_storage::Place;
 use serde_json::{Map, json};
 
-use crate::config::{self, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
-use crate::data_folder::CHECKPOINTS;
+use crate::config::{self, CHECKPOINTS, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
 
 use super::Global;
 use super::error::CliError;

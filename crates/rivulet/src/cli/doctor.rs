@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::data_folder::examine::{Examination, Finding, Level, SavedQuery, examine};
+use crate::examine::{Examination, Finding, Level, SavedQuery, examine};
 
 use super::Global;
 use super::config::Folders;

@@ -21,13 +21,15 @@ use rivulet_sql::Durability;
 use rivulet_storage::{BucketName, Credentials, Place, S3Settings};
 use toml::de::{DeTable, DeValue};
 
-use crate::data_folder::CHECKPOINTS;
 use broker_url::broker_url;
 use keys::Written;
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
 
 /// The file that is read when no other is named and it exists.
 pub const FILE_NAME: &str = "rivulet.toml";
+
+/// The folder of checkpoints in a data folder, unless it is configured otherwise.
+pub const CHECKPOINTS: &str = "checkpoints";
 
 /// Where checkpoints lie: the key.
 const FOLDER: &str = "checkpoint.folder";

@@ -1,5 +1,5 @@
-//! The data folder of a server that does not run: its content and whether it is intact ([`examine`]), and all of it as
-//! one file ([`archive`]).
+//! The data folder of a server: what is where in it ([`lines`] for checkpoints), whether a place has its checkpoints
+//! ([`home`]), and all of it as one file ([`archive`]).
 //!
 //! ```text
 //! catalog.redb    applications and queries
@@ -11,17 +11,15 @@
 //! backup.partial/ what a backup needs, while one is written of a running server
 //! files/          what statements read and write, unless files.allow names other folders
 //! ```
-//!
-//! What must hold: nothing here changes a folder that is not empty.
 
+pub(crate) mod lines;
+pub(crate) mod home;
 pub mod archive;
-pub mod examine;
+
+pub use crate::config::CHECKPOINTS;
 
 /// The folder in a data folder for the data that a backup of a running server needs while it is written.
 const BACKUP: &str = "backup.partial";
-
-/// The folder of checkpoints in a data folder, unless it is configured otherwise.
-pub const CHECKPOINTS: &str = "checkpoints";
 
 /// The folder of files that statements read and write in a data folder, unless it is configured otherwise.
 pub const FILES: &str = "files";

@@ -114,8 +114,6 @@ use threads::Threads;
 pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::applications as saved;
-pub(crate) use checkpoints::catalog as saved_catalog;
-pub(crate) use checkpoints::home as checkpoint_home;
 pub(crate) use prepare::{TrialInput, check_outputs, trial_inputs};
 pub(crate) use tables::read_table;
 pub(crate) use texts::{format_error, literal_text};

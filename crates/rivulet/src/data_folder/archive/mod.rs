@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, StorageError, Store};
 
-use super::examine::refusal_of_place;
+use super::home::refusal_of_place;
 use super::{BACKUP, CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::{Backup, ServiceError};

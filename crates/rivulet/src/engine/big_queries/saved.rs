@@ -16,12 +16,12 @@ use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, EpochSettings, Epochs, Restored, StorageError, Store};
 
 use super::note::{Note, StatePieces, is_of, state_of};
-use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus, of_query};
+use crate::data_folder::lines::{numbers, of_query};
+use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
 
 pub(crate) use super::note::checksum;
-pub(crate) use crate::engine::checkpoints::line::numbers;
 
 /// How long a query may take to come to rest. Until then its sources are not read, and rows in flight are processed.
 const REST_MAX: Duration = Duration::from_secs(10);

@@ -21,13 +21,11 @@ use serde_json::json;
 
 use super::line::{Failure, Line};
 use crate::catalog::ApplicationNumber;
+use crate::data_folder::lines;
 use crate::engine::outlet::SavedOutlet;
 use crate::engine::outlets;
 use crate::engine::running::Running;
 use crate::engine::sources::Positions;
-
-/// The name of the line.
-pub(crate) const LINE: &str = "applications";
 
 /// The most pieces with changes after one with all state.
 const CHANGES_MAX: usize = 8;
@@ -201,7 +199,8 @@ pub(super) struct Known {
 
 impl Applications {
     pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
-        let line = Line::new(Epochs::open_apart(store, LINE, EpochSettings { retained })?, "applications");
+        let line =
+            Line::new(Epochs::open_apart(store, lines::APPLICATIONS, EpochSettings { retained })?, "applications");
         let known = Known {
             written: BTreeMap::new(),
             positions: VecDeque::new(),
@@ -535,7 +534,7 @@ mod tests {
             line.known.want_everything(3);
             line.commit(both.into(), &[3, 4], position);
         }
-        let pack = folder.path().join(LINE).join("000000000002.pack");
+        let pack = folder.path().join(lines::APPLICATIONS).join("000000000002.pack");
         let mut bytes = std::fs::read(&pack).expect("the second");
         let text = b"<second> of 3";
         let place = bytes.windows(text.len()).position(|window| window == text).expect("it is there");

@@ -12,13 +12,10 @@ use std::sync::Arc;
 use rivulet_storage::{EpochSettings, Epochs, Piece, StorageError, Store};
 use serde_json::json;
 
-use super::line::{Differences, Line, LineStatus, numbers};
-use super::refused;
+use super::line::{Differences, Line, LineStatus};
 use crate::catalog::{Catalog, Used};
+use crate::data_folder::lines::{self, numbers, refused};
 use crate::service::{ErrorKind, ServiceError};
-
-/// The name of the line.
-pub(crate) const LINE: &str = "catalog";
 
 /// A key of an epoch's note: the format of the catalog.
 const FORMAT: &str = "format";
@@ -32,7 +29,7 @@ pub(super) struct CatalogLine {
 
 impl CatalogLine {
     pub(super) fn open(store: Arc<Store>, retained: usize) -> Result<Self, StorageError> {
-        let epochs = Epochs::open(store, LINE, EpochSettings { retained })?;
+        let epochs = Epochs::open(store, lines::CATALOG, EpochSettings { retained })?;
         Ok(Self { line: Line::new(epochs, "the catalog"), saved: None })
     }
 

@@ -8,31 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rivulet_storage::{Committed, Epoch, Epochs, Piece, StorageError, Store};
+use rivulet_storage::{Committed, Epoch, Epochs, Piece, StorageError};
 
 use crate::engine::attempts::Attempts;
 use crate::service::{ErrorKind, ServiceError};
-
-/// The folder of the lines of big queries.
-const OF_QUERIES: &str = "queries";
-
-/// The name of the line of a big query.
-pub(in crate::engine) fn of_query(number: u64) -> String {
-    format!("{OF_QUERIES}/{number}")
-}
-
-/// The big query whose line this is.
-pub(super) fn query_of(line: &str) -> Option<u64> {
-    line.strip_prefix(OF_QUERIES)?.strip_prefix('/')?.parse().ok()
-}
-
-/// The big queries of which anything is saved.
-///
-/// # Errors
-/// The store cannot be read.
-pub(crate) fn numbers(store: &Store) -> Result<BTreeSet<u64>, StorageError> {
-    Ok(Epochs::lines(store, OF_QUERIES)?.iter().filter_map(|line| query_of(line)).collect())
-}
 
 /// Why there is no newer epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]

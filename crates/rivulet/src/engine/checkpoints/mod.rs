@@ -5,15 +5,14 @@
 //! catalog.
 //!
 //! In reading order: [`line`] (a line of epochs), [`applications`] and [`catalog`] (two of them), [`way_out`] (when
-//! state may be saved), [`replacement`] (while a new version takes over), [`recovery`], [`home`], [`coordinator`].
+//! state may be saved), [`replacement`] (while a new version takes over), [`recovery`].
 //!
 //! Locks: first the lines, for as long as a checkpoint takes; after them the state of the engine and groups. Never in
 //! the opposite order.
 
 pub(crate) mod applications;
-pub(crate) mod catalog;
+mod catalog;
 pub(super) mod coordinator;
-pub(crate) mod home;
 pub(in crate::engine) mod line;
 mod recovery;
 mod replacement;
@@ -26,10 +25,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::LogPosition;
-use rivulet_storage::{Place, StorageError, Store};
+use rivulet_storage::{Place, Store};
 
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
+use crate::data_folder::home;
+use crate::data_folder::lines::refused;
 use crate::engine::sources::Positions;
 use crate::service::{
     CheckpointInfo, CheckpointStatus, ErrorKind, FullName, QueryCheckpoint, RecoveryStatus, ServiceError, Tenant,
@@ -280,9 +281,4 @@ impl Report {
         self.last = Some((info.clone(), Instant::now()));
         Ok((info, failures))
     }
-}
-
-/// The `error` as an answer to the caller, with its hint.
-fn refused(what: &str, error: &StorageError) -> ServiceError {
-    ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
 }

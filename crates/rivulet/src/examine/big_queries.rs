@@ -7,9 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rivulet_sql::Statement;
 use rivulet_storage::{Place, Store};
 
-use super::{Finding, good, notice, problem};
+use super::finding::{Finding, good, notice, problem};
 use crate::catalog::StoredStatement;
 use crate::counted::counted;
+use crate::data_folder::lines;
 use crate::engine::saved_queries::{self, Examined};
 use crate::service::FullName;
 
@@ -45,7 +46,7 @@ pub(super) fn examine(
     let known: BTreeMap<u64, (FullName, u64)> = statements.unwrap_or_default().iter().filter_map(query_of).collect();
     let exists = !matches!(place, Place::Folder(folder) if !folder.is_dir());
     let store = exists.then(|| Store::open(place).ok()).flatten().map(Arc::new);
-    let mut numbers = match store.as_ref().map(|store| saved_queries::numbers(store)).transpose() {
+    let mut numbers = match store.as_ref().map(|store| lines::numbers(store)).transpose() {
         Ok(numbers) => numbers.unwrap_or_default(),
         // That the place cannot be read was reported for the checkpoints of applications.
         Err(_) => return Vec::new(),
@@ -150,7 +151,7 @@ fn ago(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_folder::examine::Level;
+    use crate::examine::finding::Level;
 
     fn saved() -> SavedQuery {
         let name = Some("means".to_owned());

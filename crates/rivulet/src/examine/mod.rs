@@ -4,69 +4,26 @@
 
 mod big_queries;
 mod broker;
+mod finding;
+mod log;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use rivulet_runtime::Saved;
-use rivulet_storage::log::{Inspected, inspect};
 use rivulet_storage::{EpochSettings, Epochs, Place, Store};
 
-use super::{CHECKPOINTS, LOG, MQTT};
 use crate::catalog::{self, ApplicationNumber, Catalog, CatalogError, StoredApplication, StoredStatement};
 use crate::counted::counted;
-use crate::engine::{checkpoint_home, saved, saved_catalog};
-use crate::service::ServiceError;
+use crate::data_folder::home::refusal_of_place;
+use crate::data_folder::{LOG, MQTT, lines};
+use crate::engine::saved;
+
+use finding::{good, notice, problem};
 
 pub use big_queries::SavedQuery;
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// As it should be.
-    Good,
-    /// Worth knowing.
-    Notice,
-    /// Something is lost, or a server cannot use it.
-    Problem,
-}
-
-impl Level {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Good => "ok",
-            Self::Notice => "notice",
-            Self::Problem => "problem",
-        }
-    }
-}
-
-/// A finding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub level: Level,
-    /// Its subject: `folder`, `catalog`, `checkpoints`, `big queries`, `log`, `broker`.
-    pub about: &'static str,
-    /// What was found, in a sentence without a full stop.
-    pub text: String,
-    /// What to do about it.
-    pub advice: Option<String>,
-}
-
-fn good(about: &'static str, text: String) -> Finding {
-    Finding { level: Level::Good, about, text, advice: None }
-}
-
-fn notice(about: &'static str, text: String, advice: &str) -> Finding {
-    Finding { level: Level::Notice, about, text, advice: Some(advice.to_owned()) }
-}
-
-fn problem(about: &'static str, text: String, advice: impl Into<String>) -> Finding {
-    Finding { level: Level::Problem, about, text, advice: Some(advice.into()) }
-}
+pub use finding::{Finding, Level};
 
 /// Examines a data folder whose checkpoints are in `checkpoints`. Nothing is changed, except that a catalog that was
 /// not closed is repaired as a server would do.
@@ -91,7 +48,7 @@ pub fn examine(folder: &Path, checkpoints: &Place) -> Examination {
     let is_at_home = catalog.as_ref().is_some_and(|catalog| catalog.is_at_home);
     let statements = catalog.as_ref().map(|catalog| catalog.statements.as_slice());
     let big_queries = big_queries::examine(checkpoints, statements, &mut findings);
-    examine_log(&folder.join(LOG), is_at_home.then_some(replayed_from), &mut findings);
+    log::examine(&folder.join(LOG), is_at_home.then_some(replayed_from), &mut findings);
     broker::examine(&folder.join(MQTT), &mut findings);
     Examination { findings, big_queries }
 }
@@ -193,22 +150,11 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     Some(Known { is_at_home, applications, statements })
 }
 
-/// The error with which a server would refuse the place of checkpoints at its start; `None` if it would start.
-pub(super) fn refusal_of_place(folder: &Path, checkpoints: &Place, catalog: &Catalog) -> Option<ServiceError> {
-    let store = match checkpoints {
-        // Opening it would make the folder.
-        Place::Folder(folder) if !folder.is_dir() => None,
-        // If it cannot be opened, that is reported when the checkpoints are examined.
-        place => Some(Store::open(place).ok()?),
-    };
-    checkpoint_home::find((store.as_ref(), checkpoints), catalog, &folder.join(CHECKPOINTS), false).err()
-}
-
 /// The epoch in which the catalog was saved in an object store, if it was.
 fn epoch_of_catalog(checkpoints: &Place) -> Option<u64> {
     let Place::S3(_) = checkpoints else { return None };
     let store = Arc::new(Store::open(checkpoints).ok()?);
-    Epochs::open(store, saved_catalog::LINE, EpochSettings { retained: usize::MAX }).ok()?.newest()
+    Epochs::open(store, lines::CATALOG, EpochSettings { retained: usize::MAX }).ok()?.newest()
 }
 
 /// Examines the checkpoints. Returns the position from which on the newest one needs the log, if it has one.
@@ -227,7 +173,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     // This only reads, so the number of retained epochs does not matter.
     let settings = EpochSettings { retained: usize::MAX };
     let read = Store::open(place).and_then(|store| {
-        let epochs = Epochs::open_apart(Arc::new(store), saved::LINE, settings)?;
+        let epochs = Epochs::open_apart(Arc::new(store), lines::APPLICATIONS, settings)?;
         Ok((epochs.problems().to_vec(), epochs.restore()?))
     });
     let (problems, restored) = match read {
@@ -306,97 +252,4 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
     findings.push(good(ABOUT, text));
     let position = |note: &serde_json::Value| note.get(saved::POSITION).and_then(serde_json::Value::as_u64);
     restored.older.values().chain([&restored.note]).filter_map(position).min()
-}
-
-/// Reads the files of a log. Returns `None` if that cannot be done, which is a problem; `advice` is for errors that
-/// have no hint.
-fn inspected(about: &'static str, folder: &Path, advice: &str, findings: &mut Vec<Finding>) -> Option<Inspected> {
-    inspect(folder)
-        .map_err(|error| {
-            let text = error.to_string();
-            let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, advice));
-            findings.push(problem(about, text.to_owned(), hint));
-        })
-        .ok()
-}
-
-/// The sentence about bytes that were being written when the server ended.
-fn torn(bytes: u64) -> String {
-    format!("the server ended while it wrote the last {}", counted(bytes, "byte"))
-}
-
-/// Examines the log. `from` is the position from which on checkpoints need it; the outer `None` means that this is
-/// unknown, the inner one that no checkpoint has any events.
-fn examine_log(folder: &Path, from: Option<Option<u64>>, findings: &mut Vec<Finding>) {
-    const ABOUT: &str = "log";
-    const LOST: &str = "files of the log were deleted: what was in them and in no checkpoint is lost";
-    if !folder.exists() {
-        if let Some(from) = from.flatten().filter(|&from| from > 1) {
-            let text = format!("the checkpoint asks for the events from position {from} on, and there is no log");
-            findings.push(problem(ABOUT, text, LOST));
-        }
-        return;
-    }
-    let advice = "let the user that runs the server read it; a file that is damaged from its beginning may be moved \
-         away, its events are lost";
-    let Some(inspected) = inspected(ABOUT, folder, advice, findings) else { return };
-    let found = &inspected.found;
-    let (files, bytes) = (counted(inspected.segments, "file"), counted(inspected.bytes, "byte"));
-    let records = inspected.records;
-    match records {
-        0 => findings.push(good(ABOUT, format!("{files}, {bytes}, and no events in them"))),
-        _ => {
-            let (first, last) = (found.first, found.next.saturating_sub(1));
-            let text = format!("{files}, {bytes}: {}, at positions {first} to {last}", counted(records, "event"));
-            findings.push(good(ABOUT, text));
-            if let Some(from) = from {
-                let replayed = from.map_or(records, |from| found.next.saturating_sub(from.max(first)).min(records));
-                let text = match replayed {
-                    0 => "the checkpoint has all of them: a start replays none".to_owned(),
-                    _ => format!(
-                        "a start replays the last {replayed} of them, which came after the checkpoint, or knows that it has them"
-                    ),
-                };
-                findings.push(good(ABOUT, text));
-            }
-        }
-    }
-    if let Some(from) = from {
-        let asks = match from {
-            Some(from) => format!("the checkpoint asks for the events from position {from} on"),
-            None => "no checkpoint has any events".to_owned(),
-        };
-        let from = from.unwrap_or(1);
-        if from < found.first && inspected.segments > 0 {
-            let text = format!("{asks}, and the log begins at {}", found.first);
-            findings.push(problem(ABOUT, text, LOST));
-        }
-        if from > found.next {
-            let text = format!("{asks}, and the log ends before {}", found.next);
-            findings.push(problem(ABOUT, text, LOST));
-        }
-    }
-    for &(first, last) in &inspected.gaps {
-        let text = format!("there are no events with positions {first} to {last}");
-        findings.push(match from.is_some_and(|from| from.unwrap_or(1) <= last) {
-            true => problem(ABOUT, text, LOST),
-            // No checkpoint needs these events, or a server skipped the positions because a checkpoint had events up to
-            // there.
-            false => notice(ABOUT, text, "no checkpoint asks for them, so nothing is lost"),
-        });
-    }
-    if found.torn_bytes > 0 {
-        findings.push(notice(
-            ABOUT,
-            torn(found.torn_bytes),
-            "the next start cuts them off; none of these events was acknowledged, so nothing is lost",
-        ));
-    }
-    for text in &inspected.notices {
-        findings.push(notice(ABOUT, text.clone(), "nothing is lost: none of that was acknowledged from there"));
-    }
-    for text in &found.problems {
-        let advice = "the disk has changed what was written: events in it that no checkpoint has are lost; look at the disk, or restore a backup";
-        findings.push(problem(ABOUT, text.clone(), advice));
-    }
 }

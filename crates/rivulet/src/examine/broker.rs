@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rivulet_connectors::mqtt::{JournalContents, JournalSummary};
 use rivulet_storage::log::read_closed;
 
-use super::{Finding, good, inspected, notice, problem, torn};
+use super::finding::{Finding, good, notice, problem};
+use super::log::{inspected, torn};
 use crate::counted::counted;
 
 const ABOUT: &str = "broker";

@@ -13,8 +13,8 @@ use std::path::{self, Path};
 use rivulet_sql::Statement;
 use rivulet_storage::{Epochs, Owner, Place, Store};
 
-use super::line::query_of;
-use super::{applications, catalog, refused};
+use super::CHECKPOINTS;
+use super::lines::{self, query_of, refused};
 use crate::catalog::{Catalog, CatalogError, CheckpointPlace};
 use crate::service::{ErrorKind, ServiceError};
 
@@ -94,12 +94,23 @@ pub(crate) fn find(
     }
 }
 
+/// The error with which a server would refuse the place of checkpoints at its start; `None` if it would start.
+pub(crate) fn refusal_of_place(folder: &Path, checkpoints: &Place, catalog: &Catalog) -> Option<ServiceError> {
+    let store = match checkpoints {
+        // Opening it would make the folder.
+        Place::Folder(folder) if !folder.is_dir() => None,
+        // If it cannot be opened, that is reported when the checkpoints are examined.
+        place => Some(Store::open(place).ok()?),
+    };
+    find((store.as_ref(), checkpoints), catalog, &folder.join(CHECKPOINTS), false).err()
+}
+
 impl Home {
     /// Records it in both.
     ///
     /// # Errors
     /// One of them cannot be written.
-    pub(super) fn note(&self, store: &Store, catalog: &Catalog) -> Result<(), ServiceError> {
+    pub(crate) fn note(&self, store: &Store, catalog: &Catalog) -> Result<(), ServiceError> {
         if self.is_noted {
             return Ok(());
         }
@@ -121,9 +132,9 @@ fn name_of(place: &Place) -> String {
 
 /// Whether there is any checkpoint of a server. Only committed epochs count, and only under the names that a server
 /// gives: the folder may have files of other programs.
-pub(super) fn has_epochs(store: &Store) -> Result<bool, ServiceError> {
+pub(crate) fn has_epochs(store: &Store) -> Result<bool, ServiceError> {
     let names = store.names().map_err(|error| refused("the checkpoints cannot be read", &error))?;
-    let is_ours = |line| line == applications::LINE || line == catalog::LINE || query_of(line).is_some();
+    let is_ours = |line| line == lines::APPLICATIONS || line == lines::CATALOG || query_of(line).is_some();
     Ok(names.iter().any(|(name, _)| Epochs::line_of(name).is_some_and(is_ours)))
 }
 
