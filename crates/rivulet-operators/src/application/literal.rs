@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use arrow::array::TimestampMicrosecondArray;
 use arrow::datatypes::{IntervalMonthDayNano, TimestampMicrosecondType};
 use arrow::temporal_conversions::as_datetime;
+use arrow::util::display::array_value_to_string;
 
 /// A constant as written in a statement.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +44,24 @@ impl fmt::Display for Literal {
     }
 }
 
+impl Literal {
+    /// The constant as plain text: text without quotes, no value as an empty text.
+    pub fn plain_text(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Boolean(value) => value.to_string(),
+            Self::Integer(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Text(value) => value.clone(),
+            Self::Interval(value) => interval_text(*value),
+            Self::Timestamp(us) => {
+                let array = TimestampMicrosecondArray::from(vec![*us]);
+                array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
+            }
+        }
+    }
+}
+
 /// Returns an interval as SQL writes it: `5 minutes`, `1 day 30 seconds`; each part in its largest whole unit.
 pub fn interval_text(interval: IntervalMonthDayNano) -> String {
     const MONTHS: [(i64, &str); 2] = [(12, "year"), (1, "month")];
@@ -66,4 +86,29 @@ pub fn interval_text(interval: IntervalMonthDayNano) -> String {
         })
         .collect();
     if words.is_empty() { "0 seconds".into() } else { words.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::IntervalMonthDayNano;
+
+    use super::*;
+
+    #[test]
+    fn intervals_are_written_as_text_that_reads_back_as_the_same_value() {
+        for (months, days, nanoseconds) in
+            [(0, 0, 90_000_000_000), (1, 2, 1), (0, -3, -500_000_000), (0, 0, -1_500_000_000), (0, 0, 0)]
+        {
+            let value = IntervalMonthDayNano::new(months, days, nanoseconds);
+            let text = Literal::Interval(value).plain_text();
+            let array = arrow::array::StringArray::from(vec![text.as_str()]);
+            let read = arrow::compute::cast(
+                &array,
+                &arrow::datatypes::DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano),
+            )
+            .unwrap();
+            let read = arrow::array::AsArray::as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(&read);
+            assert_eq!(read.value(0), value, "{text}");
+        }
+    }
 }

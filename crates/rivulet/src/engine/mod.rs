@@ -116,7 +116,7 @@ pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::applications as saved;
 pub(crate) use prepare::{TrialInput, check_outputs, trial_inputs};
 pub(crate) use tables::read_table;
-pub(crate) use texts::{format_error, literal_text};
+pub(crate) use texts::format_error;
 
 /// The engine of one server.
 pub struct Engine {

@@ -25,7 +25,7 @@ use super::output::{Outputs, Target, TaskSink};
 use super::running::{InputShape, Prepared};
 use super::sources;
 use super::taps::Taps;
-use super::texts::{format_error, literal_text};
+use super::texts::format_error;
 use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -254,7 +254,7 @@ fn published(output: &Output, default: PublishOptions) -> Result<PublishOptions,
 }
 
 fn options_of(output: &Output) -> Vec<(String, String)> {
-    output.options.iter().map(|option| (option.name.clone(), literal_text(&option.value))).collect()
+    output.options.iter().map(|option| (option.name.clone(), option.value.plain_text())).collect()
 }
 
 /// A connector's error about an output, with the output's position.

@@ -26,7 +26,6 @@ use rivulet_sql::{is_input_option, shown_application};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::running::Running;
-use super::texts::literal_text;
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
 use crate::run::{CONNECTORS, placed_at};
@@ -106,7 +105,7 @@ pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
 }
 
 fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
-    let options = source.options.iter().map(|(name, value, _)| (name.clone(), literal_text(value)));
+    let options = source.options.iter().map(|(name, value, _)| (name.clone(), value.plain_text()));
     SourceSpec {
         connector: input.address.connector.clone(),
         address: input.address.template.clone(),

@@ -17,7 +17,7 @@ use rivulet_operators::application::{Literal, TableUse, Tables};
 use rivulet_sql::{CreateTable, Scope, type_name};
 
 use super::outside::{OPEN_MAX, Outside};
-use super::texts::{format_error, literal_text, stored_table};
+use super::texts::{format_error, stored_table};
 use crate::catalog::Catalog;
 use crate::inline_rows;
 use crate::run::CONNECTORS;
@@ -362,7 +362,7 @@ fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError
         Some(_) => return Err(at(ServiceError::invalid("header is true or false"))),
     };
     let options = spec.options.iter().filter(|(name, _)| !is_header(name));
-    let options: Vec<(&str, String)> = options.map(|(name, value)| (name.as_str(), literal_text(value))).collect();
+    let options: Vec<(&str, String)> = options.map(|(name, value)| (name.as_str(), value.plain_text())).collect();
     let (format, times) = Format::parse(&spec.name, options.iter().map(|(name, value)| (*name, value.as_str())))
         .map_err(|error| format_error(&error, spec))?;
     match format {

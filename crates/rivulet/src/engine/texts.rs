@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use rivulet_connectors::formats::FormatError;
-use rivulet_operators::application::{Application, FormatSpec, Literal, Tables, interval_text};
+use rivulet_operators::application::{Application, FormatSpec, Literal, Tables};
 use rivulet_sql::{CreateTable, Outdated, StateWish, Statement, Stored};
 
 use crate::service::{ErrorKind, Parameter, ParameterValue, ServiceError};
@@ -59,52 +59,11 @@ fn as_written(literal: &Literal) -> ParameterValue<'_> {
         Literal::Integer(value) => ParameterValue::Int(*value),
         Literal::Float(value) => ParameterValue::Float(*value),
         Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
-        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal_text(literal))),
+        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal.plain_text())),
     }
 }
 
 /// Parameter values given in SQL, as the catalog and the API know them.
 pub(super) fn parameters_of(values: &[(rivulet_sql::Name, Literal, rivulet_sql::Position)]) -> Vec<Parameter<'_>> {
     values.iter().map(|(name, literal, _)| (name.text.as_str().into(), as_written(literal))).collect()
-}
-
-/// A constant as plain text.
-pub(crate) fn literal_text(literal: &Literal) -> String {
-    match literal {
-        Literal::Null => String::new(),
-        Literal::Boolean(value) => value.to_string(),
-        Literal::Integer(value) => value.to_string(),
-        Literal::Float(value) => value.to_string(),
-        Literal::Text(value) => value.clone(),
-        Literal::Interval(value) => interval_text(*value),
-        Literal::Timestamp(us) => {
-            let array = arrow::array::TimestampMicrosecondArray::from(vec![*us]);
-            arrow::util::display::array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::datatypes::IntervalMonthDayNano;
-
-    use super::*;
-
-    #[test]
-    fn intervals_are_kept_as_text_that_reads_back_as_the_same_value() {
-        for (months, days, nanoseconds) in
-            [(0, 0, 90_000_000_000), (1, 2, 1), (0, -3, -500_000_000), (0, 0, -1_500_000_000), (0, 0, 0)]
-        {
-            let value = IntervalMonthDayNano::new(months, days, nanoseconds);
-            let text = literal_text(&Literal::Interval(value));
-            let array = arrow::array::StringArray::from(vec![text.as_str()]);
-            let read = arrow::compute::cast(
-                &array,
-                &arrow::datatypes::DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano),
-            )
-            .unwrap();
-            let read = arrow::array::AsArray::as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(&read);
-            assert_eq!(read.value(0), value, "{text}");
-        }
-    }
 }

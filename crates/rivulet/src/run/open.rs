@@ -16,7 +16,6 @@ use rivulet_sql::{
 };
 
 use super::End;
-use crate::engine::literal_text;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The connectors that statements can name: all connectors, with the generators of benchmarks and demonstrations.
@@ -195,12 +194,12 @@ pub(super) fn final_up_to(
 
 /// The name and the options of a format, as connectors take them.
 pub(crate) fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>) {
-    let options = format.options.iter().map(|(name, value)| (name.clone(), literal_text(value)));
+    let options = format.options.iter().map(|(name, value)| (name.clone(), value.plain_text()));
     (format.name.clone(), options.collect())
 }
 
 fn options_text(options: &[(Name, Literal, Position)]) -> Vec<(String, String)> {
-    options.iter().map(|(name, value, _)| (name.text.clone(), literal_text(value))).collect()
+    options.iter().map(|(name, value, _)| (name.text.clone(), value.plain_text())).collect()
 }
 
 /// The connector's error with its position in the script.

@@ -26,7 +26,7 @@ use rivulet_operators::application::{
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::engine::{TrialInput, format_error, literal_text, trial_inputs};
+use crate::engine::{TrialInput, format_error, trial_inputs};
 use crate::run::CONNECTORS;
 use crate::service::ServiceError;
 
@@ -66,7 +66,7 @@ pub fn parse_time_us(text: &str) -> Result<i64, TimeError> {
 /// A time for users and for files: UTC, to the millisecond.
 pub fn time_text(time_us: i64) -> String {
     let ms = time_us.div_euclid(1_000);
-    let text = literal_text(&Literal::Timestamp(ms * 1_000));
+    let text = Literal::Timestamp(ms * 1_000).plain_text();
     match text.split_once('.') {
         Some((seconds, fraction)) => format!("{seconds}.{:0<3.3}Z", fraction),
         None => format!("{text}.000Z"),
