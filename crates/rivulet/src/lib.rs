@@ -8,8 +8,9 @@
 //! - [`examine`]: what is on disk, looked at without a server;
 //! - [`config`]: what the server runs with, and where each value came from;
 //! - [`api`]: REST, OpenAPI, live results;
-//! - [`run`]: scripts of big queries in this process, without a server;
+//! - [`run`]: how a planned big query is run;
 //! - [`trial`]: applications over files in this process, without a server;
+//! - [`script`]: scripts of big queries and applications in this process, without a server;
 //! - [`http_client`]: the other end of it, for the command line;
 //! - [`cli`]: the command line, one command a file;
 //! - [`demo`] and [`mod@bench`]: everything together, to look at and to measure.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod api;
 pub mod run;
 pub mod trial;
+pub mod script;
 pub mod http_client;
 pub mod cli;
 pub mod demo;

@@ -1,19 +1,13 @@
-//! Runs scripts in this process, without a server: sources are read and results are written. Queries of applications
-//! run in the engine of a [trial](crate::trial).
+//! How a planned big query is run, by a server and by a [script](crate::script): its sources are read and its results
+//! are written.
 //!
-//! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next
-//! statement. A statement that reads input without an end, and a query that `CREATE QUERY` starts, continue in parallel
-//! until they are stopped.
-//!
-//! In reading order: [`script`]: statements to planned queries; [`open`]: sources and sinks by their declarations;
-//! [`infer`]: files by their paths; [`letters`]: refused rows; [`results`]: where the rows of a `SELECT` go; this file:
-//! how a planned query is run.
+//! In reading order: [`open`]: sources and sinks by their declarations; [`infer`]: files by their paths; [`letters`]:
+//! refused rows; [`results`]: where the rows of a `SELECT` go; this file: how a planned query is run.
 
 mod infer;
 mod letters;
 mod open;
 pub mod results;
-mod script;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +25,8 @@ use letters::QueryLetters;
 use results::{Results, SharedResults};
 
 pub(crate) use infer::{create_source, with_files};
-pub use open::CONNECTORS;
-pub(crate) use open::{check_sink, check_source, format_text, placed_at, replaced_file};
-pub(crate) use script::own_columns;
-pub use script::{Planned, Script, Step};
+pub use open::{CONNECTORS, End};
+pub(crate) use open::{check_sink, check_source, format_text, own_columns, placed_at, replaced_file};
 
 /// How often a running query is checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -88,17 +80,6 @@ pub struct Running {
     ends: Vec<End>,
     /// The health of the sink of its results.
     output: Option<Arc<Health>>,
-}
-
-/// A source or sink of a running query, by its name, and its health.
-#[derive(Clone, Debug)]
-pub struct End {
-    /// The name that it was declared under.
-    pub name: String,
-    /// Whether it is a source or a sink.
-    pub direction: Direction,
-    /// Its health; all its partitions or instances together.
-    pub health: Arc<Health>,
 }
 
 impl Runner {

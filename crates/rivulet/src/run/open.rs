@@ -1,21 +1,22 @@
 //! Sources and sinks by their declarations: a statement becomes the specification for a connector, and an error of the
 //! connector gets its position in the script.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_connectors::connector::{
-    ConnectorError, Connectors, Direction, FinalUpTo, Health, Host, SinkSpec, SourceSpec,
+    ConnectorError, Connectors, Direction, EVENT_TIME_KEY, FinalUpTo, Health, Host, SinkSpec, SourceSpec,
 };
+use rivulet_connectors::files::Files;
 use rivulet_dataflow::{PartitionState, Sink, Source};
 use rivulet_runtime::Partition;
 use rivulet_sql::{
-    FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration,
+    FormatSpec, Literal, Name, PlannedOutput, PlannedSource, Position, SinkDeclaration, SourceDeclaration, SqlError,
     letter_schema,
 };
 
-use super::End;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The connectors that statements can name: all connectors, with the generators of benchmarks and demonstrations.
@@ -23,6 +24,17 @@ pub static CONNECTORS: Connectors = Connectors::with(&rivulet_bench::sources::CO
 
 /// How far ahead of its arrival the time of a row of a live source may be by default, as with applications.
 const FUTURE_LIMIT_US: i64 = 5 * 60 * 1_000_000;
+
+/// A source or sink of a running query, by its name, and its health.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The name that it was declared under.
+    pub name: String,
+    /// Whether it is a source or a sink.
+    pub direction: Direction,
+    /// Its health; all its partitions or instances together.
+    pub health: Arc<Health>,
+}
 
 /// The specification of a source with these columns, for its connector.
 fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host) -> SourceSpec {
@@ -76,6 +88,22 @@ pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(
 /// The one file that the result of a query into this sink replaces when the query ends; `None` for other sinks.
 pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &Host) -> Option<PathBuf> {
     CONNECTORS.replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
+}
+
+/// The columns and the index of the event time; or why they cannot be read.
+pub(crate) type OwnColumns = Result<(SchemaRef, Option<usize>), SqlError>;
+
+/// Reads the columns that a source defines itself, perhaps by one of `files`, and which of them is the event time.
+pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<OwnColumns> {
+    |connector, address| {
+        let schema = match CONNECTORS.declared_schema(connector, address, files) {
+            Ok(schema) => schema?,
+            Err(error) => return Some(Err(SqlError::without_place(&error.to_string()))),
+        };
+        let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
+        let schema = schema.with_metadata(HashMap::new());
+        Some(Ok((Arc::new(schema), event_time)))
+    }
 }
 
 /// The partitions of a source that a query reads.

@@ -40,7 +40,7 @@ use crate::service::{Caller, ErrorKind, Parameter, QueryRequest, ServiceError, S
 pub use event::{Event, TimeError, parse_event, parse_time_us, time_text};
 pub use expect::{Expected, difference};
 pub use report::{Counts, Report};
-pub use script::{beside_script, of_script};
+pub use script::of_script;
 
 use event::{Messages, Reader};
 use network::{NoDisk, Results};
@@ -83,6 +83,13 @@ pub struct Trial {
 enum Wanted {
     Statement(Statement, Position),
     Parameters { name: String, application: String, parameters: Vec<Parameter<'static>> },
+}
+
+/// The path of a file that a script in `folder` names: beside the script, or in the working folder if there is none.
+pub fn beside_script(folder: &Path, path: &str) -> PathBuf {
+    let beside = folder.join(path);
+    let path = if beside.exists() { beside } else { PathBuf::from(path) };
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 impl Trial {

@@ -1,6 +1,6 @@
 //! A script of applications, as a user registers it: tables, applications, and queries of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rivulet_sql::{Statement, parse_script};
 
@@ -27,11 +27,4 @@ pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
         })?;
     }
     Ok(trial)
-}
-
-/// The path of a file that a script in `folder` names: beside the script, or in the working folder if there is none.
-pub fn beside_script(folder: &Path, path: &str) -> PathBuf {
-    let beside = folder.join(path);
-    let path = if beside.exists() { beside } else { PathBuf::from(path) };
-    std::path::absolute(&path).unwrap_or(path)
 }

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet::run::{RunOptions, Runner};
+use rivulet::script::{Script, Step};
 use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, Expected, Input, Output, QUERIES, Query, write_side_input};
 
 use crate::sql_answers::Collected;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet::run::{RunOptions, Runner};
+use rivulet::script::{Script, Step};
 use rivulet_bench::nexmark::{CORPORA, Expected, Input, Output, query};
 
 /// The files below a folder.

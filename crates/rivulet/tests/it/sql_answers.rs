@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rivulet::run::results::Results;
-use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet::run::{RunOptions, Runner};
+use rivulet::script::{Script, Step};
 use rivulet::service::ServiceError;
 use rivulet_bench::nexmark::Answer;
 use rivulet_dataflow::{Batch, Reason};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use arrow::util::display::array_value_to_string;
 use parking_lot::Mutex;
 use rivulet::run::results::{FinalRows, Results};
-use rivulet::run::{RunOptions, Runner, Script, Step};
+use rivulet::run::{RunOptions, Runner};
+use rivulet::script::{Script, Step};
 use rivulet_dataflow::Batch;
 
 use crate::sql_answers::{files, told};

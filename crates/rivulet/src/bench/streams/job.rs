@@ -7,7 +7,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use rivulet_dataflow::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{Planned, RunOptions, Runner, Script, Step};
+use crate::run::{RunOptions, Runner};
+use crate::script::{Planned, Script, Step};
 use crate::service::ServiceError;
 
 /// What is to be run.

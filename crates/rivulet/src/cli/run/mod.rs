@@ -15,7 +15,8 @@ use rivulet_dataflow::Reason;
 
 use crate::counted::counted;
 use crate::run::results::Results;
-use crate::run::{Planned, RunOptions, RunReport, Runner, Running, Script, Step};
+use crate::run::{RunOptions, RunReport, Runner, Running};
+use crate::script::{Planned, Script, Step};
 
 use super::Global;
 use super::app_test::End;

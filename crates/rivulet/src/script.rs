@@ -1,25 +1,25 @@
-//! A script: its statements in their order, each planned with the names that earlier statements declared.
+//! A script that runs in this process, without a server: its statements in their order, each planned with the names
+//! that earlier statements declared. [`crate::run`] runs the planned queries. Queries of applications run together in
+//! the engine of a [trial](crate::trial), when the next statement runs something or the script ends.
 //!
-//! Queries of applications run together, when the next statement runs something or the script ends.
+//! Statements take effect in their order. `SELECT` and `INSERT` run to the end of their input before the next
+//! statement. A statement that reads input without an end, and a query that `CREATE QUERY` starts, continue in parallel
+//! until they are stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{EVENT_TIME_KEY, Host};
-use rivulet_connectors::files::Files;
+use rivulet_connectors::connector::Host;
 use rivulet_sql::{
-    BigQuery, CreateApplication, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, SqlError, Statement,
-    Table, explain_query, parse_script, plan_query,
+    BigQuery, CreateApplication, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, Statement, Table,
+    explain_query, parse_script, plan_query,
 };
 
 use crate::engine::read_table;
+use crate::run::{CONNECTORS, check_sink, check_source, create_source, own_columns, replaced_file, with_files};
 use crate::service::ServiceError;
 use crate::trial::{Trial, beside_script};
-
-use super::infer::{create_source, with_files};
-use super::open::{CONNECTORS, check_sink, check_source, replaced_file};
 
 /// The most bytes of a reference table.
 const TABLE_BYTES_MAX: usize = 1 << 30;
@@ -266,22 +266,6 @@ impl Script {
         }
         self.declared.push(Declared::Table(Box::new(create)));
         Ok(())
-    }
-}
-
-/// The columns and the index of the event time; or why they cannot be read.
-pub(crate) type OwnColumns = Result<(SchemaRef, Option<usize>), SqlError>;
-
-/// Reads the columns that a source defines itself, perhaps by one of `files`, and which of them is the event time.
-pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<OwnColumns> {
-    |connector, address| {
-        let schema = match CONNECTORS.declared_schema(connector, address, files) {
-            Ok(schema) => schema?,
-            Err(error) => return Some(Err(SqlError::without_place(&error.to_string()))),
-        };
-        let event_time = schema.metadata().get(EVENT_TIME_KEY).and_then(|name| schema.index_of(name).ok());
-        let schema = schema.with_metadata(HashMap::new());
-        Some(Ok((Arc::new(schema), event_time)))
     }
 }
 
