@@ -12,8 +12,8 @@
 //! - [`trial`]: applications over files in this process, without a server;
 //! - [`script`]: scripts of big queries and applications in this process, without a server;
 //! - [`http_client`]: the other end of it, for the command line;
-//! - [`cli`]: the command line, one command a file;
-//! - [`demo`] and [`mod@bench`]: everything together, to look at and to measure.
+//! - [`mod@bench`]: everything together, to measure;
+//! - [`cli`]: the command line, one command a file.
 
 pub mod service;
 pub mod engine;
@@ -26,9 +26,8 @@ pub mod run;
 pub mod trial;
 pub mod script;
 pub mod http_client;
-pub mod cli;
-pub mod demo;
 pub mod bench;
+pub mod cli;
 mod counted;
 mod inline_rows;
 mod times;

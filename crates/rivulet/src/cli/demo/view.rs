@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::DemoReport;
+use super::report::DemoReport;
 use crate::service::{LiveResult, Status};
 
 /// How many alerts stay on the screen: with them the block has 21 lines, and a small terminal 24.

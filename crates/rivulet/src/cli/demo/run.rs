@@ -1,9 +1,7 @@
-//! `rivulet demo`: a server, a broker, ten thousand queries and simulated homes, in one process, to look at.
+//! The demo: a server, a broker, ten thousand queries and simulated homes, in one process, to look at.
 //!
 //! Nothing is shortened: the homes publish over MQTT sockets to the embedded broker, and while the demo runs every
 //! other command works against its server.
-
-mod view;
 
 use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
@@ -15,9 +13,10 @@ use std::time::{Duration, Instant};
 use rivulet_bench::BrokerOptions;
 use rivulet_bench::homes::{HomesOptions, SimulatedHomes};
 use rivulet_bench::workload::{Workload, WorkloadOptions};
-use serde_json::json;
 use tokio::sync::broadcast;
 
+use super::report::DemoReport;
+use super::view::View;
 use crate::cli::error::CliError;
 use crate::cli::serve::{self, HttpRuntime};
 use crate::config::{Config, FlagValue, Sources};
@@ -27,17 +26,16 @@ use crate::service::{
     Caller, LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Session,
     Status,
 };
-use view::View;
 
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
-pub struct DemoOptions {
+pub(super) struct DemoOptions {
     /// How many queries.
-    pub queries: u32,
+    pub(super) queries: u32,
     /// When it ends by itself; until Ctrl-C without.
-    pub duration: Option<Duration>,
+    pub(super) duration: Option<Duration>,
     /// Whether to print one JSON object at the end instead of a live view.
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// How many connections the homes share: one for each thousand or so would be a gateway's share.
@@ -53,45 +51,11 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Without an end of its own the demo lasts so long.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the demo did.
-#[derive(Clone, Debug)]
-pub struct DemoReport {
-    /// Queries that ran.
-    pub queries: u64,
-    /// Queries submitted per second.
-    pub submit_per_s: f64,
-    /// Events published by the homes.
-    pub events_sent: u64,
-    /// The engine's status at the end.
-    pub status: Status,
-}
-
-impl DemoReport {
-    /// The report as one JSON object.
-    pub fn to_json(&self) -> serde_json::Value {
-        let total = &self.status.total;
-        json!({
-            "queries": self.queries,
-            "applications": self.status.applications.len(),
-            "submit_per_s": self.submit_per_s.round(),
-            "events_sent": self.events_sent,
-            "events_processed": total.events,
-            "events_refused": total.refused.iter().map(|(_, count)| count).sum::<u64>(),
-            "alerts": total.results,
-            "latency_us_p50": total.end_to_end.p50_us,
-            "latency_us_p99": total.end_to_end.p99_us,
-            "processing_us_p50": total.processing.p50_us,
-            "processing_us_p99": total.processing.p99_us,
-            "memory_rss_bytes": self.status.memory_rss_bytes,
-        })
-    }
-}
-
 /// Runs the demo until its time is over or `stop` becomes true. Drawing goes to standard output.
 ///
 /// # Errors
 /// Ports that cannot be listened on, and whatever keeps a server from starting.
-pub fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliError> {
+pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliError> {
     let folder = TemporaryFolder::new();
     let config = configuration(&folder.0)?;
     serve::start_logging(&config);

@@ -1,15 +1,18 @@
 //! `rivulet demo`: everything at once, to look at.
 
+mod report;
+mod run;
+mod view;
+
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::demo::{DemoOptions, run as run_demo};
-
 use super::error::CliError;
 use super::serve::stop_on_signal;
 use super::{Global, duration};
+use run::DemoOptions;
 
 /// Arguments of `rivulet demo`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +29,7 @@ pub(super) fn run(global: Global, arguments: &DemoArguments) -> Result<(), CliEr
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(stop.clone())?;
     let options = DemoOptions { queries: arguments.queries, duration: arguments.duration, json: global.json };
-    let report = run_demo(&options, &stop)?;
+    let report = run::run(&options, &stop)?;
     if global.json {
         // A reader that went away does not want the report any more.
         let _ = writeln!(io::stdout(), "{}", report.to_json());
