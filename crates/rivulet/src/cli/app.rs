@@ -5,11 +5,12 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use crate::api::types::{Application, ApplicationList, EndHealth, Explanation, ParameterDeclaration};
-use crate::http_client::segment;
+use crate::http_client::application_path;
 
 use super::error::CliError;
+use super::options::{Connection, Global};
 use super::output::{print_json, table};
-use super::{Connection, Global, app_register, app_test};
+use super::{app_register, app_test};
 
 /// Arguments of `rivulet app`.
 #[derive(Debug, clap::Args)]
@@ -80,7 +81,7 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             writeln!(out, "{}", table(["name", "state", "running", "paused", "parameters"], &[2, 3], rows))?;
         }
         AppCommand::Show { name } => {
-            let application: Application = client.get(&path(&name), &[])?;
+            let application: Application = client.get(&application_path(&name), &[])?;
             if global.json {
                 return print_json(&mut out, &application);
             }
@@ -113,14 +114,14 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             writeln!(out, "\n{}", application.sql.trim_end())?;
         }
         AppCommand::Explain { name } => {
-            let explanation: Explanation = client.get(&format!("{}/explain", path(&name)), &[])?;
+            let explanation: Explanation = client.get(&format!("{}/explain", application_path(&name)), &[])?;
             if global.json {
                 return print_json(&mut out, &explanation);
             }
             writeln!(out, "{}", explanation.explanation.trim_end())?;
         }
         AppCommand::Drop { name, cascade } => {
-            client.delete(&path(&name), &[("cascade", if cascade { "true" } else { "false" })])?;
+            client.delete(&application_path(&name), &[("cascade", if cascade { "true" } else { "false" })])?;
             if global.json {
                 return print_json(&mut out, &json!({"name": name, "state": "dropped"}));
             }
@@ -128,11 +129,6 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
         }
     }
     Ok(())
-}
-
-/// The path of an application.
-pub(super) fn path(name: &str) -> String {
-    format!("/api/v1/applications/{}", segment(name))
 }
 
 /// Whether an application runs, and why not.

@@ -7,16 +7,16 @@ use rivulet_sql::{CreateTable, Position, Statement};
 
 use crate::api::types::{Application, Table};
 use crate::counted::counted;
-use crate::http_client::{Client, ClientError};
+use crate::http_client::{Client, ClientError, application_path};
 use crate::inline_rows;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError};
 use crate::trial::beside_script;
 
 use super::error::CliError;
+use super::options::Global;
 use super::output::{colours, paint, print_json};
 use super::sql::read_source;
-use super::{Global, app};
 
 /// The most bytes of a table's file: it goes to the server within a statement, which has 4 MiB at most.
 const TABLE_BYTES_MAX: u64 = 3 << 20;
@@ -71,7 +71,7 @@ pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments
                     print_table(global, &table)?;
                 }
                 Sent::Application(name, text) => {
-                    let known = name.and_then(|name| client.get::<Application>(&app::path(&name), &[]).ok());
+                    let known = name.and_then(|name| client.get::<Application>(&application_path(&name), &[]).ok());
                     let application: Application =
                         client.post_text(&path, &text).map_err(|error| failed(error, &text))?;
                     let is_same = known.is_some_and(|known| known.id == application.id);

@@ -11,8 +11,8 @@ use crate::counted::counted;
 use crate::service::{Parameter, ParameterValue};
 use crate::trial::{self, Expected, Report, Trial, difference, parse_event, parse_time_us, time_text};
 
-use super::Global;
 use super::error::CliError;
+use super::options::Global;
 use super::output::{colours, paint};
 use super::sql::read_source;
 
@@ -55,7 +55,7 @@ pub(super) struct TestArguments {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct End {
     /// How long the clock goes on behind the last event, as long as anything is open
-    #[arg(long, value_name = "DURATION", value_parser = super::duration, default_value = "24h")]
+    #[arg(long, value_name = "DURATION", value_parser = super::options::duration, default_value = "24h")]
     wait: Duration,
     /// The same as a time
     #[arg(long, value_name = "TIME", value_parser = time_us, conflicts_with = "wait")]

@@ -9,9 +9,9 @@ use crate::counted::counted;
 use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore};
 use crate::http_client::Client;
 
-use super::Global;
 use super::config::Folders;
 use super::error::CliError;
+use super::options::Global;
 use super::output::{bytes, colours, paint, print_json};
 
 /// Arguments of `rivulet backup`.

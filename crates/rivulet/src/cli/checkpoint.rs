@@ -6,8 +6,8 @@ use crate::api::types::Checkpoint;
 use crate::counted::counted;
 
 use super::error::CliError;
+use super::options::{Connection, Global};
 use super::output::{bytes, print_json};
-use super::{Connection, Global};
 
 /// Arguments of `rivulet checkpoint`.
 #[derive(Debug, clap::Args)]

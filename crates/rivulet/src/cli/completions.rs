@@ -2,10 +2,8 @@
 
 use std::io;
 
-use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
-use super::Arguments;
 use super::error::CliError;
 
 /// Arguments of `rivulet completions`.
@@ -15,9 +13,10 @@ pub(super) struct CompletionsArguments {
     shell: Shell,
 }
 
-pub(super) fn run(arguments: &CompletionsArguments) -> Result<(), CliError> {
+/// Prints the script for the command line with this definition.
+pub(super) fn run(arguments: &CompletionsArguments, definition: &mut clap::Command) -> Result<(), CliError> {
     // Through memory, because the generator panics where a pipe is closed.
     let mut script = Vec::new();
-    generate(arguments.shell, &mut Arguments::command(), "rivulet", &mut script);
+    generate(arguments.shell, definition, "rivulet", &mut script);
     Ok(io::Write::write_all(&mut io::stdout().lock(), &script)?)
 }

@@ -8,8 +8,8 @@ use serde_json::{Map, json};
 
 use crate::config::{self, CHECKPOINTS, FlagValue, KEYS, Loaded, Setting, Sources, Values, environment_names};
 
-use super::Global;
 use super::error::CliError;
+use super::options::Global;
 use super::output::{colours, paint, print_json, table};
 
 /// Options that override the configuration file and the environment.

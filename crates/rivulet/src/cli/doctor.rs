@@ -6,9 +6,9 @@ use serde_json::json;
 
 use crate::examine::{Examination, Finding, Level, SavedQuery, examine};
 
-use super::Global;
 use super::config::Folders;
 use super::error::CliError;
+use super::options::Global;
 use super::output::{colours, paint, print_json};
 
 /// Arguments of `rivulet doctor`.

@@ -12,7 +12,7 @@ use crate::config::ConfigError;
 use crate::http_client::ClientError;
 use crate::service::ServiceError;
 
-use super::output::paint;
+use super::paint::paint;
 
 /// Why a command failed: what was wrong, where, and what to do.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -15,30 +15,26 @@ mod config;
 mod demo;
 mod doctor;
 pub mod error;
+mod logging;
+mod open_files;
+mod options;
 mod output;
+mod paint;
 mod query;
 mod reload;
 mod run;
-pub mod serve;
+mod serve;
+mod signals;
 mod sql;
 mod status;
 
-use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::Config;
-use crate::engine::Extensions;
-use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
-use crate::service::{Service, ServiceError};
-
 use error::CliError;
-
-/// Starts the engine: opens the catalog, brokers and workers of this configuration.
-pub type Start = fn(&Config, Extensions) -> Result<Arc<dyn Service>, ServiceError>;
+use options::Global;
+pub use serve::Start;
 
 /// Rivulet: very many small stream queries, and a few big ones, on one machine.
 #[derive(Debug, Parser)]
@@ -48,38 +44,6 @@ struct Arguments {
     global: Global,
     #[command(subcommand)]
     command: Command,
-}
-
-/// Options of every command.
-#[derive(Clone, Copy, Debug, clap::Args)]
-struct Global {
-    /// Print JSON instead of tables, and errors as JSON
-    #[arg(long, global = true)]
-    json: bool,
-}
-
-impl Global {
-    /// Prints an error. If standard error is closed too, there is nobody left to tell.
-    fn report(self, error: &CliError) {
-        let mut out = io::stderr().lock();
-        let _ =
-            if self.json { error.print_json(&mut out) } else { error.print(&mut out, output::colours(&io::stderr())) };
-    }
-}
-
-/// Options of the commands that talk to a server.
-#[derive(Clone, Debug, clap::Args)]
-struct Connection {
-    /// The server to talk to
-    #[arg(long, global = true, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
-    server: String,
-}
-
-impl Connection {
-    fn client(&self) -> Result<Client, CliError> {
-        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-        Ok(Client::with_token(&self.server, token.as_deref())?)
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -144,7 +108,7 @@ pub fn main(start: Start) -> ExitCode {
         Command::Restore(arguments) => backup::run_restore(global, &arguments),
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Bench(command) => bench::run(global, command, start),
-        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, &mut definition()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -163,38 +127,9 @@ pub fn definition() -> clap::Command {
     Arguments::command()
 }
 
-/// A duration as people write it: `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("'{unit}' is no unit of time; write 500ms, 10s, 2m or 1h")),
-    };
-    let number: f64 = number.parse().map_err(|_| "write a number and a unit, for example 10s".to_owned())?;
-    match Duration::try_from_secs_f64(number * seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("a duration is more than nothing and less than for ever".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read_as_people_write_them() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
-        for wrong in ["", "s", "0s", "1d", "-1s", "1e400s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {

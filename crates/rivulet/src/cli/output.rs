@@ -1,22 +1,13 @@
-//! Tables, numbers and colours for people.
+//! Tables and numbers for people.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::error::CliError;
-
-/// Whether to colour what is written to `stream`.
-pub(super) fn colours(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// Text in a colour (an SGR code such as `1;31`), if wanted.
-pub(super) fn paint(code: &str, text: &str, wanted: bool) -> String {
-    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-}
+pub(super) use super::paint::{colours, paint};
 
 /// A table without lines; the columns named in `numeric` are aligned right.
 pub(super) fn table<const COLUMNS: usize>(

@@ -3,13 +3,39 @@
 //! What must hold: a configuration that is wrong changes nothing, and each key that changed is named, with whether it
 //! counts from now on or after a restart.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{self, KEYS, Loaded, Setting, Sources};
+use crate::config::{self, Config, HttpConfig, KEYS, Loaded, Setting, Sources};
 use crate::service::Service;
 
-use super::serve::{Followed, change_log_level, log_level, share_open_files};
+use super::logging::{change_log_level, log_level};
+use super::open_files::share_open_files;
+
+/// What of the configuration is looked at while the server runs.
+pub(super) struct Followed {
+    /// How long a server that stops says first that it is not ready, and how long the rest may take, if not as long as
+    /// it takes.
+    pub(super) stop_times: Mutex<(Duration, Option<Duration>)>,
+    /// What the REST API keeps to.
+    pub(super) http: watch::Sender<HttpConfig>,
+}
+
+impl Followed {
+    pub(super) fn of(config: &Config) -> Self {
+        let stop_times = Mutex::new((config.stop_delay, config.stop_limit));
+        Self { stop_times, http: watch::Sender::new(config.http.clone()) }
+    }
+
+    /// Takes over another configuration.
+    fn change(&self, config: &Config) {
+        *self.stop_times.lock() = (config.stop_delay, config.stop_limit);
+        self.http.send_replace(config.http.clone());
+    }
+}
 
 /// The configuration of a running server.
 pub(super) struct Reloading {

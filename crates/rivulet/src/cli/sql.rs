@@ -16,8 +16,8 @@ use crate::http_client::{Client, WatchEvent};
 
 use super::complete::Completion;
 use super::error::CliError;
+use super::options::{Connection, Global};
 use super::output::{cell, print_json, result_table};
-use super::{Connection, Global};
 
 /// Lines that the prompt remembers.
 const HISTORY_LINES_MAX: usize = 1000;

@@ -9,8 +9,8 @@ use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery,
 use crate::counted::{counted, noun};
 
 use super::error::CliError;
+use super::options::{Connection, Global};
 use super::output::{bytes, duration_us, print_json, render, table, uptime};
-use super::{Connection, Global};
 
 /// How often `--watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -401,6 +401,11 @@ impl Client {
     }
 }
 
+/// The path of an application.
+pub fn application_path(name: &str) -> String {
+    format!("/api/v1/applications/{}", segment(name))
+}
+
 /// A name as a segment of a path.
 pub fn segment(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());

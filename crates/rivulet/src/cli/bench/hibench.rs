@@ -7,7 +7,7 @@ use rivulet_bench::hibench::{Visits, Workload};
 
 use crate::bench::hibench::{HibenchOptions, run_hibench};
 use crate::cli::error::CliError;
-use crate::cli::{Global, duration};
+use crate::cli::options::{Global, duration};
 
 use super::streams;
 

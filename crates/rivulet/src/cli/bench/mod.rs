@@ -3,6 +3,7 @@
 mod hibench;
 mod nexmark;
 mod recovery;
+mod setting;
 mod streams;
 
 use std::fs::OpenOptions;
@@ -20,15 +21,16 @@ use rivulet_connectors::mqtt::codec::Qos;
 use rivulet_sql::Durability;
 
 use crate::bench::{ManyOptions, Model, Variant, many, run_many};
-use crate::config::{KEYS, environment_names};
 
 use crate::cli::config::Overrides;
 use crate::cli::error::CliError;
-use crate::cli::{Global, Start, duration, serve};
+use crate::cli::options::{Global, duration};
+use crate::cli::serve::{self, Start};
 
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use recovery::RecoveryArguments;
+use setting::setting;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -314,15 +316,6 @@ fn qos(level: u8) -> Qos {
     match level {
         0 => Qos::AtMostOnce,
         _ => Qos::AtLeastOnce,
-    }
-}
-
-/// A configuration key and its value, as an environment variable.
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write the key, =, and the value")?;
-    match KEYS.iter().any(|known| known.name == key) {
-        true => Ok((environment_names(key)[0].clone(), value.to_owned())),
-        false => Err(format!("there is no configuration key '{key}'; `rivulet config` shows them all")),
     }
 }
 

@@ -8,7 +8,7 @@ use rivulet_bench::nexmark::{FileFormat, QUERIES, Query, Stream, query, write_st
 
 use crate::bench::nexmark::{NexmarkOptions, run_nexmark};
 use crate::cli::error::CliError;
-use crate::cli::{Global, duration};
+use crate::cli::options::{Global, duration};
 
 use super::streams;
 

@@ -6,9 +6,10 @@ use clap::Args;
 
 use crate::bench::recovery::{RecoveryOptions, run_recovery};
 use crate::cli::error::CliError;
-use crate::cli::{Global, output};
+use crate::cli::options::Global;
+use crate::cli::output;
 
-use super::setting;
+use super::setting::setting;
 
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\

@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use crate::bench::streams::job::{self, Job};
 use crate::bench::streams::report::StreamsReport;
 use crate::cli::error::CliError;
-use crate::cli::{Global, output};
+use crate::cli::options::Global;
+use crate::cli::output;
 
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::error::CliError;
-use super::serve::stop_on_signal;
-use super::{Global, duration};
+use super::options::{Global, duration};
+use super::signals::stop_on_signal;
 use run::DemoOptions;
 
 /// Arguments of `rivulet demo`.

@@ -18,13 +18,13 @@ use tokio::sync::broadcast;
 use super::report::DemoReport;
 use super::view::View;
 use crate::cli::error::CliError;
-use crate::cli::serve::{self, HttpRuntime};
+use crate::cli::logging::start_logging;
+use crate::cli::serve::HttpRuntime;
 use crate::config::{Config, FlagValue, Sources};
 use crate::data_folder::FILES;
 use crate::engine::Engine;
 use crate::service::{
     Caller, LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Session,
-    Status,
 };
 
 /// What the demo is asked for.
@@ -58,7 +58,7 @@ const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport, CliError> {
     let folder = TemporaryFolder::new();
     let config = configuration(&folder.0)?;
-    serve::start_logging(&config);
+    start_logging(&config);
     let http = HttpRuntime::new()?;
     let listener = http.listen(&config)?;
     let http_address = listener.local_addr().map_err(|error| CliError::new(error.to_string()))?;

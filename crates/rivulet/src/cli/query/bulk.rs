@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::api::types::{BulkAnswer, BulkOutcome};
-use crate::cli::Global;
 use crate::cli::error::CliError;
+use crate::cli::options::Global;
 use crate::cli::output::{colours, paint, print_json};
 use crate::counted::counted;
 use crate::http_client::Client;

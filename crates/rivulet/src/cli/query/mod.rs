@@ -12,14 +12,13 @@ use crate::api::types::{
     Application, BigQuery, Query, QueryActivity, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission,
 };
 use crate::counted::counted;
-use crate::http_client::{Client, WatchEvent, segment};
+use crate::http_client::{Client, WatchEvent, application_path, segment};
 use crate::service::{QUERIES_PAGE_MAX, counted_from};
 use crate::times::at;
 
-use super::app;
 use super::error::CliError;
+use super::options::{Connection, Global};
 use super::output::{bytes, cell, colours, duration_us, paint, print_json, table};
-use super::{Connection, Global};
 use bulk::Existing;
 
 pub(super) const EXAMPLES: &str = "\
@@ -172,7 +171,8 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
         }
         QueryCommand::List { application, like, after, limit } => {
             // Asked for first: a filter by what is not there would find nothing and not say why.
-            let application = application.map(|name| client.get::<Application>(&app::path(&name), &[])).transpose()?;
+            let application =
+                application.map(|name| client.get::<Application>(&application_path(&name), &[])).transpose()?;
             let application = application.map(|application| application.name);
             let filter = [("application", application), ("like", like)];
             list(global, &client, &filter, after, limit)
@@ -237,7 +237,7 @@ fn submit(
 
 /// The values in assignments, as the application declares its parameters.
 fn assigned(client: &Client, application: &str, assignments: &[String]) -> Result<Map<String, Value>, CliError> {
-    let declared: Application = client.get(&app::path(application), &[])?;
+    let declared: Application = client.get(&application_path(application), &[])?;
     let mut parameters = Map::new();
     for assignment in assignments {
         let (name, value) = parameter::parse(assignment, &declared.parameters)?;

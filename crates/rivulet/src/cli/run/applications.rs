@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
-use crate::cli::Global;
 use crate::cli::app_test::Lines;
 use crate::cli::error::CliError;
+use crate::cli::options::Global;
 use crate::counted::counted;
 use crate::trial::{Event, Report, Trial, parse_event, time_text};
 
-use super::{LOOK_PERIOD, RunArguments};
+use super::arguments::{LOOK_PERIOD, RunArguments};
 
 /// What the topic begins with of an input or output that is a file.
 const FILE: &str = "file:";

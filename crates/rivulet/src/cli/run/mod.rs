@@ -2,6 +2,7 @@
 
 mod analyze;
 mod applications;
+mod arguments;
 mod progress;
 mod writer;
 
@@ -9,7 +10,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rivulet_dataflow::Reason;
 
@@ -18,63 +18,14 @@ use crate::run::results::Results;
 use crate::run::{RunOptions, RunReport, Runner, Running};
 use crate::script::{Planned, Script, Step};
 
-use super::Global;
-use super::app_test::End;
 use super::error::CliError;
-use super::serve::stop_on_signal;
+use super::options::Global;
+use super::signals::stop_on_signal;
 use super::sql::read_source;
+use arguments::LOOK_PERIOD;
+pub(super) use arguments::{EXAMPLES, RunArguments};
 use progress::Progress;
 use writer::{Layout, Writer};
-
-/// How often a query that runs is looked at.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
-
-/// Shown behind the options.
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  rivulet run -c \"CREATE SOURCE bids FROM 'nexmark:bid' WITH (events => 1000000);
-                  SELECT auction, count(*) AS bids FROM bids GROUP BY auction ORDER BY bids DESC LIMIT 5\"
-  rivulet run script.sql --format csv > result.csv
-  tail -f events.jsonl | rivulet run script.sql --json        with a source FROM 'stdin:' FORMAT JSON
-
-SELECT and INSERT run to the end of their input, one behind the other; input without an end is read until Ctrl-C.
-Over input that ends a SELECT gives its final result, otherwise each change as it comes, with + or - in a column op.
-
-Queries of applications run together, before the next SELECT, INSERT or CREATE QUERY ... AS, or at the end of the
-script. They read --input, as rivulet app test does, and each line of a file as an event where an input is
-FROM 'file:...'. Their clock follows the events. Results go to standard output, or to a file where an OUTPUT is
-'file:...'.";
-
-/// Arguments of `rivulet run`.
-#[derive(Debug, clap::Args)]
-pub(super) struct RunArguments {
-    /// Script to run; `-` is standard input
-    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
-    file: Option<PathBuf>,
-    /// SQL to run
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    command: Option<String>,
-    /// How rows of a SELECT are written; --json means json
-    #[arg(long, value_enum, default_value = "table")]
-    format: Layout,
-    /// Write each change as it comes, also where the input ends
-    #[arg(long)]
-    changes: bool,
-    /// Rows of a table that are shown; 0 for all
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
-    rows: usize,
-    /// Events for queries of applications, one a line; `-` is standard input
-    #[arg(short, long, value_name = "FILE")]
-    input: Option<PathBuf>,
-    #[command(flatten)]
-    end: End,
-    /// Worker threads, and parallel instances of each operator; without, one for each core
-    #[arg(short, long, value_name = "COUNT")]
-    parallelism: Option<usize>,
-    /// Print no progress
-    #[arg(short, long)]
-    quiet: bool,
-}
 
 pub(super) fn run(global: Global, arguments: &RunArguments) -> Result<(), CliError> {
     let text = match (&arguments.command, &arguments.file) {
