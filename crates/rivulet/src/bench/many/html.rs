@@ -3,8 +3,9 @@
 
 use std::fmt::Write;
 
+use super::circumstances::Circumstances;
 use super::plots::{Axis, Bar, Curve, escaped, write_bars, write_curves};
-use super::{Circumstances, ManyReport, RunReport, StepReport};
+use super::report::{ManyReport, RunReport, StepReport};
 use crate::bench::Usage;
 
 /// The page.

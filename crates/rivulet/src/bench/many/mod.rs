@@ -9,6 +9,7 @@ mod baselines;
 mod circumstances;
 mod html;
 mod model;
+mod options;
 mod own_connections;
 mod plots;
 mod report;
@@ -16,90 +17,16 @@ mod stages;
 mod step;
 mod threads;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use rivulet_bench::workload::{Distribution, Workload, WorkloadOptions};
-use rivulet_connectors::mqtt::codec::Qos;
-use rivulet_sql::Durability;
+use rivulet_bench::workload::{Distribution, Workload};
 
 pub use baselines::{DEDICATED, POOL};
 pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;
+pub use options::{ManyOptions, Variant};
 pub use report::{ManyReport, RunReport, StepReport, table};
 use step::run_step;
 
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct ManyOptions {
-    /// One step with so many events a second; without it steps until the limit is found. At one event a second for each
-    /// query this is the number of queries.
-    pub queries: Option<u32>,
-    /// How long events are sent in each step.
-    pub duration: Duration,
-    /// Base applications; the default four without.
-    pub applications: Vec<String>,
-    /// Copies of each base application.
-    pub copies: u32,
-    /// Everything random comes from this.
-    pub seed: u64,
-    /// At which quality of service the generator delivers events.
-    pub qos: Qos,
-    /// A real broker between generator and engine.
-    pub external_broker: Option<SocketAddr>,
-    /// Whether the engine's time is divided into stages, with the kernel's `perf`.
-    pub profiles: bool,
-    /// Environment variables of the server under measurement, and their values.
-    pub settings: Vec<(String, String)>,
-    /// The part of a worker's time, in hundredths, from which on a single query is cut in parts; as configured without.
-    pub cut_above_percent: Option<u32>,
-    /// What is compared: one run for each.
-    pub variants: Vec<Variant>,
-}
-
-impl ManyOptions {
-    fn workload(&self, distribution: Distribution) -> WorkloadOptions {
-        WorkloadOptions { applications: self.applications.clone(), copies: self.copies, distribution, seed: self.seed }
-    }
-}
-
-/// One way to run the test.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Variant {
-    /// How queries are executed.
-    pub model: Model,
-    /// How queries are spread over applications.
-    pub distribution: Distribution,
-    /// Whether load is evened out between workers.
-    pub balances: bool,
-    /// What of inputs survives the end of the server; as configured without.
-    pub durability: Option<Durability>,
-    /// Events a second for each query, in the mean; the number of queries is divided by it.
-    pub rate_per_query: f64,
-}
-
-impl Variant {
-    /// In a few words, for tables and plots.
-    pub fn label(&self) -> String {
-        format!("{} {}/s", self.label_without_rate(), self.rate_per_query)
-    }
-
-    /// The same without the events a second.
-    fn label_without_rate(&self) -> String {
-        let distribution = match self.distribution {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf => "zipf",
-        };
-        let balance = if self.balances { "" } else { " unbalanced" };
-        let durability = self.durability.map_or_else(String::new, |durability| format!(" {}", durability.name()));
-        format!("{} {distribution}{balance}{durability}", self.model)
-    }
-}
-
-/// The limits of the step test, in microseconds.
-const P50_MAX_US: u64 = 100_000;
-const P99_MAX_US: u64 = 1_000_000;
 /// The first step of the search, in events a second.
 const FIRST_STEP: u32 = 50_000;
 /// The search ends when the capacity is known to this fraction.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::bench::Usage;
 
-use super::{Circumstances, P50_MAX_US, P99_MAX_US, Variant};
+use super::circumstances::Circumstances;
+use super::options::{P50_MAX_US, P99_MAX_US, Variant};
 
 /// One step.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use rivulet_bench::workload::Workload;
 
+use super::model::Model;
+use super::options::{ManyOptions, Variant};
+use super::report::StepReport;
 use super::stages::Profiler;
-use super::{ManyOptions, Model, StepReport, Variant};
 use crate::bench::load::{dropped, processed, refused, register, start_generator, submit};
 use crate::bench::process::ServerProcess;
 

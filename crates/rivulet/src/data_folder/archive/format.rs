@@ -26,8 +26,9 @@ use serde::{Deserialize, Serialize};
 use tar::{EntryType, Header};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::error::{ArchiveError, Contents, failed};
 use super::unpack::{Unpacking, copy};
-use super::{ArchiveError, Contents, failed, version_1};
+use super::version_1;
 use crate::catalog::OWNER_ONLY;
 
 /// The version that is written.
@@ -177,7 +178,7 @@ pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveEr
     let head = from.take(bytes as usize)?;
     match serde_json::from_slice(&head) {
         Ok(Head { version }) if version > VERSION => {
-            return Err(ArchiveError::LaterVersion { path: file.to_path_buf(), found: version });
+            return Err(ArchiveError::LaterVersion { path: file.to_path_buf(), found: version, known: VERSION });
         }
         _ if head == Head::json() && is_ours => read_padding(&mut from, bytes)?,
         _ => return Err(from.damaged("it does not begin as one does")),

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{ArchiveError, Contents, failed};
+use super::error::{ArchiveError, Contents, failed};
 use crate::catalog::{self, OWNER_ONLY};
 use crate::data_folder::{CHECKPOINTS, LOG, MQTT};
 

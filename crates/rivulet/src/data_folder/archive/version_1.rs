@@ -10,8 +10,8 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+use super::error::{ArchiveError, Contents};
 use super::unpack::Unpacking;
-use super::{ArchiveError, Contents};
 
 pub(super) const MARK: &[u8; 8] = b"RVBACK01";
 
