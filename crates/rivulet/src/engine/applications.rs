@@ -20,9 +20,8 @@ use super::not_running::{NotRunning, Unrestored};
 use super::outlets::Outlets;
 use super::prepare::Preparation;
 use super::routing::Routing;
-use super::running::{Prepared, Running};
+use super::running::{Prepared, Running, Warned};
 use super::tables::ReferenceTables;
-use super::warnings::Warned;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, ServiceError, TableInfo, Tenant};
 

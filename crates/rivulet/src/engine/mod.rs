@@ -22,15 +22,15 @@
 //!   change. A sink runs under its group's lock and takes none of the locks that are named before that one.
 //!
 //! In reading order: this file (opening and stopping), `applications` with `prepare` (what an application is made of),
-//! `running` and `not_running` (applications that run, and those that an upgrade has left behind), `sources` (inputs
-//! that read no topics), `queries`, `lifecycle` (whether a query runs), `upgrade` (how a new version takes over),
-//! `replace` (the upgrade of an application), `routing`, `topics` and `shared_input` (what queries read), `tables`
-//! (reference tables), `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a
-//! task), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting for files,
-//! brokers and other servers), `messaging` (broker or client), `memory` (limits of memory), `checkpoints`, `backup` and
-//! `event_log` (what outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a start on a
-//! full disk), `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`] (for
-//! simulations and trials).
+//! `running` and `not_running` (applications that run, and those that an upgrade has left behind), `source_reader` and
+//! `sources` (inputs that read no topics), `queries`, `lifecycle` (whether a query runs), `upgrade` (how a new version
+//! takes over), `replace` (the upgrade of an application), `routing`, `topics` and `shared_input` (what queries read),
+//! `tables` (reference tables), `companion` (what accompanies queries outside), `offer` (the trait) and `statements`
+//! with `texts` and `answers` (SQL), `output` (the sink of a task), `addresses`, `outlet` and `outlets` (where rows go
+//! that are not messages), `outside` (waiting for files, brokers and other servers), `messaging` (broker or client),
+//! `memory` (limits of memory), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and
+//! `threads` (work that is repeated), `reserve` (a start on a full disk), `status` and `exposition` (counters),
+//! `warnings` (what an owner should know), [`stepped`] (for simulations and trials).
 
 mod addresses;
 mod answers;
@@ -41,6 +41,7 @@ mod big_queries;
 mod broker_journal;
 pub mod stepped;
 mod checkpoints;
+mod companion;
 mod event_log;
 mod exposition;
 mod routing;
@@ -62,6 +63,7 @@ mod reserve;
 mod resting;
 mod running;
 mod shared_input;
+mod source_reader;
 mod sources;
 mod statements;
 mod status;
@@ -95,6 +97,7 @@ use backup::Backups;
 use big_queries::{BigQueries, Opener, Starts};
 use checkpoints::coordinator::Coordinator;
 use checkpoints::{Checkpoints, SavedStates, WayOut};
+pub use companion::Companion;
 use event_log::EventLog;
 pub use languages::Languages;
 use memory::MemoryBound;
@@ -154,23 +157,6 @@ pub struct Extensions {
     pub network: Option<Arc<dyn Network>>,
     /// What accompanies queries.
     pub companion: Option<Arc<dyn Companion>>,
-}
-
-/// What accompanies queries outside of the engine. Engines that Rivulet is compared with have it: threads and
-/// connections for each query. A server has none. No application is replaced where there is one, because it would not
-/// know what the new version reads.
-pub trait Companion: Send + Sync {
-    /// Whether there can be this many queries. An error refuses the newest query before the catalog records it.
-    ///
-    /// # Errors
-    /// The means for this many are missing.
-    fn admit(&self, queries: usize) -> Result<(), ServiceError>;
-
-    /// Queries read topics from now on: for each query one topic per input.
-    fn begin(&self, queries: &[QueryId], topics: &[Vec<String>]);
-
-    /// Queries stop reading.
-    fn end(&self, queries: &[QueryId]);
 }
 
 /// The parts of an engine.

@@ -10,22 +10,14 @@ use arrow::error::ArrowError;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, encode_row_as_json, json_escape};
 use rivulet_connectors::mqtt::{PublishBatch, PublishError, PublishOptions, Publisher, Template};
-use rivulet_dataflow::{
-    Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, Slot, SlotTable,
-};
+use rivulet_dataflow::{Batch, GroupSink, QueryId, Reason, Refusal, Refusals, Refused, Seconds, SinkError, SlotTable};
 
 use super::addresses::SinkAddress;
 use super::outlet::Outlet;
 use super::taps::{Taps, Watched};
-use super::topics::{InputTopics, OutputAddress, Topics};
+use super::topics::{InputTopics, OutputAddress, Topics, write_topic};
 use crate::catalog::Catalog;
 use crate::service::{EndHealth, generated_name};
-
-/// Writes the topic of a slot into `topic`, whose earlier content is replaced.
-pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, topic: &mut String) {
-    topic.clear();
-    template.write(topic, |parameter, out| slots.write_text(parameter, slot, out));
-}
 
 /// Where the rows of an application go; shared by the sinks of its tasks.
 pub(super) struct Outputs {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use rivulet_connectors::mqtt::InboxId;
 use rivulet_dataflow::{Decoder, Reason, Seconds, Slot};
@@ -9,10 +10,10 @@ use rivulet_operators::application::{Address, Application};
 use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
 use rivulet_sql::DEFAULT_CONNECTOR;
 
-use super::output::{Outputs, write_topic};
-use super::sources::{Reader, shown_sql};
-use super::topics::{InputTopics, Topics};
-use super::warnings::Warned;
+use super::output::Outputs;
+use super::source_reader::Reader;
+use super::texts::shown_sql;
+use super::topics::{InputTopics, Topics, write_topic};
 use crate::catalog::ApplicationNumber;
 use crate::service::{ApplicationInfo, ApplicationStatus, EndHealth, FullName, LatencyStatus, ParameterInfo, Tenant};
 
@@ -60,6 +61,19 @@ pub(super) struct InputShape {
     pub(super) decoder: Box<dyn Fn() -> Box<dyn Decoder> + Send + Sync>,
 }
 
+/// The warnings of an application that are in the log already, and since when the application runs.
+pub(super) struct Warned {
+    pub(super) begun: Instant,
+    /// A bit for each kind.
+    pub(super) said: AtomicU64,
+}
+
+impl Default for Warned {
+    fn default() -> Self {
+        Self { begun: Instant::now(), said: AtomicU64::new(0) }
+    }
+}
+
 impl Running {
     pub(super) fn full_name(&self) -> FullName {
         self.tenant.named(&self.application.name)
@@ -68,6 +82,11 @@ impl Running {
     /// Its tenant and the hash of its text. Another tenant's application may have the same text.
     pub(super) fn id(&self) -> (Tenant, String) {
         (self.tenant.clone(), self.application.id.clone())
+    }
+
+    /// Whether it has queries, running or paused.
+    pub(super) fn has_queries(&self) -> bool {
+        [&self.queries_running, &self.queries_paused].iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
     /// Whether its queries read any input that is in the log.

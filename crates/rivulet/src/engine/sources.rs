@@ -1,46 +1,28 @@
 //! Sources of inputs: what applications read that is not a topic, for example Kafka and HTTP.
 //!
-//! Each such input of an application has a [`Reader`]: a thread that opens the source of a connector and puts its
-//! messages into the router ([`rivulet_connectors::mqtt::feed`]). It reads as long as the application has queries, and
-//! opens the source again when it fails.
+//! Each such input of an application has a [`Reader`], a thread that puts its messages into the router.
 //!
 //! What must hold: a source continues at its last position. Checkpoints have the positions ([`Sources::positions`]),
-//! and a start looks up later ones in the log ([`Sources::pass`]). A reader that replaces another waits for its end. No
-//! code waits for anything outside of the process under a lock of the engine.
+//! and a start looks up later ones in the log ([`Sources::pass`]). No code waits for anything outside of the process
+//! under a lock of the engine.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::{Condition, Direction, Health, Host, Messages, SourceSpec};
-use rivulet_connectors::mqtt::feed::{Feed, FeedCounts, FeedLayout, LoggedPlace, Noted, Turned};
+use rivulet_connectors::connector::{Health, Host, Messages, SourceSpec};
+use rivulet_connectors::mqtt::feed::{Feed, FeedLayout, LoggedPlace, Noted};
 use rivulet_connectors::mqtt::{Received, Router};
-use rivulet_dataflow::{Clock, panic_text};
 use rivulet_operators::application::{Input, SourceInput};
-use rivulet_sql::{is_input_option, shown_application};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::running::Running;
+use super::source_reader::Reader;
 use crate::catalog::ApplicationNumber;
-use crate::counted::counted;
 use crate::run::{CONNECTORS, placed_at};
-use crate::service::{EndHealth, ServiceError};
-
-/// How long a reader waits before it opens a source again that did not open, or failed; it doubles up to the second
-/// constant.
-const REOPEN_MIN: Duration = Duration::from_millis(200);
-const REOPEN_MAX: Duration = Duration::from_secs(30);
-
-/// How long a reader without queries waits before it checks again.
-const REST: Duration = Duration::from_millis(20);
-
-/// How long a reader waits for the end of the reader that it replaces.
-const END_MAX: Duration = Duration::from_secs(20);
+use crate::service::ServiceError;
 
 /// How long a stopping server waits for all readers. A reader that is opening a source ends later by itself, and the
 /// router takes no messages any more.
@@ -60,36 +42,6 @@ pub(super) struct Sources {
     logged: Mutex<BTreeMap<String, BTreeMap<i64, i64>>>,
     /// Whether sources are read: not before the log was looked through.
     has_begun: AtomicBool,
-}
-
-/// The source of one input, while it is read.
-pub(super) struct Reader {
-    /// The name of the input.
-    input: String,
-    address: String,
-    spec: SourceSpec,
-    layout: FeedLayout,
-    messages: Messages,
-    /// Distinguishes the source from all others in the log and in checkpoints: another address is another source.
-    id: String,
-    /// How the source is opened; readers of the same source may differ in it.
-    signature: SourceInput,
-    is_logged: bool,
-    noted: Arc<Mutex<Noted>>,
-    health: Arc<Health>,
-    /// The running version of the application.
-    running: Mutex<Weak<Running>>,
-    /// The reader that this one replaces.
-    before: Mutex<Option<Arc<Self>>>,
-    course: Mutex<Course>,
-    bell: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Course {
-    has_begun: bool,
-    is_to_end: bool,
-    has_ended: bool,
 }
 
 /// Checks whether the source of an input can be read, as far as that is known without opening it.
@@ -118,15 +70,6 @@ fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
         host: host.clone(),
         resume: None,
     }
-}
-
-/// The text of an application without the secrets of its sources and of its outputs.
-pub(super) fn shown_sql(text: &str) -> String {
-    shown_application(text, |connector, is_sink, name, value| match is_sink {
-        true => CONNECTORS.shown_option(connector, Direction::Sink, name, value),
-        false if is_input_option(name) || connector == "mqtt" => value.into(),
-        false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
-    })
 }
 
 impl Sources {
@@ -187,7 +130,7 @@ impl Sources {
     /// An application runs: its sources continue, or begin with [`Sources::begin_of`].
     pub(super) fn open(&self, running: &Arc<Running>) {
         let mut readers = self.readers.lock();
-        readers.retain(|_, reader| !reader.course.lock().has_ended);
+        readers.retain(|_, reader| !reader.has_ended());
         let inputs = running.application.inputs.iter().zip(&running.topics.inputs);
         let of_inputs = inputs.filter_map(|(input, topics)| {
             let (source, layout) = (input.source.as_ref()?, topics.source.as_ref()?);
@@ -208,7 +151,9 @@ impl Sources {
                     new
                 }
             };
-            *reader.running.lock() = Arc::downgrade(running);
+            let running = Arc::downgrade(running);
+            *reader.has_queries.lock() =
+                Box::new(move || running.upgrade().is_some_and(|running| running.has_queries()));
             Some(reader)
         });
         // An application is opened only once.
@@ -258,7 +203,7 @@ impl Sources {
     pub(super) fn keep(&self, is_there: impl Fn(ApplicationNumber) -> bool) {
         let number = |id: &str| id.split('/').next().and_then(|number| number.parse().ok());
         self.saved.lock().retain(|id, _| number(id).is_some_and(&is_there));
-        self.readers.lock().retain(|(number, _), reader| is_there(*number) || !reader.course.lock().has_ended);
+        self.readers.lock().retain(|(number, _), reader| is_there(*number) || !reader.has_ended());
     }
 
     fn reader(
@@ -296,195 +241,10 @@ impl Sources {
             is_logged,
             noted: Arc::new(Mutex::new(Noted::begin(positions))),
             health,
-            running: Mutex::default(),
+            has_queries: Mutex::new(Box::new(|| false)),
             before: Mutex::default(),
             course: Mutex::default(),
             bell: Condvar::new(),
-        })
-    }
-}
-
-impl Reader {
-    /// Whether another reader would read the same source in the same way.
-    fn is_same(&self, other: &Self) -> bool {
-        !self.course.lock().is_to_end
-            && self.id == other.id
-            && self.signature == other.signature
-            && self.is_logged == other.is_logged
-            && (&self.layout.key, self.layout.has_columns, self.layout.needs)
-                == (&other.layout.key, other.layout.has_columns, other.layout.needs)
-    }
-
-    /// Continues at the position of an earlier reader, if that reads the same source.
-    fn go_on_from(&self, before: &Self) {
-        if before.id == self.id {
-            self.noted.lock().succeed(&before.noted.lock());
-        }
-    }
-
-    /// Where it goes on. While a reader before it reads the same source yet, that one knows.
-    fn positions(&self) -> Vec<Option<String>> {
-        let before = self.before.lock().clone().filter(|before| before.id == self.id);
-        match before {
-            Some(before) => before.positions(),
-            None => self.noted.lock().positions(&self.messages),
-        }
-    }
-
-    fn begin(self: &Arc<Self>, router: &Arc<Router>) {
-        {
-            let mut course = self.course.lock();
-            if course.has_begun || course.is_to_end {
-                return;
-            }
-            course.has_begun = true;
-        }
-        let (reader, router) = (self.clone(), router.clone());
-        let run = move || {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reader.run(&router))) {
-                reader.health.fail(&format!("a defect of the server: {}", panic_text(&*panic)));
-            }
-            reader.course.lock().has_ended = true;
-            reader.bell.notify_all();
-        };
-        if let Err(error) = thread::Builder::new().name("rivulet-source".into()).spawn(run) {
-            self.health.fail(&format!("no thread can be started: {error}"));
-            self.course.lock().has_ended = true;
-        }
-    }
-
-    fn end(&self) {
-        let mut course = self.course.lock();
-        course.is_to_end = true;
-        course.has_ended |= !course.has_begun;
-        self.bell.notify_all();
-    }
-
-    fn await_end(&self, until: Instant) {
-        let mut course = self.course.lock();
-        while course.has_begun && !course.has_ended && !self.bell.wait_until(&mut course, until).timed_out() {}
-    }
-
-    /// Waits for this long, or until the reader is to end. Returns whether it is.
-    fn is_to_end_within(&self, pause: Duration) -> bool {
-        let mut course = self.course.lock();
-        if pause.is_zero() {
-            return course.is_to_end;
-        }
-        let until = Instant::now() + pause;
-        while !course.is_to_end && !self.bell.wait_until(&mut course, until).timed_out() {}
-        course.is_to_end
-    }
-
-    fn run(&self, router: &Router) {
-        let before = self.before.lock().clone();
-        if let Some(before) = before {
-            before.await_end(Instant::now() + END_MAX);
-            self.go_on_from(&before);
-            *self.before.lock() = None;
-        }
-        let mut pause = REOPEN_MIN;
-        while !self.is_to_end_within(Duration::ZERO) {
-            let is_new = self.noted.lock().positions(&self.messages).is_empty();
-            match Feed::open(CONNECTORS, self.spec.clone(), self.layout.clone(), self.id.clone(), &self.noted) {
-                Ok(mut feed) => {
-                    self.health.recover();
-                    if is_new && self.is_logged && self.messages.place.is_some() {
-                        feed.log_begin(router, SystemClock.now_us());
-                    }
-                    let begun = Instant::now();
-                    match self.read(&mut feed, router) {
-                        Some(problem) => self.health.retry(&problem),
-                        None => return,
-                    }
-                    if begun.elapsed() > REOPEN_MAX {
-                        pause = REOPEN_MIN;
-                    }
-                }
-                Err(error) => self.health.retry(&error.to_string()),
-            }
-            if self.is_to_end_within(pause) {
-                return;
-            }
-            pause = (pause * 2).min(REOPEN_MAX);
-        }
-    }
-
-    /// Reads until the source fails, and returns why; `None` if the reader is to end, or the source has come to its
-    /// end.
-    fn read(&self, feed: &mut Feed, router: &Router) -> Option<String> {
-        let mut pause = Duration::ZERO;
-        loop {
-            if self.is_to_end_within(pause) {
-                return None;
-            }
-            if !self.has_queries() {
-                pause = REST;
-                continue;
-            }
-            pause = match feed.turn(router, SystemClock.now_us()) {
-                Turned::GoesOn => Duration::ZERO,
-                Turned::Waits(wait) => wait,
-                Turned::Ended => return None,
-                Turned::Failed(problem) => return Some(problem),
-            };
-        }
-    }
-
-    /// Whether there are queries that may want the messages.
-    fn has_queries(&self) -> bool {
-        let running = self.running.lock().upgrade();
-        running.is_some_and(|running| {
-            [&running.queries_running, &running.queries_paused].iter().any(|count| count.load(Ordering::Relaxed) > 0)
-        })
-    }
-
-    /// The counters of the source.
-    pub(super) fn counts(&self) -> FeedCounts {
-        self.noted.lock().counts()
-    }
-
-    /// The name of the input, the condition of its source, and the counters of the source.
-    pub(super) fn figures(&self) -> (String, Condition, FeedCounts) {
-        (self.input.clone(), self.health.report().condition, self.counts())
-    }
-
-    /// The health of the source.
-    pub(super) fn health(&self) -> EndHealth {
-        let counts = self.counts();
-        let health = EndHealth::new(&self.input, Direction::Source, self.health.report());
-        EndHealth { rows: counts.events, rejected_rows: counts.refused, ..health }
-    }
-
-    /// The problem of the source, in a sentence; `None` if it works.
-    pub(super) fn trouble(&self) -> Option<String> {
-        let health = self.health();
-        (health.condition != Condition::Ok).then(|| health.text())
-    }
-
-    /// The problem of the source or of its messages; `None` if there is none.
-    pub(super) fn concern(&self) -> Option<String> {
-        self.trouble().or_else(|| self.warning())
-    }
-
-    /// A warning for its owner if messages come and no query gets them.
-    pub(super) fn warning(&self) -> Option<String> {
-        let FeedCounts { events, unwanted, without_key, refused, last_refusal, .. } = self.counts();
-        let (input, address) = (&self.input, &self.address);
-        if refused > 0 && events == 0 {
-            let why = last_refusal.unwrap_or_default();
-            return Some(format!(
-                "input '{input}': all {} of '{address}' were refused: {why}",
-                counted(refused, "message")
-            ));
-        }
-        if events == 0 || unwanted < events {
-            return None;
-        }
-        let came = counted(events, "message");
-        Some(match without_key == events {
-            true => format!("input '{input}': {came} of '{address}' came, and none has a key: no query gets them"),
-            false => format!("input '{input}': {came} of '{address}' came, and none has the key of a query"),
         })
     }
 }

@@ -14,9 +14,14 @@ use rivulet_dataflow::{Slot, SlotTable};
 use rivulet_operators::application::{Address, Application, Input, Output, Part, SourceInput, SourcePart};
 
 use super::addresses::SinkAddress;
-use super::output::write_topic;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, FullName, ServiceError};
+
+/// Writes the topic of a slot into `topic`, whose earlier content is replaced.
+pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, topic: &mut String) {
+    topic.clear();
+    template.write(topic, |parameter, out| slots.write_text(parameter, slot, out));
+}
 
 /// The topic templates of an application.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rivulet_dataflow::{Reason, Seconds};
 use rivulet_operators::application::{Application, Input};
@@ -31,19 +31,6 @@ pub(super) fn watch(applications: &Arc<Applications>, threads: &Arc<Threads>) ->
     threads.start("rivulet-warnings", LOOK_PERIOD, move || {
         applications.running().iter().for_each(|running| running.log_new_warnings());
     })
-}
-
-/// The warnings of an application that are in the log already, and since when the application runs.
-pub(super) struct Warned {
-    begun: Instant,
-    /// A bit for each kind.
-    said: AtomicU64,
-}
-
-impl Default for Warned {
-    fn default() -> Self {
-        Self { begun: Instant::now(), said: AtomicU64::new(0) }
-    }
 }
 
 /// The subject of a warning: a bit; inputs have one each.

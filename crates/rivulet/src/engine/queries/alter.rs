@@ -24,8 +24,10 @@ use rivulet_operators::application::{self, Application};
 use rivulet_runtime::Alter;
 use rivulet_sql::ParameterRows;
 
+use super::checked::{Checked, ReplayedChange};
+use super::lifecycle_log::behind;
 use super::nulls::{compared_with, silence};
-use super::submit::{Checked, Chunk, LOAD_BATCH, bind_error, check_label, param_value};
+use super::submit::{Chunk, LOAD_BATCH, bind_error, check_label, param_value};
 use super::{Queries, State};
 use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredValues};
 use crate::engine::checkpoints::SavedStates;
@@ -86,15 +88,6 @@ struct Change<'a> {
     row: usize,
     effect: &'a Effect,
     number: u64,
-}
-
-/// Changes that are newer than the saved state. They are made again at their position.
-pub(super) struct ReplayedChange {
-    position: LogPosition,
-    number: u64,
-    query: QueryId,
-    checked: Arc<Checked<(QueryId, u64, LogPosition)>>,
-    row: usize,
 }
 
 /// How long a call may still wait.
@@ -714,11 +707,6 @@ pub(super) fn suspended(running: &Running) -> Option<Resting> {
         running.group.suspend();
         Resting::new(running.group.clone())
     })
-}
-
-/// The changes of a query, oldest first, that are newer than the change `saved`, the last one in the saved state.
-pub(super) fn behind(alterations: &[StoredAlteration], saved: u64) -> &[StoredAlteration] {
-    &alterations[alterations.partition_point(|one| one.number <= saved)..]
 }
 
 /// Takes out the first of some changes, and the changes after it that belong with it, each query once.

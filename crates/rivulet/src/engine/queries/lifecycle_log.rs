@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::slot_host::Absences;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
 
-use super::alter::behind;
 use super::{Queries, State};
 use crate::catalog::{Alteration, ApplicationNumber, Change, LifecycleEntry};
 use crate::engine::checkpoints::{Checkpoints, SavedStates};
@@ -145,6 +144,11 @@ fn note_created(
 /// The number of queries that were created at this position: they share a slot only with each other.
 pub(super) fn came_at(position: LogPosition) -> u64 {
     CAME_LATER | position
+}
+
+/// The changes of a query, oldest first, that are newer than the change `saved`, the last one in the saved state.
+pub(super) fn behind(alterations: &[Alteration], saved: u64) -> &[Alteration] {
+    &alterations[alterations.partition_point(|one| one.number <= saved)..]
 }
 
 /// How queries of the catalog are started.

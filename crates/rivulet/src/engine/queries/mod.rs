@@ -11,6 +11,7 @@
 //! [`why`] (what becomes of the events of one).
 
 mod alter;
+mod checked;
 pub(super) mod lifecycle_log;
 mod activity;
 mod list;
@@ -28,9 +29,9 @@ use rivulet_dataflow::{QueryId, Slot};
 use rivulet_sql::CreateTable;
 use tokio::sync::broadcast;
 
-use super::Companion;
 use super::applications::Applications;
 use super::checkpoints::{Checkpoints, WayOut};
+use super::companion::Companion;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
 use super::registry::Registry;
@@ -41,7 +42,7 @@ use super::taps::{Taps, Watched};
 use crate::catalog::Catalog;
 use crate::counted::counted;
 use crate::service::{ErrorKind, FullName, LiveResult, ServiceError, Tenant};
-use alter::ReplayedChange;
+use checked::ReplayedChange;
 
 /// The queries of applications.
 pub(super) struct Queries {

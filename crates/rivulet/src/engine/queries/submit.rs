@@ -14,6 +14,7 @@ use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
 use super::alter::suspended;
+use super::checked::Checked;
 use super::lifecycle_log::{LifecycleLog, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
@@ -41,15 +42,6 @@ pub(super) struct Chunk<Q> {
     running: Arc<Running>,
     pub(super) values: ParameterRows,
     /// What each row is for: the index of a request in its batch, or a query that is loaded.
-    pub(super) queries: Vec<Q>,
-}
-
-/// Queries of one application that were checked. Only their names can still be refused.
-pub(super) struct Checked<Q> {
-    pub(super) running: Arc<Running>,
-    pub(super) rows: RecordBatch,
-    /// For each row the topics that its query reads, one for each input. `queries` says what the row is for.
-    pub(super) inputs: Vec<Vec<String>>,
     pub(super) queries: Vec<Q>,
 }
 
