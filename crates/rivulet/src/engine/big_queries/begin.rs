@@ -12,9 +12,9 @@ use rivulet_connectors::connector::FinalUpTo;
 use rivulet_dataflow::Snapshot;
 use rivulet_sql::QueryPlan;
 
-use super::life::Life;
+use super::BigQueries;
+use super::life::{Resumed, Started};
 use super::saved::Saved;
-use super::{BigQueries, Resumed};
 use crate::run;
 use crate::service::{ErrorKind, FullName, ServiceError};
 
@@ -24,23 +24,6 @@ pub(super) enum Begin {
     At(Option<(u64, Snapshot)>),
     /// Not at all: the query has come to the end of its input.
     HasEnded,
-}
-
-/// The outcome of starting a query.
-pub(super) enum Started {
-    Runs(Resumed, Arc<run::Running>),
-    /// The query has come to the end of its input, which was not known before.
-    HasEnded,
-}
-
-impl Started {
-    /// Enters the outcome into the lifecycle of the query.
-    pub(super) fn enter(self, life: &mut Life) {
-        match self {
-            Self::Runs(_, running) => life.start(running),
-            Self::HasEnded => life.end(),
-        }
-    }
 }
 
 impl BigQueries {

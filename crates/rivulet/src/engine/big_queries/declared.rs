@@ -19,7 +19,7 @@ use crate::engine::outside::OPEN_MAX;
 use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
 use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 
-use super::{BigQueries, Known, Remembered, Space};
+use super::{Absence, BigQueries, Known, Remembered, Space};
 
 /// The kinds of declarations for big queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,14 +132,6 @@ impl Ready {
             Self::View(create) => scope.add_view(&create),
         }
     }
-}
-
-/// Why a declaration is absent.
-#[derive(Clone)]
-pub(super) struct Absence {
-    problem: String,
-    /// The reason may pass.
-    pub(super) is_tried_again: bool,
 }
 
 /// What a recorded statement creates, in words: `source 'bids'`.

@@ -185,6 +185,34 @@ impl Life {
     }
 }
 
+/// The outcome of resuming a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Resumed {
+    /// The query continued with its state, or was not paused.
+    GoesOn,
+    /// The query was started from its last checkpoint.
+    FromCheckpoint(u64),
+    /// The query was started anew.
+    FromTheStart,
+}
+
+/// The outcome of starting a query.
+pub(super) enum Started {
+    Runs(Resumed, Arc<Running>),
+    /// The query has come to the end of its input, which was not known before.
+    HasEnded,
+}
+
+impl Started {
+    /// Enters the outcome into the lifecycle of the query.
+    pub(super) fn enter(self, life: &mut Life) {
+        match self {
+            Self::Runs(_, running) => life.start(running),
+            Self::HasEnded => life.end(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

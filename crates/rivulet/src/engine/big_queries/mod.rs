@@ -27,6 +27,7 @@ mod opener;
 mod replace;
 pub(crate) mod saved;
 mod select;
+mod selects;
 mod starts;
 mod watch;
 
@@ -48,15 +49,14 @@ use super::taps::Watched;
 use crate::catalog::Catalog;
 use crate::run;
 use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
-use begin::Started;
-use life::Life;
+use life::{Life, Started};
 use saved::Saved;
-use select::Select;
+use selects::Select;
 
 pub(crate) use crash::note_crashes;
-use declared::Absence;
 pub(super) use declared::Declared;
 pub(super) use info::BigQuerySnapshot;
+pub(super) use life::Resumed;
 pub(super) use opener::Opener;
 pub(super) use starts::Starts;
 
@@ -121,6 +121,14 @@ struct Remembered {
     statement: Statement,
 }
 
+/// Why a declaration is absent.
+#[derive(Clone)]
+struct Absence {
+    problem: String,
+    /// The reason may pass.
+    is_tried_again: bool,
+}
+
 /// A query, whether it runs or not.
 #[derive(Clone)]
 struct OneQuery {
@@ -132,17 +140,6 @@ struct OneQuery {
     saved: Option<Arc<Mutex<Saved>>>,
     /// Whether it runs, and if it does not, why.
     life: Life,
-}
-
-/// The outcome of resuming a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resumed {
-    /// The query continued with its state, or was not paused.
-    GoesOn,
-    /// The query was started from its last checkpoint.
-    FromCheckpoint(u64),
-    /// The query was started anew.
-    FromTheStart,
 }
 
 impl OneQuery {

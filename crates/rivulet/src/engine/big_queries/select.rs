@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::BigQueries;
 use super::looked_at::May;
+use super::selects::Select;
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
 use crate::run::results::Results;
@@ -103,28 +104,6 @@ impl Results for LiveRows {
 
     fn finish(&mut self) -> Result<(), String> {
         Ok(())
-    }
-}
-
-/// A SELECT that runs, or has run: what is needed to end it for its memory.
-pub(super) struct Select {
-    name: FullName,
-    running: Weak<Running>,
-    end: Arc<OnceLock<String>>,
-}
-
-impl Select {
-    /// The memory of its operators, while it runs.
-    pub(super) fn state_bytes(&self) -> u64 {
-        self.running.upgrade().map_or(0, |running| running.report().state_bytes as u64)
-    }
-
-    /// Ends it, and tells its reader why.
-    pub(super) fn end(&self, reason: &str) {
-        let Some(running) = self.running.upgrade() else { return };
-        tracing::error!(query = self.name.in_log(), "a SELECT is ended: {reason}");
-        let _ = self.end.set(format!("failed: {reason}"));
-        running.cancel();
     }
 }
 

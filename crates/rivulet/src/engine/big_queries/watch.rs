@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rivulet_sql::{Statement, plan_query};
 
-use super::begin::Started;
 use super::declared::title;
+use super::life::Started;
 use super::memory::Ended;
 use super::{BigQueries, Life, OneQuery, Remembered, close};
 use crate::engine::attempts::Attempts;

@@ -13,13 +13,14 @@ mod replay;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{Logged, MessageLog, REMEMBERED_FOR, Received};
+use rivulet_connectors::mqtt::{Logged, MessageLog, REMEMBERED_FOR, Received, Router};
 use rivulet_dataflow::{Clock, LogPosition};
+use rivulet_runtime::Workers;
 use rivulet_storage::log::{Appended, Found, HeldLog, Log, LogSettings, LogStats, Record};
 use rivulet_storage::{Disk, StorageError};
 use tokio::sync::Notify;
@@ -29,7 +30,7 @@ use crate::config::DurabilityConfig;
 use crate::counted::counted;
 use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
-use replay::Replay;
+use replay::{Advance, Change, Progress, Replay, message, say_loss};
 
 /// How long messages stay in the log in any case, because their senders may not have the acknowledgement yet. An
 /// acknowledgement follows within milliseconds.
@@ -59,23 +60,6 @@ pub(super) struct EventLog {
     replayed_to: Arc<AtomicU64>,
     /// The replay of a stepped log, which has no thread for it, until it is over.
     stepped: Option<Mutex<Option<Replay>>>,
-}
-
-/// The progress of the replay.
-#[derive(Default)]
-struct Progress {
-    /// All events before this position are in the inboxes.
-    position: AtomicU64,
-    /// The number of replayed events.
-    events: AtomicU64,
-    /// The number of positions that could not be read.
-    lost: AtomicU64,
-    /// The duration of the replay so far, in milliseconds.
-    elapsed_ms: AtomicU64,
-    is_over: AtomicBool,
-    is_to_end: AtomicBool,
-    /// Why the replay does not continue.
-    problem: Mutex<Option<String>>,
 }
 
 impl EventLog {
@@ -305,6 +289,79 @@ impl EventLog {
             problem: self.problem(),
         }
     }
+
+    /// Begins to replay from a position, in a thread of its own; from 0 it replays everything that was ever received.
+    /// If it `asks_for_all`, events that the log no longer has are counted as lost. Holds the timers of the workers.
+    /// `change` is called before each event, and `over` at the end.
+    ///
+    /// # Errors
+    /// There can be no more threads, or the log cannot be read.
+    pub(super) fn replay(
+        &self,
+        from: LogPosition,
+        asks_for_all: bool,
+        router: Arc<Router>,
+        workers: Arc<Workers>,
+        change: Change,
+        over: Box<dyn Fn() + Send>,
+    ) -> Result<(), ServiceError> {
+        let wanted = if asks_for_all { from.max(1) } else { from.max(self.first()) };
+        let from = wanted.max(self.first());
+        self.progress.lost.store(from - wanted, Ordering::Relaxed);
+        self.progress.position.store(from, Ordering::Release);
+        let is_empty = self.log.next() <= from;
+        if is_empty && change(LogPosition::MAX) == LogPosition::MAX && router.end_replay(|_| true) {
+            say_loss(self.progress.lost.load(Ordering::Relaxed));
+            over();
+            self.progress.is_over.store(true, Ordering::Release);
+            return Ok(());
+        }
+        let known = self.log.read(from, self.log.next(), &mut |record| {
+            // Results have no packet id: a client that waits for an acknowledgement is not a query.
+            if record.packet_id == 0 {
+                router.expect_repeat(&message(&record));
+            }
+            true
+        });
+        known.map_err(|error| unavailable(&error))?;
+        // None of these events is in an inbox yet.
+        workers.hold_timers_at(0);
+        let replay = Replay {
+            workers,
+            change,
+            over,
+            log: self.log.clone(),
+            router,
+            progress: self.progress.clone(),
+            replayed_to: self.replayed_to.clone(),
+            known_to: self.log.next(),
+            begun: Instant::now(),
+            next: from,
+            waits_for_room: self.stepped.is_none(),
+        };
+        if let Some(stepped) = &self.stepped {
+            *stepped.lock() = Some(replay);
+            return Ok(());
+        }
+        let thread = std::thread::Builder::new().name("rivulet-replay".into()).spawn(move || replay.run());
+        let thread = thread.map_err(|error| {
+            ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread that replays: {error}"))
+        })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Without a replay thread, hands over at most `events_max` events. If it `ends`, it also hands over all that are
+    /// left, if they are few. Returns whether the replay is over.
+    pub(super) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
+        let Some(stepped) = &self.stepped else { return self.progress.is_over.load(Ordering::Acquire) };
+        let mut replay = stepped.lock();
+        let is_over = replay.as_mut().is_none_or(|replay| replay.advance(events_max, ends) == Advance::Over);
+        if is_over {
+            *replay = None;
+        }
+        is_over
+    }
 }
 
 impl Drop for EventLog {
@@ -315,12 +372,6 @@ impl Drop for EventLog {
 
 fn unavailable(error: &StorageError) -> ServiceError {
     ServiceError::from_text(ErrorKind::Unavailable, &error.to_string())
-}
-
-/// A record as a message of the router.
-fn message<'r>(record: &Record<'r>) -> Received<'r> {
-    let Record { arrival_us, client, packet_id, topic, payload, .. } = *record;
-    Received { arrival_us, client, packet_id, topic, payload }
 }
 
 /// The log, as the router uses it.

@@ -7,16 +7,14 @@
 //! next event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rivulet_connectors::mqtt::Router;
+use parking_lot::Mutex;
+use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_dataflow::{LogPosition, Push};
 use rivulet_runtime::Workers;
 use rivulet_storage::log::{Log, Read, Record};
-
-use super::{EventLog, Progress, message, unavailable};
-use crate::service::{ErrorKind, ServiceError};
 
 /// How long to wait for room in an inbox.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -30,84 +28,26 @@ const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 /// The pause before another attempt after the disk has failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-impl EventLog {
-    /// Begins to replay from a position, in a thread of its own; from 0 it replays everything that was ever received.
-    /// If it `asks_for_all`, events that the log no longer has are counted as lost. Holds the timers of the workers.
-    /// `change` is called before each event, and `over` at the end.
-    ///
-    /// # Errors
-    /// There can be no more threads, or the log cannot be read.
-    pub(in crate::engine) fn replay(
-        &self,
-        from: LogPosition,
-        asks_for_all: bool,
-        router: Arc<Router>,
-        workers: Arc<Workers>,
-        change: Change,
-        over: Box<dyn Fn() + Send>,
-    ) -> Result<(), ServiceError> {
-        let wanted = if asks_for_all { from.max(1) } else { from.max(self.first()) };
-        let from = wanted.max(self.first());
-        self.progress.lost.store(from - wanted, Ordering::Relaxed);
-        self.progress.position.store(from, Ordering::Release);
-        let is_empty = self.log.next() <= from;
-        if is_empty && change(LogPosition::MAX) == LogPosition::MAX && router.end_replay(|_| true) {
-            say_loss(self.progress.lost.load(Ordering::Relaxed));
-            over();
-            self.progress.is_over.store(true, Ordering::Release);
-            return Ok(());
-        }
-        let known = self.log.read(from, self.log.next(), &mut |record| {
-            // Results have no packet id: a client that waits for an acknowledgement is not a query.
-            if record.packet_id == 0 {
-                router.expect_repeat(&message(&record));
-            }
-            true
-        });
-        known.map_err(|error| unavailable(&error))?;
-        // None of these events is in an inbox yet.
-        workers.hold_timers_at(0);
-        let replay = Replay {
-            workers,
-            change,
-            over,
-            log: self.log.clone(),
-            router,
-            progress: self.progress.clone(),
-            replayed_to: self.replayed_to.clone(),
-            known_to: self.log.next(),
-            begun: Instant::now(),
-            next: from,
-            waits_for_room: self.stepped.is_none(),
-        };
-        if let Some(stepped) = &self.stepped {
-            *stepped.lock() = Some(replay);
-            return Ok(());
-        }
-        let thread = std::thread::Builder::new().name("rivulet-replay".into()).spawn(move || replay.run());
-        let thread = thread.map_err(|error| {
-            ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread that replays: {error}"))
-        })?;
-        *self.thread.lock() = Some(thread);
-        Ok(())
-    }
-
-    /// Without a replay thread, hands over at most `events_max` events. If it `ends`, it also hands over all that are
-    /// left, if they are few. Returns whether the replay is over.
-    pub(in crate::engine) fn replay_some(&self, events_max: u64, ends: bool) -> bool {
-        let Some(stepped) = &self.stepped else { return self.progress.is_over.load(Ordering::Acquire) };
-        let mut replay = stepped.lock();
-        let is_over = replay.as_mut().is_none_or(|replay| replay.advance(events_max, ends) == Advance::Over);
-        if is_over {
-            *replay = None;
-        }
-        is_over
-    }
+/// The progress of the replay.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// All events before this position are in the inboxes.
+    pub(super) position: AtomicU64,
+    /// The number of replayed events.
+    pub(super) events: AtomicU64,
+    /// The number of positions that could not be read.
+    pub(super) lost: AtomicU64,
+    /// The duration of the replay so far, in milliseconds.
+    pub(super) elapsed_ms: AtomicU64,
+    pub(super) is_over: AtomicBool,
+    pub(super) is_to_end: AtomicBool,
+    /// Why the replay does not continue.
+    pub(super) problem: Mutex<Option<String>>,
 }
 
 /// The outcome of a part of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Advance {
+pub(super) enum Advance {
     /// There are more events.
     GoesOn,
     /// The log could not be read.
@@ -122,26 +62,26 @@ pub(in crate::engine) type Change = Box<dyn Fn(LogPosition) -> LogPosition + Sen
 
 pub(super) struct Replay {
     /// The workers, whose timers must not run ahead.
-    workers: Arc<Workers>,
-    change: Change,
+    pub(super) workers: Arc<Workers>,
+    pub(super) change: Change,
     /// Called when all events were handed over.
-    over: Box<dyn Fn() + Send>,
-    log: Arc<Log>,
-    router: Arc<Router>,
-    progress: Arc<Progress>,
+    pub(super) over: Box<dyn Fn() + Send>,
+    pub(super) log: Arc<Log>,
+    pub(super) router: Arc<Router>,
+    pub(super) progress: Arc<Progress>,
     /// Where the replay has ended, once it has.
-    replayed_to: Arc<AtomicU64>,
+    pub(super) replayed_to: Arc<AtomicU64>,
     /// Events from this position on were received since the start.
-    known_to: LogPosition,
-    begun: Instant,
+    pub(super) known_to: LogPosition,
+    pub(super) begun: Instant,
     /// The position of the next event.
-    next: LogPosition,
+    pub(super) next: LogPosition,
     /// Whether to wait for room in an inbox. Otherwise the caller tries again with the next part.
-    waits_for_room: bool,
+    pub(super) waits_for_room: bool,
 }
 
 impl Replay {
-    fn run(mut self) {
+    pub(super) fn run(mut self) {
         tracing::info!(from = self.next, to = self.known_to, "events of the log are replayed");
         while !self.is_to_end() {
             match self.advance(u64::MAX, true) {
@@ -153,7 +93,7 @@ impl Replay {
     }
 
     /// Hands over events that are on disk, but at most `events_max`. If it `ends`, it then hands over the rest.
-    fn advance(&mut self, events_max: u64, ends: bool) -> Advance {
+    pub(super) fn advance(&mut self, events_max: u64, ends: bool) -> Advance {
         // Events that are not on disk yet cannot be read; they will be there in a moment.
         let disk_answers = self.log.wait_durable(self.log.next() - 1, DISK_WAIT_MAX);
         let mut left = events_max;
@@ -269,8 +209,14 @@ impl Replay {
     }
 }
 
+/// A record as a message of the router.
+pub(super) fn message<'r>(record: &Record<'r>) -> Received<'r> {
+    let Record { arrival_us, client, packet_id, topic, payload, .. } = *record;
+    Received { arrival_us, client, packet_id, topic, payload }
+}
+
 /// Reports once how many events of the log are lost, if any are.
-fn say_loss(lost: u64) {
+pub(super) fn say_loss(lost: u64) {
     if lost > 0 {
         tracing::error!(events = lost, "events of the log were lost or damaged, and could not be replayed");
     }

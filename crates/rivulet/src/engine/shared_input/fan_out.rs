@@ -3,43 +3,16 @@
 //! What must hold: events of the log are handed on in the order of their positions, and undecoded ones have their place
 //! in this order. So nothing is handed on before an activation has delivered both.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use rivulet_dataflow::{
-    Batch, Event, GroupSink, LogPosition, Picked, Push, Refusals, Refused, SinkError, Slot, SlotTable,
-};
+use rivulet_dataflow::{Batch, Event, GroupSink, Picked, Push, Refusals, Refused, SinkError, Slot, SlotTable};
 use rivulet_runtime::Group;
 
-use super::readers::{Known, Readers};
+use super::readers::{Known, Readers, Undecoded, Waiting};
 
 pub(super) struct FanOut {
     readers: Arc<Readers>,
-}
-
-/// Rows and payloads that are to be handed on.
-#[derive(Default)]
-pub(super) struct Waiting {
-    /// Batches, each with the first row that is still to be handed on.
-    batches: VecDeque<(Batch, usize)>,
-    /// Rows for an application whose inbox had no room.
-    rows: Vec<(Arc<Group>, Picked)>,
-    /// Payloads that could not be decoded.
-    undecoded: VecDeque<Undecoded>,
-    /// The queries that have yet to get the first of these payloads.
-    targets: Vec<(Arc<Group>, Slot)>,
-}
-
-struct Undecoded {
-    topic: Slot,
-    arrival_us: i64,
-    position: LogPosition,
-    /// The parts of its topic, for a query may refuse the event for these alone.
-    event_topic: Box<[u8]>,
-    payload: Box<[u8]>,
-    /// Whether `targets` belong to this payload.
-    has_targets: bool,
 }
 
 impl FanOut {

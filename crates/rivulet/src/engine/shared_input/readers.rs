@@ -1,13 +1,13 @@
 //! The queries that read each shared topic.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rivulet_dataflow::{Batch, Picked, Slot};
+use rivulet_dataflow::{Batch, LogPosition, Picked, Slot};
 use rivulet_operators::{Match, MatchIndex, MatchKey, match_keys};
 use rivulet_runtime::Group;
 
-use super::fan_out::Waiting;
 use crate::catalog::ApplicationNumber;
 use crate::engine::running::Running;
 
@@ -19,6 +19,30 @@ const PICKED_MAX: usize = 65_536;
 pub(super) struct Readers {
     known: RwLock<Known>,
     pub(super) waiting: Mutex<Waiting>,
+}
+
+/// Rows and payloads that are to be handed on.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Batches, each with the first row that is still to be handed on.
+    pub(super) batches: VecDeque<(Batch, usize)>,
+    /// Rows for an application whose inbox had no room.
+    pub(super) rows: Vec<(Arc<Group>, Picked)>,
+    /// Payloads that could not be decoded.
+    pub(super) undecoded: VecDeque<Undecoded>,
+    /// The queries that have yet to get the first of these payloads.
+    pub(super) targets: Vec<(Arc<Group>, Slot)>,
+}
+
+pub(super) struct Undecoded {
+    pub(super) topic: Slot,
+    pub(super) arrival_us: i64,
+    pub(super) position: LogPosition,
+    /// The parts of its topic, for a query may refuse the event for these alone.
+    pub(super) event_topic: Box<[u8]>,
+    pub(super) payload: Box<[u8]>,
+    /// Whether `targets` belong to this payload.
+    pub(super) has_targets: bool,
 }
 
 #[derive(Default)]
