@@ -7,19 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use redb::{ReadableTable, TableDefinition};
+use redb::ReadableTable;
 use rivulet_dataflow::{LogPosition, QueryId};
 
 use super::record::{QueryHead, read_query, write_query};
 use super::storage::Failure;
-use super::{ApplicationNumber, Catalog, CatalogError, META, NewQuery, QUERIES};
+use super::tables::{ALTERATIONS, META, META_ALTERATION_NEXT, QUERIES};
+use super::{ApplicationNumber, Catalog, CatalogError, NewQuery};
 use crate::service::{Parameter, ParameterValue};
-
-/// By number of the change: position, query, and its record before.
-pub(super) const ALTERATIONS: TableDefinition<u64, (LogPosition, QueryId, &[u8])> = TableDefinition::new("alterations");
-
-/// The number of the next change.
-pub(super) const META_ALTERATION_NEXT: &str = "alteration_next";
 
 /// The most rows that are deleted in one transaction, for which others wait.
 const FORGOTTEN_AT_ONCE: usize = 100_000;

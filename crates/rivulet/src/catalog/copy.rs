@@ -11,44 +11,18 @@ use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableHandle, Va
 use rivulet_dataflow::QueryId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::alterations::{ALTERATIONS, META_ALTERATION_NEXT};
-use super::lifecycle_log::LIFECYCLE_LOG;
 use super::storage::Failure;
-use super::{
-    APPLICATIONS, ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FAILED_STATEMENTS, FORMAT_VERSION, META,
-    META_APPLICATION_NUMBER_NEXT, META_FORMAT_VERSION, META_QUERY_ID_NEXT, META_STATEMENT_NEXT, PAUSED,
-    PAUSED_STATEMENTS, PLACES, QUERIES, STATEMENTS, TABLES, VERSIONS, keep_to_owner,
+use super::tables::{
+    EachTable, META, META_ALTERATION_NEXT, META_APPLICATION_NUMBER_NEXT, META_FORMAT_VERSION, META_QUERY_ID_NEXT,
+    META_STATEMENT_NEXT, STATEMENTS, TABLES,
 };
+use super::{ApplicationNumber, CACHE_BYTES, Catalog, CatalogError, FORMAT_VERSION, keep_to_owner};
 
 /// The number of consecutive numbers whose rows are in one part.
 const NUMBERS_OF_A_PART: u64 = 4_096;
 
 /// The number of parts of a table whose keys are texts.
 const PARTS_BY_TEXT: u64 = 16;
-
-/// An action on every table. A table that is missing here is not made in a new file, so code cannot use it before it is
-/// added.
-pub(super) trait EachTable {
-    fn table<K: Key + 'static, V: Value + 'static>(
-        &mut self,
-        definition: TableDefinition<'static, K, V>,
-    ) -> Result<(), Failure>;
-
-    fn all(&mut self) -> Result<(), Failure> {
-        self.table(META)?;
-        self.table(APPLICATIONS)?;
-        self.table(VERSIONS)?;
-        self.table(QUERIES)?;
-        self.table(PAUSED)?;
-        self.table(TABLES)?;
-        self.table(STATEMENTS)?;
-        self.table(PAUSED_STATEMENTS)?;
-        self.table(FAILED_STATEMENTS)?;
-        self.table(LIFECYCLE_LOG)?;
-        self.table(ALTERATIONS)?;
-        self.table(PLACES)
-    }
-}
 
 impl Catalog {
     /// The format that this version writes.
@@ -160,18 +134,6 @@ impl Used {
             meta.insert(key, next.max(least))?;
         }
         Ok(())
-    }
-}
-
-/// Makes the tables of a new file.
-pub(super) struct MakeTable<'a>(pub(super) &'a WriteTransaction);
-
-impl EachTable for MakeTable<'_> {
-    fn table<K: Key + 'static, V: Value + 'static>(
-        &mut self,
-        definition: TableDefinition<'static, K, V>,
-    ) -> Result<(), Failure> {
-        Ok(self.0.open_table(definition).map(drop)?)
     }
 }
 

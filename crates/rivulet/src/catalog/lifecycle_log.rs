@@ -5,15 +5,12 @@
 //! events, and their positions never decrease. Rows that no replay can need are deleted when a checkpoint allows it
 //! ([`Catalog::forget_lifecycle`]).
 
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
 
 use super::storage::Failure;
+use super::tables::LIFECYCLE_LOG;
 use super::{Catalog, CatalogError};
-
-/// A number for each row; position, first and last query, change.
-pub(super) const LIFECYCLE_LOG: TableDefinition<u64, (LogPosition, QueryId, QueryId, u8)> =
-    TableDefinition::new("attendance");
 
 /// The most rows that are deleted in one transaction, for which others wait.
 const FORGOTTEN_AT_ONCE: usize = 100_000;
@@ -163,7 +160,8 @@ fn read_row((position, first, last, change): (LogPosition, QueryId, QueryId, u8)
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FORMAT_VERSION, META, META_FORMAT_VERSION, NewQuery};
+    use super::super::tables::{META, META_FORMAT_VERSION};
+    use super::super::{FORMAT_VERSION, NewQuery};
     use super::*;
 
     #[test]

@@ -9,7 +9,21 @@ use std::borrow::Cow;
 
 use crate::service::{Parameter, ParameterValue};
 
-use super::{ApplicationNumber, NewQuery};
+/// An application's short name in records of queries; never given twice.
+pub type ApplicationNumber = u32;
+
+/// A query to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewQuery<'a> {
+    /// Its application.
+    pub application: ApplicationNumber,
+    /// Its name; empty if that is the one generated from the id.
+    pub name: &'a str,
+    /// Its parameter values as written.
+    pub parameters: &'a [Parameter<'a>],
+    /// Its label; not empty.
+    pub label: Option<&'a str>,
+}
 
 const TAG_NULL: u8 = 0;
 const TAG_FALSE: u8 = 1;

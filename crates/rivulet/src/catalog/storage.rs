@@ -17,6 +17,9 @@ use redb::Database;
 
 use super::record;
 
+/// Name of the catalog's file in the data folder.
+pub const FILE_NAME: &str = "catalog.redb";
+
 /// How long opening the file again waits for readers.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -163,7 +166,7 @@ fn end() {
     eprintln!(
         "error: the catalog ({} in the data folder) is damaged so that whoever opens it ends\n\
          hint: restore it from a backup, or move it away to start with an empty catalog",
-        super::FILE_NAME
+        FILE_NAME
     );
     std::process::exit(ENDED);
 }

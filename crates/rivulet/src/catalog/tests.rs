@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use redb::TableDefinition;
 use tempfile::TempDir;
 
-use crate::service::ParameterValue;
+use crate::service::{Parameter, ParameterValue};
 
 use super::*;
 
