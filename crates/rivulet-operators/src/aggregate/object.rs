@@ -15,7 +15,9 @@ use super::Storage;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
 use super::layout::quotient;
 use super::list::{List, ListForm, Ties};
-use crate::window::output::SUM_OVERFLOW;
+
+/// The error of a sum that is too large.
+pub(crate) const SUM_OVERFLOW: &str = "sum overflows BIGINT\nhint: sum a DOUBLE instead, sum(CAST(x AS DOUBLE))";
 
 /// The most values that one pane remembers for a median, percentile or exact distinct count.
 pub(crate) const VALUES_PER_PANE_MAX: usize = 1 << 20;

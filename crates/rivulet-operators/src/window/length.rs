@@ -8,7 +8,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, Schema};
 use datafusion_physical_expr::PhysicalExpr;
 
-use crate::PlanError;
+use crate::error::{LengthError, PlanError};
 use crate::expression::{Expressions, sql};
 
 /// The most panes that a window may have. The length of a pane is the greatest common divisor of width and slide, and
@@ -234,79 +234,6 @@ fn greatest_common_divisor(mut a: i64, mut b: i64) -> i64 {
         (a, b) = (b, a % b);
     }
     a
-}
-
-/// Why a query cannot have a window of these lengths.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LengthError {
-    /// A length of zero or a negative length.
-    #[error(
-        "the {what} of the window is {value}, it must be greater than zero\nhint: give a positive length, for example INTERVAL '30 seconds'"
-    )]
-    NotPositive {
-        /// Which length.
-        what: &'static str,
-        /// Its value in microseconds or rows.
-        value: i64,
-    },
-    /// A null length.
-    #[error("the {what} of the window is null\nhint: give the parameter a value or a default")]
-    Null {
-        /// Which length.
-        what: &'static str,
-    },
-    /// A length in months. Months vary in length.
-    #[error(
-        "the {what} of the window is given in months or years, which differ in length\nhint: give days, for example INTERVAL '30 days'"
-    )]
-    Months {
-        /// Which length.
-        what: &'static str,
-    },
-    /// A length finer than the clock.
-    #[error(
-        "the {what} of the window is not a whole number of microseconds\nhint: times have a resolution of one microsecond"
-    )]
-    TooFine {
-        /// Which length.
-        what: &'static str,
-    },
-    /// A length that is too long for computations.
-    #[error("the {what} of the window is longer than 9000 years\nhint: give a shorter length")]
-    TooLong {
-        /// Which length.
-        what: &'static str,
-    },
-    /// Width and slide have too small a common divisor.
-    #[error(
-        "a window would consist of {panes} panes, at most 100000 are allowed\nhint: make the width a multiple of the slide, or slide by a longer step"
-    )]
-    TooManyPanes {
-        /// How many panes a window would have.
-        panes: i64,
-        /// Whether the lengths are rows.
-        rows: bool,
-    },
-    /// The width of cumulating windows is not a multiple of their step.
-    #[error(
-        "the width of the window is no multiple of its step\nhint: write for example cumulate(ts, INTERVAL '1 minute', INTERVAL '1 hour'): step, then width"
-    )]
-    NoMultiple,
-    /// Panes are so much shorter than the lateness that they cannot be numbered.
-    #[error(
-        "the window consists of panes of {pane_us} us, far too short for a lateness of {lateness_us} us\nhint: slide by a longer step, or allow less lateness"
-    )]
-    PanesTooShort {
-        /// The length of a pane in microseconds.
-        pane_us: i64,
-        /// The lateness of the application in microseconds.
-        lateness_us: i64,
-    },
-    /// The expression failed.
-    #[error(
-        "the length of the window cannot be computed: {0}\nhint: check the parameters that the length is computed from"
-    )]
-    Failed(String),
 }
 
 /// Computes the lengths for each row of `parameters`, which has the slot table's schema (`parameter_schema`). So a

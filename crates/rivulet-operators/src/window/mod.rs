@@ -50,12 +50,12 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
 pub(crate) use length::check_panes;
-pub use length::{LengthError, Lengths, WindowSpec, check_lengths};
+pub use length::{Lengths, WindowSpec, check_lengths};
 
-use crate::PlanError;
 use crate::aggregate::AggregateSpec;
 use crate::aggregate::layout::Layout;
 use crate::assign_time::TIME_TYPE;
+use crate::error::{LengthError, PlanError};
 use crate::expression::{Expressions, NamedExpression, is_condition, sql};
 use crate::row_bytes::RowBytes;
 

@@ -13,7 +13,7 @@ use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Slot};
 
 use super::Plan;
 use crate::aggregate::layout::{AggregateResult, Source};
-use crate::aggregate::object::Finished;
+use crate::aggregate::object::{Finished, SUM_OVERFLOW};
 use crate::aggregate::{Storage, given};
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;
@@ -208,6 +208,5 @@ impl Closed {
     }
 }
 
-pub(crate) const SUM_OVERFLOW: &str = "sum overflows BIGINT\nhint: sum a DOUBLE instead, sum(CAST(x AS DOUBLE))";
 const TOO_MANY_ROWS: &str =
     "more than 4294967294 rows in one pane of the window are too many to count\nhint: use a shorter window";

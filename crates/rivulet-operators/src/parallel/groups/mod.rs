@@ -21,12 +21,11 @@ use self::counted::{Asked, CountedPlan, CountedValues};
 use self::distinct::{DistinctPlan, DistinctSet, DistinctValues};
 use crate::aggregate::dense::RowSet;
 use crate::aggregate::layout::{Layout, Prepared, Source};
-use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues};
+use crate::aggregate::object::{Finished, Object, ObjectKind, ObjectUpdate, ObjectValues, SUM_OVERFLOW};
 use crate::aggregate::plan::guarded;
 use crate::aggregate::{Storage, given};
 use crate::expression::Expressions;
 use crate::paged::{Paged, PagedRows};
-use crate::window::output::SUM_OVERFLOW;
 use crate::{AggregateFunction, AggregateSpec, PlanError};
 
 /// How groups are used, which decides how their states are kept.
