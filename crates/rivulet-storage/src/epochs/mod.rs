@@ -9,6 +9,7 @@
 //! damaged, the one before. In a line whose names are independent of each other ([`Epochs::open_apart`]) only the
 //! damaged names fall back, and the next epoch contains them as they were restored.
 
+mod fill;
 mod manifest;
 mod pack;
 

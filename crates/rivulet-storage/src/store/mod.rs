@@ -24,7 +24,7 @@ use object_store::path::Path as Name;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
-use crate::{Disk, Epochs, RealDisk, StorageError};
+use crate::{Disk, RealDisk, StorageError};
 use local::{Folder, io_error};
 pub use owner::Owner;
 #[cfg(test)]
@@ -229,29 +229,6 @@ impl Store {
     /// The object does not exist, is shorter, or cannot be read.
     pub fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StorageError> {
         self.get_range(name, range)
-    }
-
-    /// Fills an empty store with the objects of another one, which `read` gives, and then calls `finish`. The objects
-    /// that make an epoch exist are written after those they need. After an error the store is empty again.
-    ///
-    /// # Errors
-    /// An error of `read`, of `finish` or of the store.
-    pub fn fill<E: From<StorageError>>(
-        &self,
-        mut names: Vec<String>,
-        mut read: impl FnMut(&str) -> Result<Bytes, E>,
-        finish: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        names.sort_by_key(|name| Epochs::line_of(name).is_some());
-        let filled = names.iter().try_for_each(|name| Ok(self.put(name, vec![read(name)?])?)).and_then(|()| finish());
-        if filled.is_err() {
-            for name in names.iter().rev() {
-                if let Err(error) = self.delete(name) {
-                    tracing::warn!("{name} is left in {}, and of no use: {error}", self.place);
-                }
-            }
-        }
-        filled
     }
 
     /// Writes a new object as a whole and forces it to disk. An existing object of that name is kept and is an error.
