@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, TableReference};
@@ -22,9 +22,7 @@ use crate::decimals::ExactNumbers;
 use crate::error::{Problem, RelationalError};
 use crate::functions;
 use crate::table_function::WindowFunctions;
-
-/// The type of timestamps: microseconds, without a zone.
-pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+use crate::times::TIMESTAMP;
 
 /// Does the arithmetic over constants in an expression, before the optimizer does it in another way.
 pub type FoldConstants = fn(Expr) -> Result<Transformed<Expr>>;

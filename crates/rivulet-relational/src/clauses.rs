@@ -4,8 +4,8 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use datafusion_sql::sqlparser::tokenizer::Span;
 
 use crate::check::name_of;
-use crate::error::{RelationalError, first_name, see};
-use crate::walk::Node;
+use crate::error::RelationalError;
+use crate::walk::{Node, first_name, see};
 
 /// A line and a column.
 type Place = Option<(u64, u64)>;

@@ -5,10 +5,6 @@ use std::collections::HashMap;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, DataFusionError, SchemaError};
 use datafusion_expr::Expr;
-use datafusion_sql::sqlparser::ast;
-
-use crate::clauses;
-use crate::walk::{Node, look};
 
 /// A query that cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,42 +75,6 @@ impl RelationalError {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-
-    /// Adds the place of the wrong name, if the planner has not kept one.
-    pub(crate) fn located(self, query: &ast::Query) -> Self {
-        match (&self.problem, self.place) {
-            (Problem::FieldOfColumn(name), _) => Self::field_of_column(name, query),
-            (Problem::DuplicateColumn(input, name), _) => clauses::twice(input, name, query),
-            (Problem::Foreign(message), place) => match clauses::said(message, place, query) {
-                Some(own) => Self { place: own.place.or(place), ..own },
-                None => self,
-            },
-            (Problem::UnknownColumn(name, _) | Problem::AmbiguousColumn(name), None) => {
-                let bare = name.rsplit('.').next().unwrap_or(name).trim_matches('"');
-                let same = |ident: &ast::Ident| ident.value.eq_ignore_ascii_case(bare);
-                let found = first_name(query, |idents| {
-                    text(idents).eq_ignore_ascii_case(name) || !name.contains('.') && idents.last().is_some_and(same)
-                });
-                let found = found.or_else(|| first_name(query, |idents| idents.last().is_some_and(same)));
-                let place = found.and_then(|found| found.place).or_else(|| clauses::using(bare, query));
-                Self { place, ..self }
-            }
-            _ => self,
-        }
-    }
-
-    /// The error for a name with a dot whose first part is the name of a column and not of an input.
-    fn field_of_column(name: &str, query: &ast::Query) -> Self {
-        let (first, has_rest) = name.split_once('.').map_or((name, false), |(first, _)| (first, true));
-        let found = first_name(query, |idents| {
-            let is_first = idents.first().is_some_and(|ident| ident.value.eq_ignore_ascii_case(first));
-            is_first && idents.len() > 1 && (!has_rest || text(idents).eq_ignore_ascii_case(name))
-        });
-        let place = found.as_ref().and_then(|found| found.place);
-        let name = found.map_or_else(|| name.to_owned(), |found| found.text);
-        let message = format!("'{name}' would be a part of the column '{first}', and columns have no parts");
-        Self { place, ..Self::new(message).hint(format!("write {first} for the column, or input.{first}")) }
     }
 
     /// Changes the names in the error.
@@ -223,40 +183,4 @@ fn field_of_column(message: &str) -> Option<String> {
     // This error names only the column.
     let (_, column) = message.split_once("Nested identifiers are not yet supported for OuterReferenceColumn ")?;
     Some(column.rsplit('.').next()?.trim_matches('"').to_owned())
-}
-
-/// A name as it is written, and its place.
-pub(crate) struct Written {
-    text: String,
-    pub(crate) place: Option<(u64, u64)>,
-}
-
-/// The first name of a column in a query for which `is_it` holds.
-pub(crate) fn first_name(query: &ast::Query, is_it: impl Fn(&[ast::Ident]) -> bool) -> Option<Written> {
-    let mut found = None;
-    see(query, &mut |node| {
-        let idents = match node {
-            Node::Expr(ast::Expr::Identifier(ident)) => std::slice::from_ref(ident),
-            Node::Expr(ast::Expr::CompoundIdentifier(idents)) => idents,
-            _ => return,
-        };
-        if found.is_none() && is_it(idents) {
-            let place = idents.first().map(|ident| (ident.span.start.line, ident.span.start.column));
-            found = Some(Written { text: text(idents), place: place.filter(|(line, _)| *line > 0) });
-        }
-    });
-    found
-}
-
-fn text(idents: &[ast::Ident]) -> String {
-    idents.iter().map(|ident| ident.value.as_str()).collect::<Vec<_>>().join(".")
-}
-
-/// Calls `see` for every part of a query.
-pub(crate) fn see(query: &ast::Query, see: &mut dyn FnMut(Node<'_>)) {
-    let seen = look(query, &mut |node| {
-        see(node);
-        Ok(())
-    });
-    debug_assert!(seen.is_ok(), "nothing is wrong with a look");
 }

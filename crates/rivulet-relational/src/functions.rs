@@ -13,7 +13,7 @@ use datafusion_expr::{
     ScalarUDFImpl, Signature, Volatility, WindowUDF, WindowUDFImpl,
 };
 
-use crate::catalog::TIMESTAMP;
+use crate::times::TIMESTAMP;
 
 /// The name of the function that stands for the time by the clock.
 pub const PROCTIME: &str = "proctime";

@@ -21,7 +21,8 @@
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
 //!   `nothing`: conditions that no row fulfils, and one row of nothing; `unions`: their columns have names of their
 //!   own; `conditions`: how far conditions are pushed down;
-//! - `check`: refuses what would be ignored; `clauses`: errors about clauses, in our words; `comparisons`: refuses
+//! - `check`: refuses what would be ignored; `clauses`: errors about clauses, in our words; `located`: the place
+//!   of an error; `comparisons`: refuses
 //!   comparisons of types that do not go together; `decimals`: number literals beside decimals; `aliases`: inputs that
 //!   have the name of a column; `fields`: columns that are fields of objects; `walk`: walks over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
@@ -43,6 +44,7 @@ mod conditions;
 mod comparisons;
 mod grouping_sets;
 mod limits;
+mod located;
 mod decimals;
 mod fields;
 mod nothing;

@@ -7,10 +7,9 @@ use datafusion_common::tree_node::Transformed;
 use datafusion_common::{Column, Result};
 use datafusion_expr::expr::{Sort as SortKey, WindowFunction, WindowFunctionParams};
 use datafusion_expr::{
-    Expr, Filter, Limit, LogicalPlan, Projection, Sort, Window, WindowFrame, WindowFunctionDefinition, WindowUDF, lit,
+    Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SkipType, Sort, Window, WindowFrame,
+    WindowFunctionDefinition, WindowUDF, lit,
 };
-
-use crate::subqueries::limits;
 
 /// Replaces each LIMIT with an order that is not at the top by ranks. `row_number` is the function of that name.
 pub(crate) fn rewrite_below(plan: LogicalPlan, row_number: &Arc<WindowUDF>) -> Result<LogicalPlan> {
@@ -95,4 +94,12 @@ pub(crate) fn numbered(row_number: &Arc<WindowUDF>, keys: Vec<Expr>, order: &[So
             distinct: false,
         },
     }))
+}
+
+/// How many rows LIMIT skips at the start, and how many it takes then; `None` if these are not plain numbers.
+pub(crate) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
+    Ok(match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+        (SkipType::Literal(skip), FetchType::Literal(fetch)) => Some((skip, fetch)),
+        _ => None,
+    })
 }

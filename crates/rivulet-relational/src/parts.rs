@@ -5,9 +5,9 @@ use datafusion_common::DFSchemaRef;
 use datafusion_sql::sqlparser::ast;
 
 use crate::catalog::Catalog;
-use crate::error::{RelationalError, see};
+use crate::error::RelationalError;
 use crate::planning::schema_of;
-use crate::walk::Node;
+use crate::walk::{Node, see};
 
 /// The most SELECTs of a query that are looked at.
 const SELECTS_MAX: usize = 64;

@@ -1,12 +1,16 @@
 //! Times with a syntax of their own, spelled out as calls: `TIMESTAMPDIFF(DAY, a, b)`, whose unit is a word,
 //! `FLOOR(ts TO HOUR)`, `CEIL(ts TO MONTH)`, `ts AT TIME ZONE 'Europe/Berlin'`, `FROM_UNIXTIME(n, 'yyyy-MM-dd')`.
 
+use arrow::datatypes::{DataType, TimeUnit};
 use datafusion_sql::sqlparser::ast::{
     self, BinaryOperator, CeilFloorKind, DateTimeField, Expr, FunctionArg, FunctionArgExpr, Spanned, Value,
 };
 
 use crate::error::RelationalError;
 use crate::walk::{NodeMut, change_expression};
+
+/// The type of timestamps: microseconds, without a zone.
+pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// The units of time, and the interval of one of each.
 const UNITS: [(&str, &str); 10] = [

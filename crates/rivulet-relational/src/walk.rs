@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use datafusion_sql::sqlparser::ast::{Expr, Query, TableFactor, Visit, VisitMut, Visitor, VisitorMut};
+use datafusion_sql::sqlparser::ast::{Expr, Ident, Query, TableFactor, Visit, VisitMut, Visitor, VisitorMut};
 
 use crate::error::RelationalError;
 
@@ -34,6 +34,43 @@ pub(crate) fn look_at_expression(
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
+}
+
+/// A name as it is written, and its place.
+pub(crate) struct Written {
+    pub(crate) text: String,
+    pub(crate) place: Option<(u64, u64)>,
+}
+
+/// The first name of a column in a query for which `is_it` holds.
+pub(crate) fn first_name(query: &Query, is_it: impl Fn(&[Ident]) -> bool) -> Option<Written> {
+    let mut found = None;
+    see(query, &mut |node| {
+        let idents = match node {
+            Node::Expr(Expr::Identifier(ident)) => std::slice::from_ref(ident),
+            Node::Expr(Expr::CompoundIdentifier(idents)) => idents,
+            _ => return,
+        };
+        if found.is_none() && is_it(idents) {
+            let place = idents.first().map(|ident| (ident.span.start.line, ident.span.start.column));
+            found = Some(Written { text: text(idents), place: place.filter(|(line, _)| *line > 0) });
+        }
+    });
+    found
+}
+
+/// The parts of a name, with dots.
+pub(crate) fn text(idents: &[Ident]) -> String {
+    idents.iter().map(|ident| ident.value.as_str()).collect::<Vec<_>>().join(".")
+}
+
+/// Calls `see` for every part of a query.
+pub(crate) fn see(query: &Query, see: &mut dyn FnMut(Node<'_>)) {
+    let seen = look(query, &mut |node| {
+        see(node);
+        Ok(())
+    });
+    debug_assert!(seen.is_ok(), "nothing is wrong with a look");
 }
 
 struct Look<'f>(&'f mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>);

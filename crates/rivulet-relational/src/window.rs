@@ -11,8 +11,8 @@ use arrow::datatypes::{Field, FieldRef, IntervalMonthDayNano};
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, Result, ScalarValue, TableReference};
 use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::catalog::TIMESTAMP;
 use crate::error::RelationalError;
+use crate::times::TIMESTAMP;
 
 /// The kind of windows. Lengths of time are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,9 +9,8 @@ use datafusion_expr::expr::{AggregateFunction, Sort as SortKey};
 use datafusion_expr::utils::{conjunction, split_conjunction};
 use datafusion_expr::{AggregateUDF, Expr, LogicalPlan, LogicalPlanBuilder, Projection, WindowUDF, lit};
 
-use super::one_row::limits;
 use super::reach::equal_to_outer;
-use crate::limits::{numbered, ordered};
+use crate::limits::{limits, numbered, ordered};
 
 /// The plan of such a value; `None` if the subquery is not a correlated one of this form.
 pub(super) fn first_row(

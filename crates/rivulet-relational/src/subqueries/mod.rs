@@ -29,7 +29,7 @@ use datafusion_expr::{
 use crate::error::RelationalError;
 use first_row::first_row;
 use nulls::{is_never_null, rejects_null};
-pub(crate) use one_row::limits;
+use crate::limits::limits;
 use one_row::{OneRow, one_row};
 use reach::{Root, check_reach};
 

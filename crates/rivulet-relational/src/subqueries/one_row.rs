@@ -7,10 +7,11 @@ use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Column, DFSchema, Result, ScalarValue};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion_expr::{
-    Aggregate, Distinct, Expr, FetchType, Limit, LogicalPlan, Projection, SkipType, Subquery, lit, when,
+    Aggregate, Distinct, Expr, LogicalPlan, Projection, Subquery, lit, when,
 };
 
 use super::{error, subquery};
+use crate::limits::limits;
 
 /// The row of such a subquery.
 pub(super) struct OneRow {
@@ -99,14 +100,6 @@ impl OneRow {
         };
         Self { condition: Some(both), is_plain: false, ..self }
     }
-}
-
-/// How many rows LIMIT skips at the start, and how many it takes then; `None` if these are not plain numbers.
-pub(crate) fn limits(limit: &Limit) -> Result<Option<(usize, Option<usize>)>> {
-    Ok(match (limit.get_skip_type()?, limit.get_fetch_type()?) {
-        (SkipType::Literal(skip), FetchType::Literal(fetch)) => Some((skip, fetch)),
-        _ => None,
-    })
 }
 
 /// Makes one of the aggregates a subquery of its own.
