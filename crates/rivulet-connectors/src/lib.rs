@@ -3,6 +3,7 @@
 //! - [`mqtt`]: the client, the embedded broker, topic templates and routing;
 //! - [`connector`]: sources and sinks of big queries, by name;
 //! - [`formats`]: payload bytes to rows and rows to payload bytes;
+//! - [`feed`]: what applications read that is not MQTT, into the router;
 //! - [`http_server`]: an HTTP/1.1 server with bounds, for the REST API and for sources that receive posts;
 //!   [`descriptors`]: the number of connections that the limit of open files allows;
 //! - [`files`]: the files that statements may name; [`reach`]: the hosts that statements may post to; [`clock`]: the
@@ -12,6 +13,7 @@ pub mod mqtt;
 pub mod connector;
 mod sockets;
 pub mod formats;
+pub mod feed;
 pub mod http_server;
 pub mod descriptors;
 pub mod logins;

@@ -27,7 +27,7 @@ pub(super) const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The number of packets that are looked at ahead: about as many as memory accesses can be under way at a time.
-pub(super) const AHEAD: usize = 8;
+pub(crate) const AHEAD: usize = 8;
 
 /// The local side of a connection while the packets of one read are processed.
 pub(super) trait Turn {
@@ -102,7 +102,7 @@ pub(super) enum Fate {
 
 /// Why a message waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stuck {
+pub(crate) enum Stuck {
     /// There will be room.
     Waits,
     /// The room that it waits for may depend on this message.
@@ -121,21 +121,21 @@ pub(super) enum Step {
 }
 
 /// A message on its way into the inboxes, and how long it has been waiting for room.
-pub(super) struct UnderWay {
+pub(crate) struct UnderWay {
     pending: Pending,
     stall: Stall,
 }
 
 impl UnderWay {
     /// Starts with no message. A circle that is stuck for `deadlock_after` is broken.
-    pub(super) fn new(deadlock_after: Duration) -> Self {
+    pub(crate) fn new(deadlock_after: Duration) -> Self {
         Self { pending: Pending::default(), stall: Stall::new(deadlock_after) }
     }
 
     /// Puts a message into every inbox that wants it. Returns the number of its events that were abandoned; `None` if
     /// it has to be offered again.
     #[inline]
-    pub(super) fn offer(
+    pub(crate) fn offer(
         &mut self,
         routing: &mut Routing<'_>,
         message: &Received<'_>,
@@ -160,17 +160,17 @@ impl UnderWay {
     }
 
     /// How long to wait before it is offered again.
-    pub(super) fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         self.stall.next_wait()
     }
 
     /// The position in the log of the last message that was taken; 0 if it is not in the log.
-    pub(super) fn position(&self) -> LogPosition {
+    pub(crate) fn position(&self) -> LogPosition {
         self.pending.position()
     }
 
     /// Whether any inbox has the last message that was taken.
-    pub(super) fn is_delivered(&self) -> bool {
+    pub(crate) fn is_delivered(&self) -> bool {
         self.pending.is_delivered()
     }
 }

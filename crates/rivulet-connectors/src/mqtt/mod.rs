@@ -33,8 +33,6 @@
 //! - [`log`]: that log, as the router sees it;
 //! - [`acknowledge`]: acknowledgements that wait for the log;
 //! - `intake`: the messages of a connection on their way into the router, for client and broker;
-//! - [`feed`]: the same way for messages of other sources than MQTT, for inputs of applications that read Kafka or
-//!   HTTP;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;
@@ -47,7 +45,6 @@ pub mod index;
 pub mod router;
 pub mod log;
 pub mod acknowledge;
-pub mod feed;
 pub mod publisher;
 pub mod client;
 pub mod broker;
@@ -55,7 +52,7 @@ pub mod tls;
 mod buffer;
 mod exact;
 mod fields;
-mod intake;
+pub(crate) mod intake;
 mod properties;
 mod repeats;
 mod stall;

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 use rivulet_connectors::connector::Condition;
-use rivulet_connectors::mqtt::feed::FeedCounts;
+use rivulet_connectors::feed::FeedCounts;
 use rivulet_dataflow::Reason;
 use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};

@@ -1,5 +1,5 @@
 //! A reader: a thread that opens the source of an input and puts its messages into the router
-//! ([`rivulet_connectors::mqtt::feed`]). It reads as long as the application has queries, and opens the source again when
+//! ([`rivulet_connectors::feed`]). It reads as long as the application has queries, and opens the source again when
 //! it fails.
 //!
 //! What must hold: a reader that replaces another waits for its end.
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Condition, Direction, Health, Messages, SourceSpec};
+use rivulet_connectors::feed::{Feed, FeedCounts, FeedLayout, Noted, Turned};
 use rivulet_connectors::mqtt::Router;
-use rivulet_connectors::mqtt::feed::{Feed, FeedCounts, FeedLayout, Noted, Turned};
 use rivulet_dataflow::{Clock, panic_text};
 use rivulet_operators::application::SourceInput;
 

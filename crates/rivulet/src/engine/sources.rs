@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::{Health, Host, Messages, SourceSpec};
-use rivulet_connectors::mqtt::feed::{Feed, FeedLayout, LoggedPlace, Noted};
+use rivulet_connectors::feed::{Feed, FeedLayout, LoggedPlace, Noted};
 use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_operators::application::{Input, SourceInput};
 use xxhash_rust::xxh3::xxh3_64;

@@ -5,9 +5,7 @@ use std::borrow::Cow;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Int64Type};
 use rivulet_connectors::connector::{Messages, whole_address};
-use rivulet_connectors::mqtt::feed::{
-    FeedLayout, KeyFrom, MESSAGE_KEY, MESSAGE_OFFSET, MESSAGE_PARTITION, MESSAGE_TIME,
-};
+use rivulet_connectors::feed::{FeedLayout, KeyFrom, MESSAGE_KEY, MESSAGE_OFFSET, MESSAGE_PARTITION, MESSAGE_TIME};
 use rivulet_connectors::mqtt::topic::push_level;
 use rivulet_connectors::mqtt::{Direction, Template, TopicPart};
 use rivulet_dataflow::{Slot, SlotTable};

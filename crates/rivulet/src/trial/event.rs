@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use arrow::array::AsArray;
 use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_connectors::mqtt::feed::FeedLayout;
+use rivulet_connectors::feed::FeedLayout;
 use rivulet_connectors::mqtt::topic::matches;
 use rivulet_dataflow::{Decoder, Events, Refusals};
 use rivulet_operators::application::{

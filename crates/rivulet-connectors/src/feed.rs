@@ -1,8 +1,8 @@
 //! The feed: messages of a source such as Kafka or HTTP on their way into the router.
 //!
 //! The key of such a message has the role of the topic in MQTT: [`FeedLayout`] makes a topic of it, which begins with
-//! [`SOURCE_MARK`](super::topic::SOURCE_MARK), and the routes find the queries by that topic. A source is one of those
-//! that big queries read, opened with the format RAW, so that payloads are in inboxes as they were received.
+//! [`SOURCE_MARK`], and the routes find the queries by that topic. A source is one of those that big queries read,
+//! opened with the format RAW, so that payloads are in inboxes as they were received.
 //!
 //! What must hold: a message is in all inboxes that want it, or is offered again; while one is full, the source is not
 //! asked for more. In the log a message has its position in its source. That position is noted ([`Noted`]) under the
@@ -20,10 +20,10 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMi
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, Polled, Reason, Refusals, Source};
 
-use super::intake::{AHEAD, Stuck, UnderWay};
-use super::router::{Received, Router};
-use super::topic::{SOURCE_MARK, TopicPart, push_level};
 use crate::connector::{ConnectorError, Connectors, Host, Messages, PayloadCheck, SourceSpec};
+use crate::mqtt::intake::{AHEAD, Stuck, UnderWay};
+use crate::mqtt::router::{Received, Router};
+use crate::mqtt::topic::{SOURCE_MARK, TopicPart, push_level};
 use payload::{check_keys, for_each_object, key_in};
 
 /// The most messages asked of a source at once.

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use arrow::array::ArrayRef;
 use rivulet_dataflow::{Inbox, LoggedEvent, Push, Slot, SourceError};
 
-use super::super::router::Route;
-use super::super::template::{Direction, Template};
-use super::super::topic::level_text;
 use super::*;
 use crate::connector::MessagePlace;
+use crate::mqtt::router::Route;
+use crate::mqtt::template::{Direction, Template};
+use crate::mqtt::topic::level_text;
 
 fn layout(key: KeyFrom, has_columns: bool) -> FeedLayout {
     let prefix = FeedLayout::prefix("t\0a/b", "in");
@@ -27,12 +27,12 @@ fn a_key_is_one_level_whatever_it_says() {
         assert_eq!([(route.clone(), String::new())], *of_message.messages("", Some(text), 0, 0), "{text}");
         let level = route.rsplit('/').next().unwrap();
         assert_eq!(level_text(level), text);
-        assert!(!super::super::topic::is_wildcard(&route), "{route}");
+        assert!(!crate::mqtt::topic::is_wildcard(&route), "{route}");
     }
     // Clients cannot publish there, and no query can name it.
-    assert!(super::super::topic::check_topic(of_message.prefix.as_bytes()).is_err());
-    assert!(super::super::topic::check_filter(&of_message.prefix).is_err());
-    assert!(!super::super::topic::matches(b"#", of_message.prefix.as_bytes()));
+    assert!(crate::mqtt::topic::check_topic(of_message.prefix.as_bytes()).is_err());
+    assert!(crate::mqtt::topic::check_filter(&of_message.prefix).is_err());
+    assert!(!crate::mqtt::topic::matches(b"#", of_message.prefix.as_bytes()));
 }
 
 #[test]
