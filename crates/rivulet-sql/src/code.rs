@@ -1,14 +1,7 @@
-//! Applications in SQL: what their code answers to the engine.
+//! Applications in SQL: they are made from the text in the catalog.
 
-use arrow::array::RecordBatch;
-
-use crate::application::{Application, ApplicationCode, BindError, CodeLoader, LoadError, Tables};
-use crate::explain::explain;
-use crate::plan::{BoundCheck, LengthCheck};
+use crate::application::{Application, CodeLoader, LoadError, Tables};
 use crate::{CreateApplication, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
-
-/// The kind of applications in SQL. The catalog keeps their statement.
-pub const SQL: &str = "sql";
 
 /// Makes applications from the text of a `CREATE APPLICATION`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,45 +42,5 @@ fn text_of(bytes: &[u8]) -> Result<&str, LoadError> {
 impl From<SqlError> for LoadError {
     fn from(SqlError { message, line, column, hint }: SqlError) -> Self {
         Self { message, position: (line, column), hint }
-    }
-}
-
-/// The code of an application in SQL.
-pub(crate) struct SqlCode {
-    /// The window that results come from, if any, in the words of `EXPLAIN`; for example `tumble(ts, $width)`.
-    pub(crate) window: Option<String>,
-    /// Whether a row equal to the last one is held back (`EMIT ON CHANGE`).
-    pub(crate) emit_on_change: bool,
-    pub(crate) checks: Vec<LengthCheck>,
-    pub(crate) bound_checks: Vec<BoundCheck>,
-    /// What each operator of the dataflow does for all queries, in SQL.
-    pub(crate) steps: Vec<Vec<String>>,
-    /// The same, derived from the plan: texts that mean the same have equal meanings.
-    pub(crate) meanings: Vec<Vec<String>>,
-}
-
-impl ApplicationCode for SqlCode {
-    /// Checks that lengths of windows are positive and fit each other, and that bounds of joins have a length.
-    fn check(&self, rows: &RecordBatch) -> Vec<Result<(), BindError>> {
-        let mut results = vec![Ok(()); rows.num_rows()];
-        for check in &self.checks {
-            check.run(rows, &mut results);
-        }
-        for check in &self.bound_checks {
-            check.run(rows, &mut results);
-        }
-        results
-    }
-
-    fn explain(&self, application: &Application) -> String {
-        explain(application, self)
-    }
-
-    fn steps(&self, place: usize) -> &[String] {
-        &self.steps[place]
-    }
-
-    fn meaning(&self, place: usize) -> &[String] {
-        &self.meanings[place]
     }
 }

@@ -6,19 +6,30 @@ use std::fmt::Write;
 use arrow::datatypes::Schema;
 
 use crate::application::{Application, SourceInput, TableIndex};
-use crate::code::SqlCode;
 use crate::statement::FormatSpec;
 use crate::value::{format_us, type_name};
 
 /// The application in words: parameters, input, time, operators in order, output.
-pub(crate) fn explain(application: &Application, code: &SqlCode) -> String {
+/// `window` is the window that results come from, if any; `steps` says what each operator of the dataflow does.
+pub(crate) fn explain(
+    application: &Application,
+    window: Option<&str>,
+    emit_on_change: bool,
+    steps: &[Vec<String>],
+) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write(application, code, &mut text);
+    let _ = write(application, window, emit_on_change, steps, &mut text);
     text
 }
 
-fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fmt::Result {
+fn write(
+    application: &Application,
+    window: Option<&str>,
+    emit_on_change: bool,
+    steps: &[Vec<String>],
+    out: &mut String,
+) -> std::fmt::Result {
     writeln!(out, "application {}", application.name)?;
     writeln!(out, "id          {}", application.id)?;
 
@@ -121,7 +132,7 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
     }
 
     writeln!(out, "\ndataflow (one for all queries)")?;
-    for (index, (operator, step)) in application.dataflow.operators().iter().zip(&code.steps).enumerate() {
+    for (index, (operator, step)) in application.dataflow.operators().iter().zip(steps).enumerate() {
         let description = operator.describe();
         let state = if operator.is_stateful() { ", with state" } else { "" };
         let from = match index {
@@ -138,7 +149,7 @@ fn write(application: &Application, code: &SqlCode, out: &mut String) -> std::fm
         }
     }
 
-    let when = match (&code.window, code.emit_on_change) {
+    let when = match (window, emit_on_change) {
         (None, false) => "a row for each row that passes".to_owned(),
         (None, true) => "a row that passes, when it differs from the last one".to_owned(),
         (Some(window), false) => format!("a row for each key when a window of {window} closes"),

@@ -12,10 +12,11 @@
 //! - [`parse`]: text to [`Statement`]s ([`parse_script`]), by way of [`lexer`], as [`statement`];
 //! - [`plan`]: an application's statement to an [`Application`] ([`plan_application`]): names, types, windows,
 //!   operators;
-//! - [`code`]: what an application in SQL answers to the engine, as [`application::ApplicationCode`];
+//! - [`code`]: applications from the text in the catalog ([`SqlLoader`]);
 //! - [`binding`]: given values to parameter columns, in bulk ([`ParameterRows`], [`BindError`]);
 //! - [`scope`]: the sources, views, tables and sinks that big queries name ([`Scope`]);
 //! - [`plan::query`]: a big query to a parallel dataflow ([`plan_query`]);
+//! - `declare`: statements to sources, views and sinks in that scope;
 //! - [`functions`]: the functions in words ([`FunctionDescription`]);
 //! - `explain` and [`explain_query`]: an application and a big query in words;
 //! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`],
@@ -38,6 +39,7 @@ pub mod address;
 pub mod value;
 pub mod error;
 pub mod scope;
+mod declare;
 pub mod explain_query;
 pub mod migration;
 mod shown;
@@ -48,7 +50,7 @@ pub use address::{Address, DEFAULT_CONNECTOR, Part};
 pub use alter::with_input_options;
 pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
-pub use code::{SQL, SqlLoader};
+pub use code::SqlLoader;
 pub use error::{Position, SqlError, excerpt};
 pub use explain_query::explain_query;
 pub use functions::{FunctionDescription, function, functions};
@@ -57,7 +59,7 @@ pub use parse::{Outdated, Stored, name_in_sql, parse_application, parse_script, 
 pub use plan::query::{
     PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,
 };
-pub use plan::{is_input_option, plan_application, plan_application_with};
+pub use plan::{SQL, is_input_option, plan_application, plan_application_with};
 use rivulet_dataflow::suggest;
 pub use rivulet_dataflow::suggest::nearest;
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};

@@ -17,6 +17,7 @@ mod unnest;
 mod window_table;
 
 pub use cursor::name_in_sql;
+pub(crate) use query::span;
 pub(crate) use select::name_of;
 pub use stored::{Outdated, Stored, parse_stored};
 pub(crate) use subquery::INSTEAD;

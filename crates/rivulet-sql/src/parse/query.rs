@@ -9,8 +9,8 @@ use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 use super::cursor::Cursor;
 use super::select::{self, check_depth};
 use crate::lexer::{describe_token, token_is_word};
-use crate::scope::span;
 use crate::statement::{BigQuery, Name};
+use crate::value::{interval_text, interval_us, parse_interval};
 use crate::{Literal, Position, SqlError, suggest};
 
 /// The longest text of a query, in bytes.
@@ -252,6 +252,24 @@ pub(super) fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
         }
     }
     None
+}
+
+/// The longest lateness or timeout, in microseconds: ten years.
+const SPAN_US_MAX: i64 = 3650 * 86_400_000_000;
+
+/// Reads an option that is a time span of at least `least_us`.
+pub(crate) fn span(name: &Name, literal: &Literal, position: Position, least_us: i64) -> Result<i64, SqlError> {
+    let example = || format!("write for example {name} => INTERVAL '5 seconds'");
+    let value = match literal {
+        Literal::Interval(value) => *value,
+        Literal::Text(text) => parse_interval(text)
+            .ok_or_else(|| SqlError::new(position, format!("'{text}' is not an interval")).hint(example()))?,
+        _ => return Err(SqlError::new(position, format!("{name} is a time span")).hint(example())),
+    };
+    interval_us(value).filter(|us| (least_us..=SPAN_US_MAX).contains(us)).ok_or_else(|| {
+        SqlError::new(position, format!("{name} cannot be {}", interval_text(value)))
+            .hint("it is a fixed time span of at most ten years, and not negative")
+    })
 }
 
 #[cfg(test)]

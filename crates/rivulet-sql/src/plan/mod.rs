@@ -17,8 +17,10 @@ mod arithmetic;
 mod bounded;
 mod wrapped;
 mod check;
+mod code;
 mod constants;
 mod declarations;
+mod defect;
 mod expression;
 mod functions;
 mod group_keys;
@@ -30,6 +32,7 @@ mod matching;
 mod operators;
 mod pattern;
 mod ranks;
+mod room;
 pub mod query;
 #[cfg(test)]
 mod scalar_tests;
@@ -43,17 +46,15 @@ mod written;
 
 use std::sync::Arc;
 
-use rivulet_operators::PlanError;
-
 use crate::application::{Application, Output, OutputOption, Parameter, Tables};
-use crate::code::{SQL, SqlCode};
 use crate::statement::{CreateApplication, Name};
 use crate::{Literal, Position, SqlError};
+pub use code::SQL;
+use code::SqlCode;
 use declarations::Declarations;
 pub use declarations::is_input_option;
-
-pub(crate) use source::BoundCheck;
-pub(crate) use window::LengthCheck;
+use defect::defect;
+use room::with_room;
 
 /// Plans a parsed application without lookups in reference tables.
 pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlError> {
@@ -63,21 +64,6 @@ pub fn plan_application(create: &CreateApplication) -> Result<Application, SqlEr
 /// Plans a parsed application over these reference tables.
 pub fn plan_application_with(create: &CreateApplication, tables: &Tables) -> Result<Application, SqlError> {
     with_room(create.name.position, || plan_here(create, tables))
-}
-
-/// The stack of a thread that plans, in bytes. The planner calls itself for each step of a query that reads another
-/// one, and for each part of an expression. `rivulet_relational` limits the steps, and the parser the parts.
-const STACK_BYTES: usize = 256 << 20;
-
-/// Plans on a large stack, whatever the caller has left of its own.
-fn with_room<T: Send>(position: Position, plan: impl FnOnce() -> Result<T, SqlError> + Send) -> Result<T, SqlError> {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().name("rivulet-planner".into()).stack_size(STACK_BYTES);
-        let planning = builder
-            .spawn_scoped(scope, plan)
-            .map_err(|error| SqlError::new(position, format!("there is no thread to plan it: {error}")))?;
-        planning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 fn plan_here(create: &CreateApplication, tables: &Tables) -> Result<Application, SqlError> {
@@ -136,10 +122,4 @@ fn deciding_parameters(create: &CreateApplication, declarations: &Declarations) 
             || declarations.inputs.iter().any(|input| input.address_parameters().any(|other| other == *index))
     };
     declarations.parameters.iter().enumerate().filter(is_deciding).map(|(index, _)| index).collect()
-}
-
-/// Converts an error of an operator that no check here has caught.
-fn defect(error: PlanError, position: Position) -> SqlError {
-    let (message, hint) = window::split_hint(&error.to_string());
-    SqlError { hint, ..SqlError::new(position, message) }
 }

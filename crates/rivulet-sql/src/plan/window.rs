@@ -14,6 +14,7 @@ use rivulet_operators::{LengthError, Lengths, WindowSpec, check_lengths};
 
 use super::aggregate::call_name;
 use super::check::{Place, Scope, start};
+use super::defect::split_hint;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields};
 use super::functions::WINDOWS;
 use super::select::ARRIVAL_TIME;
@@ -421,13 +422,5 @@ impl LengthCheck {
     /// Changes a message about a gap to one about the time after WITHIN, where that is meant.
     fn worded(&self, message: String) -> String {
         if self.is_within { message.replace("gap of the window", "time after WITHIN") } else { message }
-    }
-}
-
-/// Splits the text of an error into its message and its hint.
-pub(super) fn split_hint(text: &str) -> (String, Option<String>) {
-    match text.split_once("\nhint: ") {
-        Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
-        None => (text.to_owned(), None),
     }
 }
