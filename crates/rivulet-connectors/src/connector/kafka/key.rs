@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Schema};
 use hashbrown::HashSet;
 use rivulet_dataflow::Batch;
 
-use super::CONNECTOR;
+use super::client::NAME;
 use crate::connector::{ConnectorError, Options, SinkSpec};
 use crate::formats::{EncodedRows, Encoder, Format};
 
@@ -36,7 +36,7 @@ impl KeyEncoder {
         if spec.changes {
             let Some(key) = &spec.key else {
                 return Err(ConnectorError::Changes {
-                    connector: CONNECTOR.name,
+                    connector: NAME,
                     hint: "the result needs a key by which its newest rows are told, as GROUP BY gives one; or write it to 'file:' as \
                            JSON, where each row says in 'op' whether it came or was taken back"
                         .into(),
@@ -148,7 +148,7 @@ mod tests {
             output: None,
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
-        let options = Options::check(&CONNECTOR, Direction::Sink, &given).unwrap();
+        let options = Options::check(&super::super::CONNECTOR, Direction::Sink, &given).unwrap();
         KeyEncoder::new(&spec, &options).map_err(|error| error.to_string())
     }
 

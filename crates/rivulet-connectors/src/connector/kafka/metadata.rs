@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Int64Builder, RecordBatch, StringBuilder, Timestamp
 use arrow::datatypes::{DataType, TimeUnit};
 use rivulet_dataflow::{Decoder, Events, Reason, Refusals, Refused, Slot};
 
-use super::fetch::Block;
+use super::block::Block;
 use crate::connector::message::{self, Named};
 use crate::connector::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat};
@@ -120,7 +120,7 @@ fn time_us(time_ms: Option<i64>) -> Option<i64> {
     time_ms?.checked_mul(1000)
 }
 
-fn lacks(message: &super::fetch::Received<'_>, kind: Kind) -> bool {
+fn lacks(message: &super::block::Received<'_>, kind: Kind) -> bool {
     match kind {
         Kind::Key => key_text(message.key).is_none(),
         Kind::Timestamp => time_us(message.time_ms).is_none(),

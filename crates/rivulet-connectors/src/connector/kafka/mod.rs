@@ -1,17 +1,21 @@
 //! `kafka:` topics of Apache Kafka, in both directions.
 //!
-//! - [`properties`]: the properties of the client library that statements may set;
+//! - [`properties`]: the properties of the client library that statements may set; [`client`]: a client with them;
 //! - [`start`]: which consumer reads which partitions, from where to where; [`fetch`]: the thread that reads them;
-//!   [`queue`]: the messages that wait then;
+//!   [`block`] and [`queue`]: the messages that wait then;
 //! - [`metadata`]: columns that come from a message and not from its payload; [`source`]: rows from messages;
-//! - [`key`]: the keys of messages; [`newest`]: the newest rows of a changing result; [`sink`]: messages from rows;
+//! - [`key`]: the keys of messages; [`newest`]: the newest rows of a changing result; [`producer`] and
+//!   [`sink`]: messages from rows;
 //!   [`transaction`]: messages that become final with a checkpoint.
 
+mod block;
+mod client;
 mod fetch;
 mod key;
 mod metadata;
 mod newest;
 mod properties;
+mod producer;
 mod queue;
 mod sink;
 mod source;
@@ -19,11 +23,8 @@ mod start;
 mod transaction;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::config::FromClientConfig;
-use rdkafka::error::KafkaError;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{ByRow, Check, Instance, Opening};
@@ -32,18 +33,17 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace, Messages,
     OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
 };
+use client::{NAME, config_problem};
+use producer::OpenError;
 use properties::PROPERTIES;
 use transaction::Transactions;
-
-/// How long opening waits for the broker.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The formats of messages.
 const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
 
 /// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
-    name: "kafka",
+    name: NAME,
     summary: "Topics of Apache Kafka.",
     address: "`host:port/topic`; several brokers with commas between, as in `one:9092,two:9092/bids`",
     source: Some(DirectionDescription {
@@ -310,37 +310,20 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, Connecto
 }
 
 /// The error for a sink that cannot be opened.
-fn sink_problem(spec: &SinkSpec, options: &Options, error: sink::OpenError) -> ConnectorError {
+fn sink_problem(spec: &SinkSpec, options: &Options, error: OpenError) -> ConnectorError {
     let (problem, hint) = match error {
-        sink::OpenError::Format(error) => return ConnectorError::Format(error),
-        sink::OpenError::Kafka(error) => match config_problem(options, &error) {
+        OpenError::Format(error) => return ConnectorError::Format(error),
+        OpenError::Kafka(error) => match config_problem(options, &error) {
             Some(problem) => return problem,
             None => (error.to_string(), None),
         },
-        sink::OpenError::Transaction(problem) => match problem.split_once("\nhint: ") {
+        OpenError::Transaction(problem) => match problem.split_once("\nhint: ") {
             Some((problem, hint)) => (problem.to_owned(), Some(hint.to_owned())),
             None => (problem, None),
         },
     };
     let hint = hint.unwrap_or_else(|| "the address is 'kafka:host:port/topic'; is the broker there?".into());
     ConnectorError::Open { connector: CONNECTOR.name, address: spec.address.clone(), problem, hint }
-}
-
-/// A client with these settings.
-fn client<C: FromClientConfig>(config: &ClientConfig, options: &Options) -> Result<C, ConnectorError> {
-    config.create().map_err(|error: KafkaError| {
-        config_problem(options, &error)
-            .unwrap_or_else(|| options.wrong("properties.*", format!("do not suit: {error}"), PROPERTY_HINT))
-    })
-}
-
-const PROPERTY_HINT: &str = "the names and values are those of librdkafka's CONFIGURATION.md";
-
-/// Turns the error into one about a property, if it is one.
-fn config_problem(options: &Options, error: &KafkaError) -> Option<ConnectorError> {
-    let KafkaError::ClientConfig(_, problem, name, value) = error else { return None };
-    let value = properties::shown(name, value);
-    Some(options.wrong(&properties::full_name(name), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
 }
 
 /// The error with the broker's answer, or that there was none.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::fetch::Block;
+use super::block::Block;
 
 /// The bytes that wait in all partitions of a consumer together, unless these are very many; and the most and the least
 /// for each. One round of reading may exceed them.

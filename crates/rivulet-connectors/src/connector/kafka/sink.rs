@@ -7,24 +7,23 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
-use parking_lot::Mutex;
 use rdkafka::ClientConfig;
-use rdkafka::client::ClientContext;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
+use super::producer::{Context, Deliveries, OpenError};
 use super::transaction::Transactions;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::{Health, OutputRows};
-use crate::formats::{FormatError, RowFormat};
+use crate::formats::RowFormat;
 
 /// The most messages, and the most kibibytes, that may wait in the library.
 pub(super) const QUEUE_MESSAGES: usize = 500_000;
@@ -39,84 +38,6 @@ const STANDS_AFTER: Duration = Duration::from_secs(1);
 
 /// The time limit for the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The deliveries of messages.
-#[derive(Debug, Default)]
-pub(super) struct Deliveries {
-    /// The number of messages on their way, and their bytes.
-    waiting: AtomicUsize,
-    bytes: AtomicUsize,
-    /// The first failure.
-    failed: Mutex<Option<String>>,
-    /// The last problem of the connections that the library has reported since a message was delivered.
-    problem: Mutex<Option<String>>,
-    has_problem: AtomicBool,
-    /// Whether a message that the broker refuses is left out and counted, instead of being a failure.
-    leaves_out: bool,
-    health: Arc<Health>,
-}
-
-/// Receives a producer's reports on its messages.
-#[derive(Clone)]
-pub(super) struct Context(Arc<Deliveries>);
-
-impl Context {
-    pub(super) fn new(health: &Arc<Health>) -> Self {
-        Self::leaving_out(health, false)
-    }
-
-    /// For a sink that leaves out messages which the broker refuses, if `leaves_out`.
-    fn leaving_out(health: &Arc<Health>, leaves_out: bool) -> Self {
-        Self(Arc::new(Deliveries { health: health.clone(), leaves_out, ..Deliveries::default() }))
-    }
-
-    pub(super) fn health(&self) -> &Health {
-        &self.0.health
-    }
-}
-
-impl ClientContext for Context {
-    /// The library connects again by itself; the sink decides whether messages wait for that.
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!("Kafka: {error}: {reason}");
-        let mut problem = self.0.problem.lock();
-        // "All brokers are away" says less than the reason why one of them is.
-        match error {
-            KafkaError::Global(RDKafkaErrorCode::AllBrokersDown) => _ = problem.get_or_insert(reason.to_owned()),
-            _ => *problem = Some(reason.to_owned()),
-        }
-        drop(problem);
-        self.0.has_problem.store(true, Ordering::Release);
-    }
-}
-
-impl ProducerContext for Context {
-    /// The size of the message in bytes.
-    type DeliveryOpaque = usize;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, bytes: usize) {
-        match result {
-            Ok(_) => {
-                if self.0.has_problem.swap(false, Ordering::AcqRel) {
-                    *self.0.problem.lock() = None;
-                }
-                self.0.health.take(1, bytes);
-            }
-            Err((error, _)) if self.0.leaves_out => self.0.health.leave_out(1, &error.to_string()),
-            Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),
-        }
-        self.0.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Why a sink cannot be opened.
-pub(super) enum OpenError {
-    Format(FormatError),
-    Kafka(KafkaError),
-    /// Transactions are not possible; the text may contain a hint.
-    Transaction(String),
-}
 
 /// One instance of the sink.
 pub(super) struct KafkaSink {

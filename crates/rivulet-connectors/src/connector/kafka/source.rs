@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rivulet_dataflow::{Decoder, Events, Polled, Refusals, Source, SourceError};
 
-use super::fetch::Block;
+use super::block::Block;
 use super::metadata::Layout;
 use super::queue::{Next, Queue, Shared};
 use super::start::Begin;

@@ -7,7 +7,8 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{OPEN_TIMEOUT, client, properties};
+use super::client::{OPEN_TIMEOUT, client};
+use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
 use crate::formats::parse_time;

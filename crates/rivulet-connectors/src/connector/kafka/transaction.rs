@@ -25,7 +25,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use serde::{Deserialize, Serialize};
 
-use super::sink::{Context, OpenError};
+use super::producer::{Context, OpenError};
 use crate::connector::instances::Instances;
 use crate::connector::{FinalUpTo, Health};
 

@@ -1,0 +1,90 @@
+//! The producer of a sink, with transactions and without: what became of its messages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+
+use crate::connector::Health;
+use crate::formats::FormatError;
+
+/// The deliveries of messages.
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    /// The number of messages on their way, and their bytes.
+    pub(super) waiting: AtomicUsize,
+    pub(super) bytes: AtomicUsize,
+    /// The first failure.
+    pub(super) failed: Mutex<Option<String>>,
+    /// The last problem of the connections that the library has reported since a message was delivered.
+    pub(super) problem: Mutex<Option<String>>,
+    pub(super) has_problem: AtomicBool,
+    /// Whether a message that the broker refuses is left out and counted, instead of being a failure.
+    pub(super) leaves_out: bool,
+    pub(super) health: Arc<Health>,
+}
+
+/// Receives a producer's reports on its messages.
+#[derive(Clone)]
+pub(super) struct Context(pub(super) Arc<Deliveries>);
+
+impl Context {
+    pub(super) fn new(health: &Arc<Health>) -> Self {
+        Self::leaving_out(health, false)
+    }
+
+    /// For a sink that leaves out messages which the broker refuses, if `leaves_out`.
+    pub(super) fn leaving_out(health: &Arc<Health>, leaves_out: bool) -> Self {
+        Self(Arc::new(Deliveries { health: health.clone(), leaves_out, ..Deliveries::default() }))
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.0.health
+    }
+}
+
+impl ClientContext for Context {
+    /// The library connects again by itself; the sink decides whether messages wait for that.
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!("Kafka: {error}: {reason}");
+        let mut problem = self.0.problem.lock();
+        // "All brokers are away" says less than the reason why one of them is.
+        match error {
+            KafkaError::Global(RDKafkaErrorCode::AllBrokersDown) => _ = problem.get_or_insert(reason.to_owned()),
+            _ => *problem = Some(reason.to_owned()),
+        }
+        drop(problem);
+        self.0.has_problem.store(true, Ordering::Release);
+    }
+}
+
+impl ProducerContext for Context {
+    /// The size of the message in bytes.
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, bytes: usize) {
+        match result {
+            Ok(_) => {
+                if self.0.has_problem.swap(false, Ordering::AcqRel) {
+                    *self.0.problem.lock() = None;
+                }
+                self.0.health.take(1, bytes);
+            }
+            Err((error, _)) if self.0.leaves_out => self.0.health.leave_out(1, &error.to_string()),
+            Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),
+        }
+        self.0.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Why a sink cannot be opened.
+pub(super) enum OpenError {
+    Format(FormatError),
+    Kafka(KafkaError),
+    /// Transactions are not possible; the text may contain a hint.
+    Transaction(String),
+}
