@@ -13,7 +13,6 @@ use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, Version};
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
 use super::super::supervise::catch_panic;
-use super::Shared;
 use super::confirm::Answers;
 use super::core::{Goodbye, SessionKey};
 use super::options::allows;
@@ -21,6 +20,7 @@ use super::outbox::Outbox;
 use super::packets::{self, Close, Login};
 use super::rights::{NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
+use super::shared::Shared;
 use super::turn::{ClientTurn, End};
 
 /// The time limit for writing the last bytes to a client. It also limits delivering the client's last messages if

@@ -10,8 +10,8 @@ use super::super::codec::{Publish, Qos};
 use super::super::intake::{AHEAD, Stuck, UnderWay};
 use super::super::publisher::{PublishBatch, Publisher};
 use super::super::router::{Pending, Received};
-use super::Shared;
 use super::message::{self, Message};
+use super::shared::Shared;
 
 /// The number of messages that are published before other tasks have their turn.
 const MESSAGES_BEFORE_YIELD: usize = 512;

@@ -27,6 +27,7 @@ mod retained;
 mod rights;
 mod seats;
 mod session;
+mod shared;
 mod slab;
 mod stats;
 mod turn;
@@ -57,68 +58,14 @@ pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use rights::{ClientAuthorizer, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
+use shared::{Notices, Shared};
 pub use stats::{BrokerDrops, BrokerStats};
 
 /// The interval at which sessions and wills are checked.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// The least time between two log lines about clients that misbehave.
-const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The pause after a connection could not be accepted, usually because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What the handle and the tasks share.
-struct Shared {
-    /// The options of the start. Values that [`Broker::take_over`] changes are kept where they are used.
-    options: BrokerOptions,
-    users: RwLock<Vec<(String, String)>>,
-    /// The TLS acceptor of each listener, if its connections are encrypted.
-    acceptors: RwLock<Vec<Option<TlsAcceptor>>>,
-    router: Arc<Router>,
-    clock: Arc<dyn Clock>,
-    core: Mutex<Core>,
-    outbound: Arc<Outbound>,
-    dedup_windows: DedupWindows,
-    /// The journal, if anything outlives the process.
-    journal: OnceLock<Arc<dyn Journal>>,
-    /// Connections, from their acceptance to their end.
-    seats: Arc<Seats>,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-    supervisor: Supervisor,
-    failed_logins: FailedLogins,
-    notices: Notices,
-}
-
-impl Shared {
-    /// Counts and logs that a client is disconnected.
-    fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
-        match close.reason {
-            packets::Reason::QosNotSupported => core.counters.qos2_refused += 1,
-            packets::Reason::KeepAliveTimeout | packets::Reason::QuotaExceeded => {}
-            _ => core.counters.protocol_errors += 1,
-        }
-        self.notices.say(|| tracing::warn!(client_id, reason = %close.text, "a client's connection was closed"));
-    }
-}
-
-/// Keeps clients from filling the log.
-#[derive(Default)]
-struct Notices {
-    last: Mutex<Option<Instant>>,
-}
-
-impl Notices {
-    /// Calls `say`, unless something was logged a moment ago.
-    fn say(&self, say: impl FnOnce()) {
-        let mut last = self.last.lock();
-        if last.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
-            *last = Some(Instant::now());
-            say();
-        }
-    }
-}
 
 /// A running broker. Dropped without [`Broker::shutdown`], it ends at once.
 pub struct Broker {
