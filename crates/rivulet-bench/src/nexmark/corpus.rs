@@ -11,7 +11,8 @@ use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Batch, Polled, Refusals};
 
-use super::queries::STREAMS;
+/// The three streams.
+pub const STREAMS: [&str; 3] = ["person", "auction", "bid"];
 
 /// The settings of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,9 +15,6 @@ pub struct Query {
     pub streams: &'static [&'static str],
 }
 
-/// The three streams.
-pub const STREAMS: [&str; 3] = ["person", "auction", "bid"];
-
 macro_rules! queries {
     ($($name:literal reads $($stream:literal)+;)+) => {
         [$(Query {
@@ -115,6 +112,7 @@ fn quoted(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::corpus::STREAMS;
     use super::*;
 
     #[test]
