@@ -18,7 +18,7 @@ mod reach;
 use std::sync::Arc;
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{Column, ExprSchema, Result, ScalarValue, Spans, TableReference};
+use datafusion_common::{Column, ExprSchema, Result, ScalarValue, TableReference};
 use datafusion_expr::expr::{AggregateFunction, Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion_expr::utils::{COUNT_STAR_EXPANSION, conjunction, split_conjunction};
 use datafusion_expr::{
@@ -26,11 +26,10 @@ use datafusion_expr::{
     Subquery, WindowUDF, lit, not, when,
 };
 
-use crate::error::RelationalError;
+use crate::limits::limits;
 use first_row::first_row;
 use nulls::{is_never_null, rejects_null};
-use crate::limits::limits;
-use one_row::{OneRow, one_row};
+use one_row::{OneRow, one_row, subquery};
 use reach::{Root, check_reach};
 
 /// The name of a subquery whose values are compared. The name is not visible outside of that subquery.
@@ -419,12 +418,6 @@ impl Compared {
     }
 }
 
-/// Makes a subquery of a plan.
-fn subquery(plan: LogicalPlan) -> Subquery {
-    let outer_ref_columns = plan.all_out_ref_exprs();
-    Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::new() }
-}
-
 /// The part of a subquery that decides whether it has rows, without steps that only say which columns, how often or how
 /// many; `None` if it never has rows.
 fn rows_of_exists(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
@@ -438,9 +431,4 @@ fn rows_of_exists(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
         },
         other => Ok(Some(other)),
     }
-}
-
-/// An error about a subquery.
-fn error(message: impl Into<String>) -> RelationalError {
-    RelationalError::new(message)
 }

@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{Column, DFSchema, Result, ScalarValue};
+use datafusion_common::{Column, DFSchema, Result, ScalarValue, Spans};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison};
-use datafusion_expr::{
-    Aggregate, Distinct, Expr, LogicalPlan, Projection, Subquery, lit, when,
-};
+use datafusion_expr::{Aggregate, Distinct, Expr, LogicalPlan, Projection, Subquery, lit, when};
 
-use super::{error, subquery};
+use crate::error::RelationalError;
 use crate::limits::limits;
 
 /// The row of such a subquery.
@@ -102,6 +100,12 @@ impl OneRow {
     }
 }
 
+/// Makes a subquery of a plan.
+pub(super) fn subquery(plan: LogicalPlan) -> Subquery {
+    let outer_ref_columns = plan.all_out_ref_exprs();
+    Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::new() }
+}
+
 /// Makes one of the aggregates a subquery of its own.
 fn value_of(aggregate: &Aggregate, place: usize) -> Result<Expr> {
     let one = Aggregate::try_new(aggregate.input.clone(), vec![], vec![aggregate.aggr_expr[place].clone()])?;
@@ -129,7 +133,7 @@ fn over_outer(expression: &Expr, schema: &DFSchema, row: &OneRow, outer: &DFSche
                 if !outer_ref_columns.is_empty() =>
             {
                 let what = "a subquery that names the result of an aggregate of the subquery around it";
-                Err(error(format!("{what} is not supported yet")).boxed())
+                Err(RelationalError::new(format!("{what} is not supported yet")).boxed())
             }
             other => Ok(Transformed::no(other)),
         })

@@ -6,7 +6,6 @@ use datafusion_common::{Column, DFSchema, JoinType, Result};
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{BinaryExpr, Cast, Expr, LogicalPlan, Operator};
 
-use super::error;
 use crate::error::RelationalError;
 
 /// The name of a barrier: no condition is pulled up over it.
@@ -67,7 +66,7 @@ pub(super) fn check_is_value(plan: &LogicalPlan) -> Result<()> {
         }
         _ => "aggregate in it, for example SELECT max(...)",
     };
-    let error = error("a subquery that stands for a value may give more than one row");
+    let error = RelationalError::new("a subquery that stands for a value may give more than one row");
     Err(RelationalError { place, ..error }.hint(hint).boxed())
 }
 
@@ -246,5 +245,5 @@ fn place_of(expression: &Expr) -> Option<(u64, u64)> {
 
 /// An error about an expression, at the place of its first column.
 pub(super) fn refused(expression: &Expr, message: impl Into<String>) -> RelationalError {
-    RelationalError { place: place_of(expression), ..error(message) }
+    RelationalError { place: place_of(expression), ..RelationalError::new(message) }
 }
