@@ -233,4 +233,6 @@ fn which(program: &str) -> Option<std::path::PathBuf> {
 }
 
 #[cfg(test)]
+mod arrows;
+#[cfg(test)]
 mod tidy;

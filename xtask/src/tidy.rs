@@ -31,7 +31,7 @@ fn read(path: impl AsRef<Path>) -> String {
 
 /// The crates in `crates/`, by name, with the Rivulet crates each depends on outside of tests. Folders that git does
 /// not know are left out.
-fn crates() -> BTreeMap<String, Vec<String>> {
+pub(crate) fn crates() -> BTreeMap<String, Vec<String>> {
     let listed = Command::new("git").args(["ls-files", "crates/*/Cargo.toml"]).current_dir(root()).output().unwrap();
     let manifests = String::from_utf8(listed.stdout).unwrap();
     manifests
@@ -273,7 +273,7 @@ fn fuzzers_are_built_of_the_same_versions() {
     }
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
