@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use rivulet_dataflow::{Batch, Event, GroupSink, Picked, Push, Refusals, Refused, SinkError, Slot, SlotTable};
+use rivulet_dataflow::{Batch, Event, GroupSink, Push, Refusals, Refused, SinkError, Slot, SlotTable};
 use rivulet_runtime::Group;
 
 use super::readers::{Known, Readers, Undecoded, Waiting};
