@@ -45,6 +45,7 @@ use crate::order;
 use crate::spelling::spell_out;
 use crate::subqueries::{self, Functions};
 use crate::unions;
+use crate::unnest;
 use crate::walk::{NodeMut, change_expression, change_query};
 use crate::whole_partitions;
 
@@ -266,10 +267,12 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let written = query.clone();
     group_window::rewrite_query(&mut query);
     order::rewrite_query(&mut query);
+    unnest::rewrite_query(&mut query);
     let statement = ast::Statement::Query(Box::new(query));
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement)?;
     let aggregate = |name: &str| catalog.get_aggregate_meta(name).expect("the language has it");
     let functions = Functions { count: aggregate("count"), max: aggregate("max"), row_number: row_number(catalog) };
+    let plan = unnest::rewrite_plan(plan)?;
     let plan = grouping_sets::rewrite_plan(plan, &functions.count, &written)?;
     let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;

@@ -13,6 +13,7 @@ use datafusion_sql::sqlparser::ast::{
 
 use crate::error::{RelationalError, place_of};
 use crate::functions::WINDOWS;
+use crate::unnest;
 use crate::window::{WindowKind, WindowTable, interval_us};
 
 const EXAMPLE: &str = "write for example TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')";
@@ -31,6 +32,10 @@ impl RelationPlanner for WindowFunctions {
             TableFactor::Table { name, alias, args: Some(args), .. } => {
                 let plan = plan_call(&name, args.args, context)?;
                 Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan.into_plan(), alias))))
+            }
+            unnest @ TableFactor::UNNEST { .. } => {
+                let plan = unnest::plan(unnest, context)?;
+                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, None))))
             }
             other => Ok(RelationPlanning::Original(Box::new(other))),
         }

@@ -481,6 +481,22 @@ fn what_is_wrong_is_said_where_it_stands() {
             "SELECT array_agg(DISTINCT price ORDER BY bidder) FROM bid",
             "error at line 1, column 42: array_agg(DISTINCT x) is ordered by x alone",
         ),
+        (
+            "SELECT array_agg(price ORDER BY 1) FROM bid",
+            "error at line 1, column 33: ORDER BY inside of a call names no constant",
+        ),
+        (
+            "SELECT x FROM bid CROSS JOIN UNNEST(price) AS r (x)",
+            "error at line 1, column 37: UNNEST takes an array, which is JSON as TEXT",
+        ),
+        (
+            "SELECT x FROM bid CROSS JOIN UNNEST(url) AS r",
+            "error at line 1, column 37: the columns of this UNNEST have",
+        ),
+        (
+            "SELECT x FROM bid LEFT JOIN UNNEST(url) AS r (x) ON TRUE",
+            "error at line 1, column 36: a LEFT JOIN of UNNEST",
+        ),
         ("SELECT string_agg(price, ', ') FROM bid", "error at line 1, column 8: string_agg does not take"),
         (
             "SELECT PROCTIME() AS p FROM bid",

@@ -289,3 +289,39 @@ fn lists_are_in_order_of_time_or_as_said_over_windows_changes_and_rows_before() 
         ),
     ]);
 }
+
+#[test]
+fn an_array_has_elements_and_gives_rows_of_them() {
+    let lists = "SELECT k, array_agg(v) AS l FROM a GROUP BY k";
+    check(&[
+        (
+            "SELECT k, x, n FROM a CROSS JOIN UNNEST(string_to_array(k || '+' || k, '+')) WITH ORDINALITY AS r (x, n)
+             WHERE v > 4 ORDER BY ts, n",
+            &["x|x|1", "x|x|2", "x|x|1", "x|x|2", "y|y|1", "y|y|2"],
+        ),
+        // Typed elements, also of lists that change: 5, 9, 3, 5 and 1 are left.
+        (&format!("SELECT sum(x) AS s, count(*) AS n FROM ({lists}) CROSS JOIN UNNEST(l) AS r (x)"), &["23|5"]),
+        (
+            &format!("SELECT k, r.x + 1 AS x FROM ({lists}) AS t, UNNEST(t.l) AS r (x) WHERE r.x > 3 ORDER BY k, x"),
+            &["x|6", "x|10", "y|6"],
+        ),
+        (
+            "SELECT p, count(*) AS n FROM a JOIN UNNEST(string_to_array(k || ',y', ',')) AS r (p) ON p <> 'z'
+             GROUP BY p, tumble(ts, INTERVAL '1 minute') ORDER BY p",
+            &["x|2", "y|7"],
+        ),
+        (
+            "SELECT b.k, x, y FROM a AS b CROSS JOIN UNNEST(json_array(b.v, b.v + 1)) AS r (x)
+             CROSS JOIN UNNEST(json_array(x)) AS s (y) WHERE b.v = 9 ORDER BY x",
+            &["x|10|10", "x|9|9"],
+        ),
+        ("SELECT x FROM a CROSS JOIN UNNEST(CASE WHEN v > 5 THEN json_array(v) END) AS r (x)", &["9"]),
+        (
+            &format!(
+                "SELECT l[1] + l[-1] AS s, l[3] AS none, cardinality(l) AS n, array_contains(l, 5) AS has,
+                      array_to_string(l, '-') AS t FROM ({lists}) ORDER BY k"
+            ),
+            &["14||2|true|5-9", "8||2|true|3-5", "2||1|false|1"],
+        ),
+    ]);
+}

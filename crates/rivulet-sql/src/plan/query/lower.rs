@@ -12,7 +12,7 @@ use rivulet_dataflow::Work;
 use rivulet_operators::Table;
 use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::KeyedWindowKind;
-use rivulet_relational::{WindowKind, WindowTable};
+use rivulet_relational::{Elements, WindowKind, WindowTable};
 use sha2::{Digest, Sha256};
 
 use super::PlannedSource;
@@ -89,10 +89,14 @@ impl Lowering {
             LogicalPlan::Join(join) => self.join(join, wanted),
             LogicalPlan::Window(window) => self.over(window, wanted),
             LogicalPlan::Union(union) => self.union(union, wanted),
-            LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<WindowTable>() {
-                Some(windows) => self.windows(windows, wanted),
-                None => Err(not_yet(self.position(), "this query")),
-            },
+            LogicalPlan::Extension(extension) => {
+                let node = extension.node.as_any();
+                match (node.downcast_ref::<WindowTable>(), node.downcast_ref::<Elements>()) {
+                    (Some(windows), _) => self.windows(windows, wanted),
+                    (_, Some(elements)) => self.elements(elements, wanted),
+                    _ => Err(not_yet(self.position(), "this query")),
+                }
+            }
             LogicalPlan::Sort(sort) => {
                 let position = sort.expr.first().map(|key| place_of(&key.expr)).unwrap_or_default().or(self.position());
                 Err(not_yet(position, "ORDER BY inside of a query").hint(
@@ -102,7 +106,6 @@ impl Lowering {
             LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => {
                 Err(refused(self.position(), "the query reads nothing").hint("name a source in FROM"))
             }
-            LogicalPlan::Unnest(_) => Err(not_yet(self.position(), "UNNEST in a query over sources")),
             LogicalPlan::RecursiveQuery(_) => Err(not_yet(self.position(), "WITH RECURSIVE")),
             LogicalPlan::Subquery(_) => Err(not_yet(self.position(), "this subquery")),
             _ => Err(not_yet(self.position(), "this query")),

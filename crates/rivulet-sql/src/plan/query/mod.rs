@@ -6,7 +6,7 @@
 //! so that renaming and reordering cost nothing.
 //!
 //! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
-//! `aggregate`, `join`, `bounds`, `lookup`, `over`: nodes that keep state or combine rows; `output`: the last step;
+//! `aggregate`, `join`, `bounds`, `lookup`, `over`, `unnest`: other nodes; `output`: the last step;
 //! `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
 //! computes; `relations`, `aggregates`, `scalars`, `calls`: what names mean; `error`: errors in our words; `culprit`:
 //! which expression has the error.
@@ -31,6 +31,7 @@ mod relations;
 pub(super) mod scalars;
 mod stream;
 mod union;
+mod unnest;
 
 use std::collections::BTreeMap;
 use std::fmt;
