@@ -303,8 +303,11 @@ impl PatternPlanner<'_> {
                 let message = format!("a measure cannot be {}", type_name(&measure.data_type));
                 return Err(SqlError::new(measure.position, message).hint("convert it with CAST(... AS TEXT)"));
             };
-            // Dates stay dates for the SELECT; the output has its own type.
-            let kept = if measure.data_type == DataType::Date32 { DataType::Date32 } else { to };
+            // Dates and times of day stay what they are for the SELECT; the output has its own type.
+            let kept = match measure.data_type {
+                DataType::Date32 | DataType::Time64(_) => measure.data_type.clone(),
+                _ => to,
+            };
             let expression = cast_to(measure.expression, &measure.data_type, &kept);
             named.push(NamedExpression::new(name.text, compiler.compile(expression, measure.position)?));
             step.push(text);
