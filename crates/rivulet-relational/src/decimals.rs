@@ -1,14 +1,17 @@
-//! Number literals beside decimals: `price * 1.19` and `price > 9.99` mean the decimal that is written, and not the
-//! nearest floating point number, so that no decimal is converted to one.
+//! Numbers beside decimals. A literal is the decimal that is written: in `price * 1.19` and `price > 9.99` it is not the
+//! nearest floating point number, so that no decimal is converted to one. Where CASE, functions such as COALESCE, and
+//! UNION give a decimal or any other floating point number, they give floating point numbers.
+
+use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_common::{Column, DFSchema, Result, ScalarValue};
 use datafusion_expr::expr::{Between, InList};
 use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion_expr::utils::merge_schema;
-use datafusion_expr::{Expr, ExprSchemable, LogicalPlan};
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Projection, Union, cast};
 
 /// The most digits of a decimal.
 const DIGITS_MAX: usize = 38;
@@ -35,7 +38,8 @@ pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
         node.map_expressions(|expression| {
             let name = names.save(&expression);
             Ok(rewrite(expression, &schema)?.update_data(|exact| name.restore(exact)))
-        })
+        })?
+        .transform_data(widen_union)
     })
     .data()
 }
@@ -63,15 +67,68 @@ pub(crate) fn rewrite(expression: Expr, schema: &DFSchema) -> Result<Transformed
                 compared.extend(case.expr.as_deref_mut());
                 results.extend(case.else_expr.as_deref_mut());
                 let changed = make_all_exact(compared, schema) | make_all_exact(results, schema);
+                let results = case.when_then_expr.iter_mut().map(|(_, then)| &mut **then);
+                let changed = widen(results.chain(case.else_expr.as_deref_mut()).collect(), schema) | changed;
                 Transformed::new_transformed(Expr::Case(case), changed)
             }
             Expr::ScalarFunction(mut call) if GIVES_AN_ARGUMENT.contains(&call.func.name()) => {
                 let changed = make_all_exact(call.args.iter_mut().collect(), schema);
+                let changed = widen(call.args.iter_mut().collect(), schema) | changed;
                 Transformed::new_transformed(Expr::ScalarFunction(call), changed)
             }
             other => Transformed::no(other),
         })
     })
+}
+
+/// Makes floating point numbers of the decimals among these, if one of the others is one; whether it did.
+fn widen(mut together: Vec<&mut Expr>, schema: &DFSchema) -> bool {
+    let types: Vec<_> = together.iter().map(|one| one.get_type(schema).unwrap_or(DataType::Null)).collect();
+    if !types.iter().any(DataType::is_floating) {
+        return false;
+    }
+    let decimals = together.iter_mut().zip(&types).filter(|(_, data_type)| data_type.is_decimal());
+    decimals.fold(false, |_, (one, _)| {
+        **one = cast(std::mem::take(*one), DataType::Float64);
+        true
+    })
+}
+
+/// Does so with the columns of a union.
+fn widen_union(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Union(union) = plan else { return Ok(Transformed::no(plan)) };
+    let is_any = |column: usize, is: fn(&DataType) -> bool| {
+        union.inputs.iter().any(|input| input.schema().fields().get(column).is_some_and(|field| is(field.data_type())))
+    };
+    let columns = union.schema.fields().len();
+    let mixed: Vec<usize> = (0..columns)
+        .filter(|&column| is_any(column, DataType::is_floating) && is_any(column, DataType::is_decimal))
+        .collect();
+    if mixed.is_empty() {
+        return Ok(Transformed::no(LogicalPlan::Union(union)));
+    }
+    let widened = union.inputs.iter().map(|input| {
+        let schema = input.schema();
+        let columns = schema.iter().enumerate().map(|(place, (qualifier, field))| {
+            let column = Expr::Column(Column::from((qualifier, field)));
+            match mixed.contains(&place) && field.data_type().is_decimal() {
+                true => cast(column, DataType::Float64).alias_qualified(qualifier.cloned(), field.name()),
+                false => column,
+            }
+        });
+        let columns = columns.collect::<Vec<_>>();
+        Ok(Arc::new(LogicalPlan::Projection(Projection::try_new(columns, input.clone())?)))
+    });
+    let inputs = widened.collect::<Result<Vec<_>>>()?;
+    let fields = union.schema.iter().enumerate().map(|(place, (qualifier, field))| {
+        let field = match mixed.contains(&place) {
+            true => Arc::new(field.as_ref().clone().with_data_type(DataType::Float64)),
+            false => field.clone(),
+        };
+        (qualifier.cloned(), field)
+    });
+    let schema = DFSchema::new_with_metadata(fields.collect(), union.schema.metadata().clone())?;
+    Ok(Transformed::yes(LogicalPlan::Union(Union { inputs, schema: Arc::new(schema) })))
 }
 
 /// Makes decimals of the numbers that are written among these, if one of the others is a decimal; whether it did.

@@ -337,3 +337,23 @@ fn computed_columns_are_checked_where_they_stand() {
         assert!(error.contains(message) && error.contains("\"line\":1"), "{columns}\n{error}");
     }
 }
+
+#[test]
+fn a_decimal_beside_a_floating_point_number_is_one_wherever_one_of_them_is_given() {
+    let folder = TempDir::new().unwrap();
+    orders(folder.path());
+    let of = |select: &str| out(folder.path(), &format!("{ORDERS} {select}"));
+    assert_eq!(
+        of("SELECT CASE WHEN id = 1 THEN price ELSE weight END AS a, COALESCE(weight, price) AS b,
+                   greatest(price, weight, 0.5) AS c, COALESCE(price, 0.5) AS d FROM orders WHERE id IN (1, 3)
+            ORDER BY id"),
+        "{\"a\":0.1,\"b\":0.1,\"c\":0.5,\"d\":0.10}\n\
+         {\"a\":null,\"b\":99999999.99,\"c\":99999999.99,\"d\":99999999.99}\n"
+    );
+    assert_eq!(
+        of("SELECT x FROM (SELECT price AS x FROM orders UNION ALL SELECT weight FROM orders) WHERE x > 2 ORDER BY x"),
+        "{\"x\":2.5}\n{\"x\":99999999.99}\n"
+    );
+    let union = of("SELECT price AS x FROM orders WHERE id = 1 UNION SELECT weight FROM orders WHERE id = 1");
+    assert_eq!(union, "{\"x\":0.1}\n");
+}
