@@ -11,6 +11,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, TimeUnit};
 use chrono::{NaiveDate, NaiveTime};
 
+use super::array::ArrayValues;
 use super::bare;
 use super::encode::append_display;
 use super::fault::Problem;
@@ -33,6 +34,8 @@ pub(crate) enum CheckedValues {
     Time(Vec<i64>),
     /// Numbers times `10^scale`, of at most `precision` digits.
     Decimal { values: Vec<i128>, precision: u8, scale: i8 },
+    /// Arrays in JSON.
+    Array(ArrayValues),
 }
 
 impl CheckedValues {
@@ -52,12 +55,18 @@ impl CheckedValues {
         }
     }
 
+    /// An empty column of arrays with elements of this type.
+    pub(crate) fn array(element: DataType) -> Self {
+        Self::Array(ArrayValues::new(element))
+    }
+
     /// The problem of a value that is neither a number nor a text.
     pub(crate) fn expected(&self) -> Problem {
         match self {
             Self::Whole { .. } | Self::Decimal { .. } => Problem::ExpectedNumber,
             Self::Date { .. } => Problem::ExpectedDate,
             Self::Time(_) => Problem::ExpectedTime,
+            Self::Array(_) => Problem::ExpectedArray,
         }
     }
 
@@ -76,6 +85,7 @@ impl CheckedValues {
             Self::Date { format: Some(_), .. } => self.push_text(text),
             Self::Date { .. } => Err(Problem::ExpectedDate),
             Self::Time(_) => Err(Problem::ExpectedTime),
+            Self::Array(_) => Err(Problem::ExpectedArray),
         }
     }
 
@@ -96,6 +106,7 @@ impl CheckedValues {
                 let number = bare::number(text).map_err(|_| Problem::ExpectedNumber)?;
                 self.push_number(number, text)
             }
+            Self::Array(arrays) => arrays.push_text(text),
         }
     }
 
@@ -103,7 +114,7 @@ impl CheckedValues {
     pub(crate) fn push_bare(&mut self, text: &[u8]) -> Result<(), Problem> {
         match self {
             Self::Whole { .. } | Self::Decimal { .. } => self.push_number(bare::number(text)?, text),
-            Self::Date { .. } | Self::Time(_) => self.push_text(text),
+            Self::Date { .. } | Self::Time(_) | Self::Array(_) => self.push_text(text),
         }
     }
 
@@ -121,6 +132,7 @@ impl CheckedValues {
             Self::Decimal { .. } => self.push_scaled(i128::from(value), 0),
             Self::Date { .. } => Err(Problem::ExpectedDate),
             Self::Time(_) => Err(Problem::ExpectedTime),
+            Self::Array(_) => Err(Problem::ExpectedArray),
         }
     }
 
@@ -156,6 +168,7 @@ impl CheckedValues {
             Self::Whole { values, .. } | Self::Time(values) => values.push(0),
             Self::Date { values, .. } => values.push(0),
             Self::Decimal { values, .. } => values.push(0),
+            Self::Array(arrays) => arrays.push_default(),
         }
     }
 
@@ -164,6 +177,7 @@ impl CheckedValues {
             Self::Whole { values, .. } | Self::Time(values) => values.truncate(rows),
             Self::Date { values, .. } => values.truncate(rows),
             Self::Decimal { values, .. } => values.truncate(rows),
+            Self::Array(arrays) => arrays.truncate(rows),
         }
     }
 
@@ -172,6 +186,8 @@ impl CheckedValues {
             Self::Whole { values, .. } | Self::Time(values) => values.reserve_exact(rows),
             Self::Date { values, .. } => values.reserve_exact(rows),
             Self::Decimal { values, .. } => values.reserve_exact(rows),
+            // Their lengths are not known.
+            Self::Array(_) => {}
         }
     }
 
@@ -181,6 +197,7 @@ impl CheckedValues {
             Self::Whole { values, .. } => Arc::new(Int64Array::new(std::mem::take(values).into(), nulls)),
             Self::Date { values, .. } => Arc::new(Date32Array::new(std::mem::take(values).into(), nulls)),
             Self::Time(values) => Arc::new(Time64NanosecondArray::new(std::mem::take(values).into(), nulls)),
+            Self::Array(arrays) => Arc::new(arrays.finish(nulls)),
             Self::Decimal { values, precision, scale } => {
                 let array = Decimal128Array::new(std::mem::take(values).into(), nulls);
                 Arc::new(array.with_precision_and_scale(*precision, *scale).expect("the type was declared"))

@@ -36,6 +36,7 @@ pub(crate) enum Problem {
     ExpectedDate,
     ExpectedTime,
     ExpectedObject,
+    ExpectedArray,
     ExpectedValue,
     ExpectedKey,
     ExpectedColon,
@@ -83,6 +84,11 @@ pub(crate) enum Problem {
 }
 
 impl Fault {
+    /// What is wrong.
+    pub(crate) fn problem(self) -> Problem {
+        self.problem
+    }
+
     /// A fault at byte `at` of the payload, in no particular column.
     #[cold]
     #[inline(never)]
@@ -136,6 +142,7 @@ impl Fault {
             },
             Problem::ExpectedTime => format!("expected a time of day (as 08:30:00), found {}", excerpt(payload, at)),
             Problem::ExpectedObject => format!("expected an object, found {}", found()),
+            Problem::ExpectedArray => format!("expected an array, found {}", found()),
             Problem::ExpectedValue => format!("expected a value, found {}", found()),
             Problem::ExpectedKey => format!("expected a quoted key, found {}", found()),
             Problem::ExpectedColon => format!("expected ':' after the key, found {}", found()),

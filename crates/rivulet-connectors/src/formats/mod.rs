@@ -41,6 +41,7 @@ mod row_format;
 mod encode;
 mod rows;
 mod exact;
+mod array;
 pub(crate) mod topic;
 mod cells;
 mod bare;

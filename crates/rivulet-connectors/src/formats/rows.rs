@@ -14,7 +14,7 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
-use rivulet_dataflow::{canonical_float, carried};
+use rivulet_dataflow::{canonical_float, carried, element_type};
 
 use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
@@ -117,7 +117,7 @@ pub(crate) struct TextValues {
 }
 
 impl TextValues {
-    fn with_capacity(rows: usize, bytes: usize) -> Self {
+    pub(super) fn with_capacity(rows: usize, bytes: usize) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
         Self { offsets, bytes: Vec::with_capacity(bytes) }
@@ -152,9 +152,22 @@ impl TextValues {
         Ok(())
     }
 
-    fn truncate(&mut self, rows: usize) {
+    /// Appends an empty value.
+    pub(super) fn push_empty(&mut self) {
+        self.offsets.push(self.offsets[self.offsets.len() - 1]);
+    }
+
+    pub(super) fn truncate(&mut self, rows: usize) {
         self.offsets.truncate(rows + 1);
         self.bytes.truncate(self.offsets[rows] as usize);
+    }
+
+    /// The values as a column; none is left here.
+    pub(super) fn finish(&mut self, nulls: Option<NullBuffer>) -> StringArray {
+        let Self { offsets, bytes } = std::mem::replace(self, Self::with_capacity(0, 0));
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+        // Checks once more that all of it is UTF-8 and every offset a boundary; that is one fast pass.
+        StringArray::new(offsets, Buffer::from_vec(bytes), nulls)
     }
 }
 
@@ -190,7 +203,7 @@ impl Column {
             Values::Int64(values) => values.push(0),
             Values::Timestamp(times) => times.push(0),
             Values::Float64(values) => values.push(0.0),
-            Values::Text(values) => values.offsets.push(values.offsets[values.offsets.len() - 1]),
+            Values::Text(values) => values.push_empty(),
             Values::Checked(values) => values.push_default(),
         }
         Ok(())
@@ -241,11 +254,8 @@ impl Column {
                 Arc::new(TimestampMicrosecondArray::new(std::mem::take(&mut times.values).into(), nulls))
             }
             Values::Text(values) => {
-                let TextValues { offsets, bytes } = std::mem::replace(values, TextValues::with_capacity(0, 0));
-                self.text_bytes_per_16_rows = (bytes.len() * 16).div_ceil(rows.max(1));
-                let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-                // Checks once more that all of it is UTF-8 and every offset a boundary; that is one fast pass.
-                Arc::new(StringArray::new(offsets, Buffer::from_vec(bytes), nulls))
+                self.text_bytes_per_16_rows = (values.bytes.len() * 16).div_ceil(rows.max(1));
+                Arc::new(values.finish(nulls))
             }
             Values::Checked(values) => values.finish(nulls),
         }
@@ -262,6 +272,7 @@ impl Rows {
             .enumerate()
             .map(|(index, field)| Column {
                 values: match field.data_type() {
+                    _ if let Some(element) = element_type(field) => Values::Checked(CheckedValues::array(element)),
                     DataType::Boolean => Values::Boolean(Vec::new()),
                     DataType::Int64 => Values::Int64(Vec::new()),
                     DataType::Float64 | DataType::Float32 => Values::Float64(Vec::new()),

@@ -3,6 +3,7 @@
 use arrow::datatypes::Schema;
 
 use super::super::decode::PayloadParser;
+use super::super::exact::CheckedValues;
 use super::super::fault::{Fault, Problem};
 use super::super::number::not_finite;
 use super::super::rows::{Column, Rows, Values};
@@ -187,6 +188,8 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
     }
     let first = reader.peek();
     let expected = match column.values() {
+        Values::Checked(CheckedValues::Array(arrays)) if first == b'[' => return arrays.read(reader),
+        Values::Checked(CheckedValues::Array(_)) => Problem::ExpectedArray,
         Values::Checked(values) if is_number_start(first) => {
             let number = reader.scan_number()?;
             return values.push_number(number, reader.since(at)).map_err(|problem| Fault::new(problem, at));
