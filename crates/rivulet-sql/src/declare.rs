@@ -9,7 +9,7 @@ use crate::address::parse_address;
 use crate::parse::span;
 use crate::plan::query::{check_letters, plan_computed, plan_view};
 use crate::scope::{Relation, connector_of, rest_of};
-use crate::statement::{CreateSink, CreateSource, CreateView, Name};
+use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, Name};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Literal, Position, Scope, SinkDeclaration, SourceDeclaration, SqlError, View, suggest};
 
@@ -29,9 +29,7 @@ impl CreateSource {
         let computed = self.computed.open();
         let (declared, mut event_time_column) = match &self.columns {
             Some(columns) => {
-                let fields = columns
-                    .iter()
-                    .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+                let fields = columns.iter().map(ColumnDeclaration::field);
                 let declared = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
                 let of_computed = computed.iter().position(|column| column.event_time);
                 let of_declared = columns.iter().position(|column| column.event_time);
@@ -142,8 +140,7 @@ impl CreateSink {
         }
         check_address(&self.address, self.address_position)?;
         let schema = self.columns.as_ref().map(|columns| {
-            let fields =
-                columns.iter().map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+            let fields = columns.iter().map(ColumnDeclaration::field);
             Arc::new(Schema::new(fields.collect::<Vec<_>>()))
         });
         Ok(SinkDeclaration {

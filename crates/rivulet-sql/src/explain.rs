@@ -7,7 +7,7 @@ use arrow::datatypes::Schema;
 
 use crate::application::{Application, SourceInput, TableIndex};
 use crate::statement::FormatSpec;
-use crate::value::{format_us, type_name};
+use crate::value::{column_type_name, format_us, type_name};
 
 /// The application in words: parameters, input, time, operators in order, output.
 /// `window` is the window that results come from, if any; `steps` says what each operator of the dataflow does.
@@ -179,7 +179,7 @@ fn columns(schema: &Schema, note: impl Fn(usize, bool) -> &'static str) -> Vec<[
         .iter()
         .enumerate()
         .map(|(index, field)| {
-            [field.name().clone(), type_name(field.data_type()), note(index, field.is_nullable()).to_owned()]
+            [field.name().clone(), column_type_name(field), note(index, field.is_nullable()).to_owned()]
         })
         .collect()
 }

@@ -6,7 +6,7 @@ use arrow::datatypes::Schema;
 use rivulet_dataflow::{EdgeKind, NodeId, Work};
 
 use crate::plan::query::QueryPlan;
-use crate::value::{declared_type_name, format_us};
+use crate::value::{column_type_name, format_us};
 
 /// The query in words: sources, operators and edges, output.
 pub fn explain_query(plan: &QueryPlan) -> String {
@@ -109,7 +109,7 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     let selected = plan.output.selected_schema();
     let width = selected.fields().iter().map(|field| field.name().chars().count()).max().unwrap_or(0);
     for field in selected.fields() {
-        writeln!(out, "  {:<width$}  {}", field.name(), declared_type_name(field.data_type()))?;
+        writeln!(out, "  {:<width$}  {}", field.name(), column_type_name(field))?;
     }
     Ok(())
 }

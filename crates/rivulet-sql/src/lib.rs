@@ -69,4 +69,4 @@ pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,
 };
-pub use value::{Literal, ParamValue, declared_type_name, interval_text, type_name};
+pub use value::{Literal, ParamValue, column_type_name, declared_type_name, interval_text, type_name};

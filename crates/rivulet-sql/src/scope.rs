@@ -10,7 +10,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_operators::Table;
 
 use crate::statement::{FormatSpec, Name};
-use crate::value::declared_type_name;
+use crate::value::column_type_name;
 use crate::{Literal, Position, SqlError};
 
 /// A source in force.
@@ -96,7 +96,7 @@ impl SourceDeclaration {
     pub fn columns(&self) -> Vec<(String, String)> {
         let computed = &self.schema.fields()[self.declared.fields().len()..];
         let fields = self.declared.fields().iter().chain(computed);
-        fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
+        fields.map(|field| (field.name().clone(), column_type_name(field))).collect()
     }
 
     /// The connector, in lower case: the part of the address before the colon.
@@ -115,7 +115,7 @@ impl SinkDeclaration {
     /// are written.
     pub fn columns(&self) -> Vec<(String, String)> {
         let fields = self.schema.iter().flat_map(|schema| schema.fields());
-        fields.map(|field| (field.name().clone(), declared_type_name(field.data_type()))).collect()
+        fields.map(|field| (field.name().clone(), column_type_name(field))).collect()
     }
 
     /// The connector, in lower case: the part of the address before the colon.

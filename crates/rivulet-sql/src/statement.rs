@@ -8,8 +8,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_sql::sqlparser::ast;
+use rivulet_dataflow::marked_as_array;
 
 use crate::address::DEFAULT_CONNECTOR;
 pub use crate::application::FormatSpec;
@@ -336,6 +337,17 @@ pub(crate) struct ColumnDeclaration {
     pub(crate) data_type: DataType,
     pub(crate) not_null: bool,
     pub(crate) event_time: bool,
+}
+
+impl ColumnDeclaration {
+    /// The column. An array is text in JSON, with a mark.
+    pub(crate) fn field(&self) -> Field {
+        let of_type = |data_type| Field::new(&self.name.text, data_type, !self.not_null);
+        match &self.data_type {
+            DataType::List(element) => marked_as_array(of_type(DataType::Utf8), element.data_type()),
+            other => of_type(other.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

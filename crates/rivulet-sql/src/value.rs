@@ -3,8 +3,9 @@
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit as ParsedUnit, parse_interval_month_day_nano_config, string_to_timestamp_nanos,
 };
-use arrow::datatypes::{DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit};
+use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion_common::ScalarValue;
+use rivulet_dataflow::element_type;
 
 pub use rivulet_operators::application::{Literal, interval_text};
 
@@ -74,6 +75,14 @@ pub fn declared_type_name(data_type: &DataType) -> String {
     }
 }
 
+/// The name of the type of a column in SQL, as a source or sink declares it.
+pub fn column_type_name(column: &Field) -> String {
+    match element_type(column) {
+        Some(element) => format!("{} ARRAY", type_name(&element)),
+        None => declared_type_name(column.data_type()),
+    }
+}
+
 /// The name of a type in SQL.
 pub fn type_name(data_type: &DataType) -> String {
     match data_type {
@@ -90,7 +99,8 @@ pub fn type_name(data_type: &DataType) -> String {
             "DECIMAL".into()
         }
         DataType::Null => "NULL".into(),
-        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => "a list".into(),
+        DataType::List(element) => format!("{} ARRAY", type_name(element.data_type())),
+        DataType::LargeList(_) | DataType::FixedSizeList(..) => "a list".into(),
         DataType::Struct(_) => "a structure".into(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
             "bytes".into()

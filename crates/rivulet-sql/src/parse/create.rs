@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::Schema;
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -144,7 +144,7 @@ pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &st
     let (address, address_position) = cursor.string("an address in single quotes")?;
     cursor.expect_word("FORMAT")?;
     let format = format(cursor)?;
-    let fields = columns.iter().map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null));
+    let fields = columns.iter().map(ColumnDeclaration::field);
     Ok(CreateTable {
         if_not_exists,
         replaces: false,

@@ -287,8 +287,34 @@ impl<'a> Cursor<'a> {
         Ok((Literal::Interval(value), position))
     }
 
-    /// Reads a declared type.
+    /// Reads a declared type. An array is a list of the type of its elements.
     pub(crate) fn data_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
+        let position = self.position();
+        if self.is_word("array") {
+            self.advance();
+            if !self.eat(&Token::Lt) {
+                return Err(self.expected("'<' and the type of the elements").hint(ARRAY_HINT));
+            }
+            let element = self.single_type(of)?;
+            self.expect(&Token::Gt)?;
+            return array_of(&element, of, position);
+        }
+        let data_type = self.single_type(of)?;
+        let is_array = self.eat_word("array");
+        if !is_array && *self.peek() != Token::LBracket {
+            return Ok(data_type);
+        }
+        if self.eat(&Token::LBracket) {
+            self.expect(&Token::RBracket)?;
+        }
+        if *self.peek() == Token::LBracket {
+            return Err(SqlError::new(self.position(), "an array of arrays is not supported yet").hint(ARRAY_HINT));
+        }
+        array_of(&data_type, of, position)
+    }
+
+    /// Reads a declared type that is no array.
+    fn single_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
         let position = self.position();
         let Token::Word(word) = self.peek() else {
             return Err(self.expected("a type").hint(format!("types are {}", list(&TYPE_NAMES))));
@@ -328,9 +354,6 @@ impl<'a> Cursor<'a> {
         }
         if *self.peek() == Token::LParen {
             self.detail(&data_type, position)?;
-        }
-        if *self.peek() == Token::LBracket {
-            return Err(SqlError::new(position, "a column that is an array is not supported yet").hint(ARRAY_HINT));
         }
         let has_time = [TIMESTAMP, TIME].contains(&data_type);
         if has_time && !self.eat_words(&["without", "time", "zone"]) && self.is_word("with") {
@@ -445,12 +468,12 @@ impl<'a> Cursor<'a> {
 }
 
 /// What to write instead of a column that is an array.
-const ARRAY_HINT: &str = "send each element as an event of its own, or the elements as one TEXT with a separator";
+const ARRAY_HINT: &str = "write TEXT ARRAY, BIGINT ARRAY, DOUBLE ARRAY or BOOLEAN ARRAY";
 
 /// What to write instead of a column of a type that has parts; `None` if this is no such type.
 fn nested_type_hint(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
-        "array" | "list" | "multiset" => ARRAY_HINT,
+        "list" | "multiset" => ARRAY_HINT,
         "struct" | "row" | "map" | "object" | "json" | "jsonb" | "variant" => {
             "declare the parts: radio ROW(rssi BIGINT) of a source, which is \"radio.rssi\" BIGINT"
         }
@@ -459,6 +482,29 @@ fn nested_type_hint(name: &str) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Returns the type of an array with elements that are declared as `element`. They have the types of 64 bits.
+fn array_of(element: &DataType, of: Declares, position: Position) -> Result<DataType, SqlError> {
+    let what = match of {
+        Declares::Input | Declares::Stream => None,
+        Declares::Parameter => Some("a parameter"),
+        Declares::Table => Some("a column of a table"),
+    };
+    if let Some(what) = what {
+        return Err(SqlError::new(position, format!("{what} cannot be an array"))
+            .hint("declare it TEXT; UNNEST, array[1] and the like take a text that is an array in JSON"));
+    }
+    let kept = match element {
+        whole if whole.is_integer() => DataType::Int64,
+        DataType::Float32 => DataType::Float64,
+        DataType::Utf8 | DataType::Float64 | DataType::Boolean => element.clone(),
+        other => {
+            let name = declared_type_name(other);
+            return Err(SqlError::new(position, format!("an array of {name} is not supported yet")).hint(ARRAY_HINT));
+        }
+    };
+    Ok(DataType::new_list(kept, true))
 }
 
 /// Returns the type that a declaration means, or an error if no such column or parameter may exist. Only sources and

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use crate::address::{Address, DEFAULT_CONNECTOR, address_of_parameter, parse_address, parse_key};
 use crate::application::{Durability, Input, Overflow, Parameter, SourceColumn, SourceInput, SourcePart, TopicColumns};
 use crate::parse::name_in_sql;
-use crate::statement::{CreateApplication, InputDeclaration, Name};
+use crate::statement::{ColumnDeclaration, CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError};
 
@@ -175,11 +175,7 @@ impl Resolver<'_> {
     }
 
     fn input(&mut self, declaration: &InputDeclaration, address: Address) -> Result<Input, SqlError> {
-        let fields: Vec<Field> = declaration
-            .columns
-            .iter()
-            .map(|column| Field::new(&column.name.text, column.data_type.clone(), !column.not_null))
-            .collect();
+        let fields: Vec<Field> = declaration.columns.iter().map(ColumnDeclaration::field).collect();
         let mut input = Input {
             name: declaration.name.text.clone(),
             schema: Arc::new(Schema::new(fields)),

@@ -185,8 +185,8 @@ fn types_that_are_not_there_are_refused_with_what_to_write() {
         )
     };
     for (script, message, hint) in [
-        (source("tags TEXT[]"), "a column that is an array is not supported yet", "each element as an event"),
-        (source("tags ARRAY<TEXT>"), "a column of type ARRAY is not supported yet", "each element as an event"),
+        (source("tags DATE[]"), "an array of DATE is not supported yet", "write TEXT ARRAY"),
+        (source("tags ARRAY<DECIMAL(3, 1)>"), "an array of DECIMAL(3, 1) is not supported yet", "write TEXT ARRAY"),
         (source("radio MAP<TEXT, INT>"), "a column of type MAP is not supported yet", "radio ROW(rssi BIGINT)"),
         (source("radio JSON"), "a column of type JSON is not supported yet", "radio ROW(rssi BIGINT)"),
         (source("radio ROW(rssi)"), "expected a type, found ')'", "types are"),
@@ -335,6 +335,80 @@ fn computed_columns_are_checked_where_they_stand() {
         let script = format!("CREATE SOURCE s ({columns}) FROM 'file:a.jsonl' FORMAT JSON");
         let error = error(folder.path(), &script);
         assert!(error.contains(message) && error.contains("\"line\":1"), "{columns}\n{error}");
+    }
+}
+
+#[test]
+fn arrays_are_columns_of_sources_and_sinks() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        r#"{"k":"a","tags":["x", "y\"z"],"values":[1.5, 2],"counts":[3, 4]}"#,
+        r#"{"k":"b","tags":[],"values":null,"counts":[null, 7]}"#,
+        r#"{"k":"c","tags":["x"],"values":["NaN"]}"#,
+        r#"{"k":"d","tags":["x", 1]}"#,
+        r#"{"k":"e","counts":[1.5]}"#,
+        r#"{"k":"f","tags":"x"}"#,
+    ];
+    fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
+    fs::write(folder.path().join("in.csv"), "k,values\na,\"[1, 2.5]\"\nb,\nc,[true]\n").unwrap();
+    const SOURCE: &str = "CREATE SINK letters TO 'file:letters.jsonl' FORMAT JSON;
+        CREATE SOURCE s (k TEXT, tags TEXT ARRAY, values DOUBLE[], counts ARRAY<INT>) FROM 'file:in.jsonl' FORMAT JSON
+        WITH (dead_letter => 'letters');";
+    let of = |query: &str| out(folder.path(), &format!("{SOURCE} {query}"));
+    assert_eq!(
+        of("SELECT k, tags, values, counts FROM s ORDER BY k"),
+        "{\"k\":\"a\",\"tags\":[\"x\",\"y\\\"z\"],\"values\":[1.5,2],\"counts\":[3,4]}\n\
+         {\"k\":\"b\",\"tags\":[],\"values\":null,\"counts\":[null,7]}\n\
+         {\"k\":\"c\",\"tags\":[\"x\"],\"values\":[\"NaN\"],\"counts\":null}\n"
+    );
+    let letters = fs::read_to_string(folder.path().join("letters.jsonl")).unwrap();
+    for reason in ["expected a string, found a number", "expected a whole number", "expected an array, found a string"]
+    {
+        assert!(letters.contains(reason), "{reason} in {letters}");
+    }
+    assert_eq!(
+        of("SELECT k, tags[2] AS t, values[1] + 1 AS v, counts[-1] * 2 AS c, cardinality(tags) AS n,
+                   array_contains(counts, 4) AS has FROM s ORDER BY k LIMIT 2"),
+        "{\"k\":\"a\",\"t\":\"y\\\"z\",\"v\":2.5,\"c\":8,\"n\":2,\"has\":true}\n\
+         {\"k\":\"b\",\"t\":null,\"v\":null,\"c\":14,\"n\":0,\"has\":false}\n"
+    );
+    assert_eq!(
+        of("SELECT k, sum(c) AS s FROM s CROSS JOIN UNNEST(counts) AS r (c) GROUP BY k ORDER BY k"),
+        "{\"k\":\"a\",\"s\":7}\n{\"k\":\"b\",\"s\":7}\n"
+    );
+    // Through keys, joins and views the column stays an array.
+    assert_eq!(
+        of("CREATE VIEW v AS SELECT tags, count(*) AS n FROM s GROUP BY tags;
+            SELECT a.tags, a.n FROM v AS a JOIN v AS b ON a.tags = b.tags WHERE cardinality(a.tags) < 2 ORDER BY n, tags"),
+        "{\"tags\":[\"x\"],\"n\":1}\n{\"tags\":[],\"n\":1}\n"
+    );
+    // What a sink writes a source reads.
+    of("CREATE SINK o (k TEXT, tags TEXT ARRAY, all BIGINT ARRAY) TO 'file:out.jsonl' FORMAT JSON;
+        SELECT k, tags, counts FROM s INTO o;");
+    let script = "CREATE SOURCE o (k TEXT, tags TEXT ARRAY, all BIGINT[]) FROM 'file:out.jsonl' FORMAT JSON;
+                  SELECT k, tags[1] AS t, all[1] AS c FROM o ORDER BY k LIMIT 1";
+    assert_eq!(out(folder.path(), script), "{\"k\":\"a\",\"t\":\"x\",\"c\":3}\n");
+    let script = "CREATE SOURCE c (k TEXT, values DOUBLE ARRAY) FROM 'file:in.csv' FORMAT CSV (header => true);
+                  SELECT k, values, values[2] AS v FROM c ORDER BY k";
+    assert_eq!(
+        out(folder.path(), script),
+        "{\"k\":\"a\",\"values\":[1,2.5],\"v\":2.5}\n{\"k\":\"b\",\"values\":null,\"v\":null}\n"
+    );
+    for (script, expected) in [
+        ("CREATE SOURCE x (a TIMESTAMP ARRAY) FROM 'file:x' FORMAT JSON", "an array of TIMESTAMP is not supported yet"),
+        ("CREATE SOURCE x (a TEXT[][]) FROM 'file:x' FORMAT JSON", "an array of arrays is not supported yet"),
+        ("CREATE SOURCE x (a ARRAY) FROM 'file:x' FORMAT JSON", "expected '<' and the type of the elements"),
+        (
+            "CREATE SOURCE x (a MAP<TEXT, DOUBLE>) FROM 'file:x' FORMAT JSON",
+            "a column of type MAP is not supported yet",
+        ),
+        (
+            &format!("{SOURCE} CREATE SINK o (k TEXT ARRAY) TO 'file:o.jsonl' FORMAT JSON; SELECT k FROM s INTO o;"),
+            "the column 'k' of the sink 'o' is an array, and 'k' is none",
+        ),
+    ] {
+        let error = error(folder.path(), script);
+        assert!(error.contains(expected), "{script}\n{error}");
     }
 }
 

@@ -84,3 +84,27 @@ fn wrong_nesting_is_refused_where_it_stands() {
     }
     engine.shutdown();
 }
+
+#[test]
+fn arrays_of_events_have_elements_and_come_out_as_arrays() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(
+        &engine,
+        "CREATE APPLICATION packs (site TEXT)
+         INPUT packs (tags TEXT ARRAY, readings DOUBLE[]) FROM 'mqtt:in/{site}' FORMAT JSON
+         OUTPUT 'mqtt:out/{site}' FORMAT JSON
+         AS SELECT tags, tags[1] AS first, reading * 2 AS double, number, cardinality(readings) AS n
+            FROM packs CROSS JOIN UNNEST(readings) WITH ORDINALITY AS r (reading, number)
+            WHERE array_contains(tags, 'hot')",
+    );
+    run(&engine, "CREATE QUERY q FROM APPLICATION packs WITH (site => 's')");
+    let (mut sender, mut listener) = clients(&engine);
+    sender.publish("in/s", r#"{"tags": ["cold"], "readings": [1]}"#);
+    sender.publish("in/s", r#"{"tags": ["hot"], "readings": ["warm"]}"#);
+    sender.publish("in/s", r#"{"tags": ["hot", "new"], "readings": [1.5, 4]}"#);
+    let mut next = || serde_json::from_slice::<Value>(&listener.next().1).expect("JSON");
+    let of = |double: f64, number: i64| json!({ "tags": ["hot", "new"], "first": "hot", "double": double, "number": number, "n": 2 });
+    assert_eq!([next(), next()], [of(3.0, 1), of(8.0, 2)]);
+    engine.shutdown();
+}

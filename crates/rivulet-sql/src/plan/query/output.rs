@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, cast};
-use rivulet_dataflow::{EdgeKind, Work};
+use rivulet_dataflow::{EdgeKind, Work, element_type, is_json};
 use rivulet_operators::NamedExpression;
 use rivulet_operators::parallel::RequireValues;
 use rivulet_relational::Planned;
@@ -80,6 +80,16 @@ impl Lowering {
             };
             places.push(place);
             let found = stream.schema.field(place).data_type();
+            if let Some((name, schema)) = wanted
+                && let Some(column) = schema.fields().get(index)
+                && element_type(column).is_some()
+                && !is_json(stream.schema.field(place))
+            {
+                let (column, found) = (column.name(), field.name());
+                let message = format!("the column '{column}' of the sink '{name}' is an array, and '{found}' is none");
+                return Err(refused(name.position, message)
+                    .hint("select a column that is an array, array_agg, json_array or string_to_array"));
+            }
             let target = self.target(found, field.name(), wanted.map(|(name, schema)| (*name, schema)), index)?;
             let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(stream.schema.field(place).name(), place));
             let expression = match *found == target {

@@ -352,7 +352,9 @@ fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
     let mut fields = vec![Field::new(INPUT_COLUMN, DataType::UInt8, false)];
     for (input, name) in inputs.iter().zip(names) {
         let columns = input.schema.fields().iter();
-        fields.extend(columns.map(|field| Field::new(full_name(name, field.name()), field.data_type().clone(), true)));
+        fields.extend(
+            columns.map(|field| field.as_ref().clone().with_name(full_name(name, field.name())).with_nullable(true)),
+        );
     }
     Arc::new(Schema::new(fields))
 }
