@@ -257,7 +257,8 @@ fn lists_are_in_order_of_time_or_as_said_over_windows_changes_and_rows_before() 
             &["[1,3,5,9]|zyx|[\"x\",\"x\",\"y\"]|"],
         ),
         (
-            "SELECT array_agg(v) AS l FROM a GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end",
+            "SELECT l FROM (SELECT array_agg(v) AS l, window_end AS e FROM a
+             GROUP BY tumble(ts, INTERVAL '10 seconds')) ORDER BY e",
             &["[5,3]", "[9,1]", "[5]"],
         ),
         (
@@ -266,8 +267,8 @@ fn lists_are_in_order_of_time_or_as_said_over_windows_changes_and_rows_before() 
             &["[5,3]", "[5,3,9,1]", "[9,1,5]", "[5]"],
         ),
         (
-            "SELECT array_agg(v ORDER BY v) AS l, array_agg(DISTINCT k) AS k FROM a
-             GROUP BY session(ts, INTERVAL '10500 milliseconds') ORDER BY window_end",
+            "SELECT l, k FROM (SELECT array_agg(v ORDER BY v) AS l, array_agg(DISTINCT k) AS k, window_end AS e FROM a
+             GROUP BY session(ts, INTERVAL '10500 milliseconds')) ORDER BY e",
             &["[1,3,5,9]|[\"x\",\"y\",\"z\"]", "[5]|[\"y\"]"],
         ),
         (

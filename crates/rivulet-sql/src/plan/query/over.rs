@@ -211,8 +211,10 @@ impl Lowering {
                     (OverFunction::Lag { .. }, None) | (OverFunction::Lead { .. }, _) => {}
                     (OverFunction::Aggregate(function), _) => {
                         let filter = filter.as_deref();
+                        // A list is in the order of the rows; different values have an order of their own.
+                        let order: &[Sort] = if *distinct { &[] } else { order_by };
                         let function = (function, *distinct);
-                        aggregates.push(self.aggregate_of(function, args, order_by, filter, schema, &stream)?);
+                        aggregates.push(self.aggregate_of(function, args, order, filter, schema, &stream)?);
                         order_of_results[0].push(call);
                     }
                 }
