@@ -2,12 +2,16 @@
 //!
 //! What must hold: each element is of the declared type, or null; a payload with another one is refused.
 
-use arrow::array::StringArray;
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::DataType;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, StringArray};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::error::ArrowError;
 
 use super::fault::{Fault, Problem};
-use super::json::{Reader, append_integer};
+use super::json::{Reader, append_integer, append_json_float, append_json_string};
 use super::number::not_finite;
 use super::rows::TextValues;
 
@@ -64,6 +68,76 @@ impl ArrayValues {
     }
 }
 
+/// Whether arrays of one type may be read as arrays whose elements are of another: the same, with fewer bits.
+pub(crate) fn are_arrays_of(found: &DataType, element: &DataType) -> bool {
+    let DataType::List(values) = found else { return false };
+    match (values.data_type(), element) {
+        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View, DataType::Utf8) => true,
+        (whole, DataType::Int64) => whole.is_integer() && *whole != DataType::UInt64,
+        (number, DataType::Float64) => number.is_floating() || number.is_integer(),
+        (found, element) => found == element,
+    }
+}
+
+/// A column of lists, for which [`are_arrays_of`] holds, as arrays in JSON.
+///
+/// # Errors
+/// The texts are too long for one column.
+pub(crate) fn lists_as_json(lists: &ArrayRef, element: &DataType) -> Result<ArrayRef, ArrowError> {
+    let lists = lists.as_list::<i32>();
+    let values = cast(lists.values(), element)?;
+    let mut texts = TextValues::with_capacity(lists.len(), lists.len() * 16);
+    for row in 0..lists.len() {
+        let (start, end) = (lists.value_offsets()[row] as usize, lists.value_offsets()[row + 1] as usize);
+        let places = if lists.is_valid(row) { start..end } else { 0..0 };
+        let written = texts.push_with(|out| {
+            out.push(b'[');
+            for place in places.clone() {
+                out.extend_from_slice(if place > places.start { b"," } else { b"" });
+                append_value(&values, place, out);
+            }
+            out.push(b']');
+            Ok(())
+        });
+        written.map_err(|_| ArrowError::ComputeError("the arrays of a batch are too long".into()))?;
+    }
+    Ok(Arc::new(texts.finish(lists.nulls().cloned())))
+}
+
+/// The arrays that texts are, and which of the texts are arrays with such elements. The others are null.
+pub(crate) fn texts_as_arrays(texts: &StringArray, element: DataType) -> (ArrayRef, BooleanBuffer) {
+    let mut arrays = ArrayValues::new(element);
+    let read = |row: usize| {
+        let is_read = texts.is_valid(row) && arrays.push_text(texts.value(row).as_bytes()).is_ok();
+        if !is_read {
+            arrays.truncate(row);
+            arrays.push_default();
+        }
+        is_read
+    };
+    let valid: BooleanBuffer = (0..texts.len()).map(read).collect();
+    let fits = match texts.nulls() {
+        Some(nulls) => &valid | &!nulls.inner(),
+        None => valid.clone(),
+    };
+    (Arc::new(arrays.finish(Some(NullBuffer::new(valid)))), fits)
+}
+
+fn append_value(values: &ArrayRef, place: usize, out: &mut Vec<u8>) {
+    if values.is_null(place) {
+        return out.extend_from_slice(b"null");
+    }
+    match values.data_type() {
+        DataType::Int64 => {
+            let value = values.as_primitive::<Int64Type>().value(place);
+            append_integer(value.unsigned_abs(), value < 0, out);
+        }
+        DataType::Float64 => append_json_float(values.as_primitive::<Float64Type>().value(place), out),
+        DataType::Boolean => out.extend_from_slice(values.as_boolean().value(place).to_string().as_bytes()),
+        _ => append_json_string(values.as_string::<i32>().value(place), out),
+    }
+}
+
 /// Takes an element, and appends it to `out`.
 fn append_element(
     reader: &mut Reader<'_>,
@@ -115,6 +189,9 @@ fn append_element(
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ListArray, ListBuilder, StringBuilder};
+    use arrow::datatypes::Int32Type;
+
     use super::*;
 
     fn read(element: DataType, text: &str) -> Result<String, Problem> {
@@ -143,5 +220,35 @@ mod tests {
         ] {
             assert_eq!(read(element, text), expected.map(str::to_owned), "{text}");
         }
+    }
+
+    #[test]
+    fn lists_are_written_as_arrays() {
+        let numbers = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), None, Some(-3)]),
+            None,
+            Some(vec![]),
+        ]);
+        assert!(are_arrays_of(numbers.data_type(), &DataType::Int64));
+        assert!(!are_arrays_of(numbers.data_type(), &DataType::Utf8));
+        let numbers: ArrayRef = Arc::new(numbers);
+        let found = lists_as_json(&numbers, &DataType::Float64).unwrap();
+        let found: Vec<_> = found.as_string::<i32>().iter().collect();
+        assert_eq!(found, [Some("[1.0,null,-3.0]"), None, Some("[]")]);
+        let mut words = ListBuilder::new(StringBuilder::new());
+        words.values().append_value("a\"b");
+        words.append(true);
+        let words: ArrayRef = Arc::new(words.finish());
+        let found = lists_as_json(&words, &DataType::Utf8).unwrap();
+        assert_eq!(found.as_string::<i32>().value(0), r#"["a\"b"]"#);
+    }
+
+    #[test]
+    fn texts_that_are_no_arrays_are_told_apart() {
+        let texts = StringArray::from(vec![Some("[1, 2]"), None, Some("[1"), Some("[true]"), Some("[]")]);
+        let (arrays, fits) = texts_as_arrays(&texts, DataType::Int64);
+        let arrays: Vec<_> = arrays.as_string::<i32>().iter().collect();
+        assert_eq!(arrays, [Some("[1,2]"), None, None, None, Some("[]")]);
+        assert_eq!(fits.iter().collect::<Vec<_>>(), [true, true, false, false, true]);
     }
 }

@@ -58,6 +58,7 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Batch, Decoder};
 
+pub(crate) use array::{are_arrays_of, lists_as_json, texts_as_arrays};
 pub use avro::AvroFormat;
 pub(crate) use avro::{BlockDecoder, ContainerReader, append_block, append_header};
 pub use encode::{EncodedRows, Encoder};

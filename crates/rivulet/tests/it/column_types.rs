@@ -394,6 +394,12 @@ fn arrays_are_columns_of_sources_and_sinks() {
         out(folder.path(), script),
         "{\"k\":\"a\",\"values\":[1,2.5],\"v\":2.5}\n{\"k\":\"b\",\"values\":null,\"v\":null}\n"
     );
+    // A Parquet file has the arrays as texts.
+    of("CREATE SINK p (k TEXT, all BIGINT ARRAY) TO 'file:out.parquet' FORMAT PARQUET;
+        SELECT k, counts FROM s INTO p;");
+    let script = "CREATE SOURCE p (k TEXT, all BIGINT[]) FROM 'file:out.parquet' FORMAT PARQUET;
+                  SELECT k, all[2] AS c FROM p ORDER BY k LIMIT 1";
+    assert_eq!(out(folder.path(), script), "{\"k\":\"a\",\"c\":4}\n");
     for (script, expected) in [
         ("CREATE SOURCE x (a TIMESTAMP ARRAY) FROM 'file:x' FORMAT JSON", "an array of TIMESTAMP is not supported yet"),
         ("CREATE SOURCE x (a TEXT[][]) FROM 'file:x' FORMAT JSON", "an array of arrays is not supported yet"),

@@ -12,11 +12,21 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::eq;
 use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
 use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
-use rivulet_dataflow::carried_type;
+use rivulet_dataflow::{carried_type, element_type};
+
+use crate::formats::{are_arrays_of, lists_as_json, texts_as_arrays};
 
 /// A value that does not fit becomes null at first.
 const CAST: CastOptions<'static> =
     CastOptions { safe: true, format_options: arrow::util::display::FormatOptions::new() };
+
+/// Whether a column of a file may be read as a declared one.
+pub(super) fn is_readable(from: &DataType, declared: &Field) -> bool {
+    match element_type(declared) {
+        Some(element) => *from == DataType::Utf8 || are_arrays_of(from, &element),
+        None => is_possible(from, declared.data_type()),
+    }
+}
 
 /// Whether some values of one type mean the same in the other. A number that is not a time is not converted to one, nor
 /// the other way around: it does not say in which unit it counts.
@@ -70,6 +80,16 @@ impl Converted {
 
     /// The column in its declared type; rows with values that would change are not retained.
     fn checked(&mut self, declared: &Field, column: &ArrayRef) -> Result<ArrayRef, String> {
+        if let Some(element) = element_type(declared) {
+            let Some(texts) = column.as_string_opt::<i32>() else {
+                return lists_as_json(column, &element).map_err(|error| error.to_string());
+            };
+            let (arrays, fits) = texts_as_arrays(texts, element);
+            if fits.count_set_bits() < fits.len() {
+                self.retain(fits, || format!("field '{}': a text is no array of its elements", declared.name()));
+            }
+            return Ok(arrays);
+        }
         let (from, to) = (column.data_type(), declared.data_type());
         // These numbers are widened again later, and so lose nothing on the way.
         let to = if *to == DataType::Float32 { &DataType::Float64 } else { to };

@@ -10,7 +10,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
+use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError, element_type};
 
 use super::chunks::Piece;
 use super::convert::{self, Converted};
@@ -104,8 +104,12 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
         return Err(format!("there is no column '{}'; the columns are {}", declared.name(), names.join(", ")));
     };
     let found = fields[place].data_type();
-    if !convert::is_possible(found, declared.data_type()) {
-        let (name, wanted) = (declared.name(), declared.data_type());
+    if !convert::is_readable(found, declared) {
+        let name = declared.name();
+        let wanted = match element_type(declared) {
+            Some(element) => format!("an array of {element}"),
+            None => declared.data_type().to_string(),
+        };
         return Err(format!("the column '{name}' of type {found} cannot be read as {wanted}"));
     }
     Ok(place)
