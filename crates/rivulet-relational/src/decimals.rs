@@ -1,6 +1,6 @@
-//! Numbers beside decimals. A literal is the decimal that is written: in `price * 1.19` and `price > 9.99` it is not the
-//! nearest floating point number, so that no decimal is converted to one. Where CASE, functions such as COALESCE, and
-//! UNION give a decimal or any other floating point number, they give floating point numbers.
+//! Numbers beside decimals. A literal is the decimal that is written: in `price * 1.19` and `price > 9.99` it is not
+//! the nearest floating point number, so that no decimal is converted to one. Where CASE, functions such as COALESCE,
+//! and UNION give a decimal or any other floating point number, they give floating point numbers.
 
 use std::sync::Arc;
 
