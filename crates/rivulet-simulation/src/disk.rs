@@ -75,6 +75,8 @@ struct State {
     lies: Lies,
     faults: DiskFaults,
     operations: u64,
+    /// What happens during the next sync of a file.
+    meanwhile: Option<(PathBuf, Box<dyn FnOnce() + Send>)>,
 }
 
 #[derive(Clone, Default)]
@@ -297,7 +299,13 @@ impl SimulatedDisk {
             lies,
             faults: DiskFaults::default(),
             operations: 0,
+            meanwhile: None,
         })))
+    }
+
+    /// Calls `meanwhile` during the next sync of a file, instead of what was set before.
+    pub(crate) fn at_sync(&self, meanwhile: Option<(PathBuf, Box<dyn FnOnce() + Send>)>) {
+        self.0.lock().meanwhile = meanwhile;
     }
 
     /// Makes the disk go off after this number of operations. The last of them is done in part.
@@ -326,6 +334,11 @@ impl SimulatedDisk {
     /// Makes syncs fail, or work again.
     pub fn fail_to_sync(&self, fails: bool) {
         self.0.lock().fails_to_sync = fails;
+    }
+
+    /// Whether it works, and is not about to go off.
+    pub(crate) fn is_well(&self) -> bool {
+        self.0.lock().left.is_none() && !self.is_sick()
     }
 
     /// Whether it is full or its syncs fail.
@@ -527,6 +540,11 @@ impl DiskFile for SimulatedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let meanwhile = self.disk.0.lock().meanwhile.take_if(|(path, _)| *path == self.path);
+        // Without the lock: it may use the disk.
+        if let Some((_, meanwhile)) = meanwhile {
+            meanwhile();
+        }
         self.disk.0.lock().sync(self.number, &self.path)
     }
 }

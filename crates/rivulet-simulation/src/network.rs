@@ -102,6 +102,11 @@ impl Side {
         std::mem::take(&mut self.results.way.lock().published)
     }
 
+    /// The number of results for this topic that are not sent yet.
+    pub(crate) fn waiting_for(&self, topic: &str) -> usize {
+        self.results.way.lock().waiting.iter().filter(|result| result.topic == topic).count()
+    }
+
     /// Whether there is no room for results.
     pub(crate) fn is_away(&self) -> bool {
         self.results.are_away.load(Ordering::Relaxed)

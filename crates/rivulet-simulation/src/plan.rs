@@ -145,6 +145,11 @@ pub enum Step {
         /// Its bound from now on.
         low: i32,
     },
+    /// The engine reads a message of a client while it writes the next change of its queries to the catalog.
+    Meanwhile {
+        /// Which client.
+        client: usize,
+    },
     /// A query is dropped.
     Drop {
         /// Which one.
@@ -241,7 +246,7 @@ impl Step {
         has_disk_faults: bool,
     ) -> Self {
         let client = random.random_range(0..clients);
-        match random.random_range(0..110) {
+        match random.random_range(0..114) {
             0..24 => Self::Send {
                 device: random.random_range(0..devices),
                 value: random.random_range(-10..VALUE_END),
@@ -270,6 +275,7 @@ impl Step {
             102..104 => Self::Pause { query: random.random_range(0..queries), is_paused: true },
             104..106 => Self::Pause { query: random.random_range(0..queries), is_paused: false },
             106..110 => Self::Alter { query: random.random_range(0..queries), low: random.random_range(0..50) },
+            110..114 => Self::Meanwhile { client },
             _ => Self::Commit,
         }
     }

@@ -8,7 +8,7 @@
 //! - A query gets the events that come while it exists and is not paused, even if these are repeated after a crash.
 //!   Each event counts with the values that the query had when the event came.
 //! - A query that reads the results of another one gets each of them once.
-//! - A query that was dropped gives no more results.
+//! - A query that was dropped gives no more results than are on their way.
 //! - Once nothing fails any more, everything is completed within a limited number of steps: each message is
 //!   acknowledged, and each result has arrived.
 //! - The engine starts whenever the disk works, and finds its queries.
@@ -19,12 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rivulet::catalog::Catalog;
 use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
 use rivulet::engine::Engine;
 use rivulet::engine::stepped::Surroundings;
-use rivulet::service::{Caller, ErrorKind, QueryState, Service};
-use rivulet_dataflow::{LogPosition, ManualClock};
+use rivulet::service::{Caller, ErrorKind, QueryState, Service, ServiceError};
+use rivulet_dataflow::{Clock, LogPosition, ManualClock};
 use rivulet_sql::Durability;
 use rivulet_storage::log::LogSettings;
 use rivulet_storage::{Disk, Place, Store};
@@ -36,6 +37,9 @@ use crate::network::{Client, Delivered, EventName, Side};
 use crate::objects::Objects;
 use crate::plan::{Plan, QueryPlan, Reads, Step, VALUE_END};
 use crate::{Counts, Defect};
+
+/// The file of the catalog.
+const CATALOG: &str = "catalog.redb";
 
 /// When simulations begin, in microseconds since the epoch.
 const START_US: i64 = 1_766_275_200_000_000;
@@ -72,6 +76,8 @@ struct Watched {
     /// The number of expected results that have been seen.
     reached: usize,
     life: Life,
+    /// The number of its results that were on their way when it was dropped.
+    on_way: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +133,8 @@ pub(crate) struct World {
     clients: Vec<Client>,
     devices: Vec<Device>,
     watched: Vec<Watched>,
+    /// The client of which a message comes while the next change is written.
+    meanwhile: Option<usize>,
     /// How the engine ends when the disk goes off.
     crash: Crash,
     pub(crate) history: String,
@@ -160,6 +168,7 @@ impl World {
             next: vec![0],
             reached: 0,
             life: if query.comes_later { Life::NotYet } else { Life::Lives },
+            on_way: 0,
         });
         let clock = Arc::new(ManualClock::new(START_US));
         Self {
@@ -173,6 +182,7 @@ impl World {
             clients: (0..plan.clients).map(Client::new).collect(),
             devices: devices.collect(),
             watched: watched.collect(),
+            meanwhile: None,
             crash: Crash::Process,
             history: String::new(),
             counts: Counts::default(),
@@ -283,6 +293,7 @@ impl World {
             device.taken.iter_mut().filter(is_lost).for_each(|position| *position = None);
         }
         for watched in &mut self.watched {
+            watched.on_way = 0;
             let found = engine.session(Caller::local_operator()).query(&watched.name).ok();
             match (watched.life, &found) {
                 (Life::Unclear, Some(_)) => watched.life = Life::Lives,
@@ -326,7 +337,7 @@ impl World {
     }
 
     fn open(&self) -> Result<Arc<Engine>, String> {
-        let (disk, file) = (self.disk.clone(), PathBuf::from("catalog.redb"));
+        let (disk, file) = (self.disk.clone(), PathBuf::from(CATALOG));
         let path = file.clone();
         let catalog = Catalog::on(file, move || disk.open_or_create(&path)).map_err(|error| error.to_string())?;
         if self.defect == Some(Defect::AlterationsAreForgotten) {
@@ -440,6 +451,7 @@ impl World {
             Step::Create { query } => self.create_query(&engine, query)?,
             Step::Pause { query, is_paused } => self.pause(&engine, query, is_paused)?,
             Step::Alter { query, low } => self.alter(&engine, query, low)?,
+            Step::Meanwhile { client } => self.meanwhile = Some(client),
             Step::Drop { query } => self.drop_query(&engine, query)?,
             Step::Crash { crash, operations } => {
                 self.crash = crash;
@@ -481,7 +493,8 @@ impl World {
             };
             let found: Value = serde_json::from_str(&text).map_err(|error| format!("{text}: {error}"))?;
             if matches!(watched.life, Life::NotYet | Life::Dropped) {
-                return Err(format!("{} is not there and gives {text}", watched.name));
+                let left = watched.on_way.checked_sub(1);
+                watched.on_way = left.ok_or_else(|| format!("{} is not there and gives {text}", watched.name))?;
             }
             self.counts.results += 1;
             let before = watched.next.clone();
@@ -569,8 +582,11 @@ impl World {
         if again > 0 {
             self.note(&format!("client {client} comes back and sends {again} again"));
         }
-        use rivulet_dataflow::Clock;
         let delivered = self.clients[client].deliver(engine, self.clock.now_us(), self.defect);
+        self.note_delivered(client, delivered)
+    }
+
+    fn note_delivered(&mut self, client: usize, delivered: Delivered) -> bool {
         match delivered {
             Delivered::Nothing => return false,
             Delivered::Full => {
@@ -589,6 +605,33 @@ impl World {
             }
         }
         true
+    }
+
+    /// Makes a change of queries, and delivers a message while it is written if the plan says so. There is none during
+    /// a change that fails: it would not be known whether the message came before it.
+    fn change<R>(&mut self, engine: &Arc<Engine>, change: impl FnOnce(&Engine) -> R) -> R {
+        let Some(client) = self.meanwhile.take_if(|_| self.disk.is_well()) else { return change(engine) };
+        let again = self.clients[client].connect(&self.side);
+        if again > 0 {
+            self.note(&format!("client {client} comes back and sends {again} again"));
+        }
+        let taken = std::mem::replace(&mut self.clients[client], Client::new(client));
+        let taken = Arc::new(Mutex::new((taken, None)));
+        let (of_disk, of_engine, now_us, defect) = (taken.clone(), engine.clone(), self.clock.now_us(), self.defect);
+        let deliver = move || {
+            let (client, delivered) = &mut *of_disk.lock();
+            *delivered = Some(client.deliver(&of_engine, now_us, defect));
+        };
+        self.disk.at_sync(Some((PathBuf::from(CATALOG), Box::new(deliver))));
+        let changed = change(engine);
+        self.disk.at_sync(None);
+        let (taken, delivered) = Arc::into_inner(taken).expect("the disk has dropped its own").into_inner();
+        self.clients[client] = taken;
+        if let Some(delivered) = delivered {
+            self.note("while the catalog is written:");
+            self.note_delivered(client, delivered);
+        }
+        changed
     }
 
     fn acknowledge(&mut self, engine: &Engine, client: usize) {
@@ -635,16 +678,17 @@ impl World {
         self.watched.iter().position(|watched| watched.plan.number == number && watched.life == life)
     }
 
-    fn create_query(&mut self, engine: &Engine, query: usize) -> Result<(), Failure> {
+    fn create_query(&mut self, engine: &Arc<Engine>, query: usize) -> Result<(), Failure> {
         let Some(place) = self.place(query, Life::NotYet) else { return Ok(()) };
         let Reads::Device(device) = self.watched[place].plan.reads else { return Ok(()) };
-        let created = engine
-            .session(Caller::local_operator())
-            .execute(&creation(&self.watched[place].plan))
-            .into_iter()
-            .try_for_each(|one| one.map(drop));
+        let statement = creation(&self.watched[place].plan);
+        let before = self.devices[device].received();
+        // During a replay, what comes while the catalog is written is replayed for it.
+        let status = engine.session(Caller::local_operator()).status().map_err(|error| error.to_string())?;
+        let is_replaying = status.log.is_some_and(|log| log.is_replaying);
+        let created = self.change(engine, |engine| execute(engine, &statement));
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
-        let at = self.devices[device].received();
+        let at = if is_replaying { before } else { self.devices[device].received() };
         let watched = &mut self.watched[place];
         watched.changes.push((at, true));
         watched.life = match created {
@@ -659,19 +703,20 @@ impl World {
         Ok(())
     }
 
-    fn pause(&mut self, engine: &Engine, query: usize, is_paused: bool) -> Result<(), Failure> {
+    fn pause(&mut self, engine: &Arc<Engine>, query: usize, is_paused: bool) -> Result<(), Failure> {
         let Some(place) = self.place(query, Life::Lives) else { return Ok(()) };
         let watched = &self.watched[place];
         let Reads::Device(device) = watched.plan.reads else { return Ok(()) };
         if watched.unclear.is_some() || watched.is_paused() == is_paused {
             return Ok(());
         }
+        let name = watched.name.clone();
+        let done = self.change(engine, |engine| match is_paused {
+            true => engine.session(Caller::local_operator()).pause(&name),
+            false => engine.session(Caller::local_operator()).resume(&name),
+        });
+        // Routes change after the catalog, whatever comes meanwhile.
         let change = (self.devices[device].received(), !is_paused);
-        let done = if is_paused {
-            engine.session(Caller::local_operator()).pause(&watched.name)
-        } else {
-            engine.session(Caller::local_operator()).resume(&watched.name)
-        };
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         let watched = &mut self.watched[place];
         match done {
@@ -688,7 +733,7 @@ impl World {
         Ok(())
     }
 
-    fn alter(&mut self, engine: &Engine, query: usize, low: i32) -> Result<(), Failure> {
+    fn alter(&mut self, engine: &Arc<Engine>, query: usize, low: i32) -> Result<(), Failure> {
         let Some(place) = self.place(query, Life::Lives) else { return Ok(()) };
         let Reads::Device(device) = self.watched[place].plan.reads else { return Ok(()) };
         if self.watched[place].unclear_low.is_some() || self.watched[place].low() == low || self.side.is_away() {
@@ -705,8 +750,8 @@ impl World {
         }
         let change = (self.devices[device].received(), low);
         let statement = format!("ALTER QUERY {} SET (low => {low}.0)", self.watched[place].name);
-        let altered =
-            engine.session(Caller::local_operator()).execute(&statement).into_iter().try_for_each(|one| one.map(drop));
+        // What comes while the catalog is written waits for the new bound.
+        let altered = self.change(engine, |engine| execute(engine, &statement));
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         let watched = &mut self.watched[place];
         match altered {
@@ -731,6 +776,7 @@ impl World {
         let name = self.watched[place].name.clone();
         let dropped = engine.session(Caller::local_operator()).drop_query(&name);
         self.take_results()?;
+        self.watched[place].on_way = self.side.waiting_for(&self.watched[place].topic);
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
         self.watched[place].life = match dropped {
             Ok(()) => Life::Dropped,
@@ -808,6 +854,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn execute(engine: &Engine, statement: &str) -> Result<(), ServiceError> {
+    engine.session(Caller::local_operator()).execute(statement).into_iter().try_for_each(|one| one.map(drop))
 }
 
 /// Returns the statement that creates a query.
