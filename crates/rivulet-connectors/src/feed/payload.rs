@@ -56,6 +56,16 @@ enum Walk<'f> {
     Text,
 }
 
+impl Walk<'_> {
+    /// What a number or a truth value is to it: the text of a value, but no object that has one.
+    fn plain<'de>(self, value: impl ToString) -> Walked<'de> {
+        match self {
+            Self::Text => Walked::Text(value.to_string().into()),
+            Self::FieldOf(_) | Self::Is(_) => Walked::Nothing,
+        }
+    }
+}
+
 enum Walked<'de> {
     Text(Cow<'de, str>),
     Is(bool),
@@ -123,19 +133,19 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(Walked::Text(value.to_string().into()))
+        Ok(self.plain(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
-        Ok(Walked::Text(value.to_string().into()))
+        Ok(self.plain(value))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-        Ok(Walked::Text(value.to_string().into()))
+        Ok(self.plain(value))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-        Ok(Walked::Text(value.to_string().into()))
+        Ok(self.plain(value))
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {

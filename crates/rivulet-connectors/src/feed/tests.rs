@@ -48,6 +48,9 @@ fn fields_are_keys_and_arrays_are_several_messages() {
         (r#"{"device": [7]}"#, None),
         (r#"{"Device": "7"}"#, None),
         (r#"["device"]"#, None),
+        ("7", None),
+        ("true", None),
+        (r#""device""#, None),
         (r#"{"device": "7""#, None),
         ("", None),
     ] {
