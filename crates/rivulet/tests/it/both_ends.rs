@@ -95,7 +95,8 @@ fn a_trial_has_both_ends_and_reaches_neither() {
         receiver.port
     );
     fs::write(folder.path().join("app.sql"), script).unwrap();
-    fs::write(folder.path().join("events"), "{\"n\": 1}\n").unwrap();
+    let event = r#"{"topic": "kafka:127.0.0.1:9/in", "key": "a 1", "payload": {"n": 1}}"#;
+    fs::write(folder.path().join("events"), format!("{event}\n")).unwrap();
     let arguments = ["--json", "app", "test", "app.sql", "--input", "events", "--parameters", r#"{"device": "a 1"}"#];
     let done = rivulet().current_dir(folder.path()).args(arguments).output().unwrap();
     assert!(done.status.success(), "{done:?}");
