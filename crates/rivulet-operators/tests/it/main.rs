@@ -8,6 +8,7 @@ mod join_model;
 mod lookup_model;
 mod parallel;
 mod pattern_model;
+mod slot_host;
 mod window_behaviour;
 mod window_model;
 mod windows_over_windows;
