@@ -21,8 +21,9 @@ const OPTIMISED_IN_TESTS: &[&str] = &[
     "rivulet-storage",
 ];
 
-/// How many tests run at a time, for each core.
-const TESTS_PER_CORE: usize = 2;
+/// How many tests of a program run at a time, for each core. Tests of servers wait most of the time: for clocks, disks
+/// and other processes.
+const TESTS_PER_CORE: usize = 3;
 
 /// Has `test` leave out the slow tests.
 const QUICK: &str = "--quick";
@@ -117,15 +118,18 @@ fn run_tests(rest: &[&str], environment: &[(&str, &str)]) -> Result<(), String> 
     eprintln!("+ cargo test {} {}", to_cargo.join(" "), to_programs.join(" "));
     let mut tests = checked_tests()?;
     let report = summary::Report::of(&mut tests)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = std::env::var("RUST_TEST_THREADS").unwrap_or_else(|_| (TESTS_PER_CORE * cores).to_string());
+    let environment = [&[("RUST_TEST_THREADS", threads.as_str())], environment].concat();
     tests.arg("--no-fail-fast").args(to_cargo).args(to_programs).envs(environment.iter().copied());
-    // Tests of servers wait for clocks, disks and other processes most of the time.
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        tests.env("RUST_TEST_THREADS", (TESTS_PER_CORE * cores).to_string());
-    }
     let status = tests.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let failed = report.run(&environment);
     eprint!("{}", report.summary());
-    if status.success() { Ok(()) } else { Err(format!("`cargo test` failed ({status})")) }
+    match (status.success(), failed.as_slice()) {
+        (true, []) => Ok(()),
+        (false, []) => Err(format!("`cargo test` failed ({status})")),
+        (_, failed) => Err(format!("tests failed in\n  {}", failed.join("\n  "))),
+    }
 }
 
 /// `cargo test` of the whole workspace. It shares the dependencies with the program and optimises our own crates
