@@ -388,12 +388,15 @@ fn a_later_run_shuts_out_the_one_before(address: &str) {
     await_rows(address, 0..10);
 }
 
+/// A client asks a broker that was away again after half a second at most, and not after ten.
+const SOON_AGAIN: (&str, &str) = ("properties.reconnect.backoff.max.ms", "500");
+
 fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
     let mut spec = exactly_once(address, &[]);
     // A broker that is killed just behind a commit may forget to tell partitions of it (see `delivery` in the
     // reference), and does so in some runs of this test. The next commit with rows for the same partitions does; with a
     // key the same devices make them the same partitions.
-    spec.options.extend(options(&[("key", "device")]));
+    spec.options.extend(options(&[("key", "device"), SOON_AGAIN]));
     let mut sinks = instances(&spec, 1);
     sinks[0].write(&rows(0..10)).unwrap();
     prepare(&mut sinks);
@@ -413,7 +416,8 @@ fn a_broker_that_restarts_aborts_nothing(address: &str, broker: &mut Broker) {
 }
 
 fn rows_wait_for_a_broker_that_is_away(address: &str, broker: &mut Broker) {
-    let spec = sink(address, rows(0..1).columns.schema());
+    let mut spec = sink(address, rows(0..1).columns.schema());
+    spec.options = options(&[SOON_AGAIN]);
     let health = spec.host.health.clone();
     let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
     sink.write(&rows(0..3)).unwrap();

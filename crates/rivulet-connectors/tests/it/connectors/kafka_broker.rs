@@ -30,7 +30,8 @@ fn jars() -> Option<PathBuf> {
 
 fn java(jars: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("java");
-    command.args(["-Xmx400m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp"]).arg(jars.join("*")).args(arguments);
+    command.args(["-Xmx400m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]);
+    command.arg(jars.join("*")).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -55,6 +56,7 @@ impl Broker {
         let (port, controller) = (free_port(), free_port());
         let properties = folder.path().join("server.properties");
         let logs = folder.path().join("logs");
+        // A broker that was killed may register again when its session has ended, after nine seconds by default.
         fs::write(
             &properties,
             format!(
@@ -64,7 +66,8 @@ impl Broker {
                  offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
                  transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
                  transaction.state.log.num.partitions=1\n\
-                 group.initial.rebalance.delay.ms=0\nmessage.max.bytes=1000000\n",
+                 group.initial.rebalance.delay.ms=0\nmessage.max.bytes=1000000\n\
+                 broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n",
                 logs.display()
             ),
         )
