@@ -61,6 +61,14 @@ impl Ranks {
         self.calls.is_empty()
     }
 
+    /// All expressions over the rows that ranks compare.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = &Expr> {
+        self.calls.iter().flat_map(|call| {
+            let keys = call.keys.iter().map(|key| &key.expression);
+            keys.chain(call.orders.iter().map(|(one, _)| &one.expression))
+        })
+    }
+
     /// The columns of the ranks.
     pub(super) fn fields(&self) -> Vec<Field> {
         self.calls.iter().map(|call| Field::new(&call.column, DataType::Int64, true)).collect()
@@ -126,6 +134,19 @@ pub(super) struct Top {
 }
 
 impl SelectPlanner<'_> {
+    /// Refuses ranks unless the SELECT reads the rows of windows.
+    pub(super) fn check_ranked_results(&self, ranks: &Ranks) -> Result<(), SqlError> {
+        let can_be_ranked = self.source.results.as_ref().is_some_and(|results| results.can_be_ranked);
+        match ranks.calls.first() {
+            Some(call) if !can_be_ranked => Err(SqlError::new(
+                call.position,
+                format!("{} compares the rows of one window, and these are not the results of windows", call.function),
+            )
+            .hint("select window_start and window_end in the subquery with tumble, hop or cumulate, by these names")),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses ranks if each key has windows of its own, because ranks compare the rows of one window.
     pub(super) fn check_ranked(&self, window: &Window, ranks: &Ranks) -> Result<(), SqlError> {
         let ranked = ranks.calls.first().map(|call| (call.position, call.function.to_string()));

@@ -6,7 +6,7 @@ use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_dataflow::{Cut, Line};
-use rivulet_operators::Match;
+use rivulet_operators::{Match, WindowSpec};
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
 use super::check::{Place, Scope, start};
@@ -281,20 +281,26 @@ impl SelectPlanner<'_> {
             Ok(Computed { expression: planned, data_type, position: start(expression).or(fallback) })
         };
         let mut written = self.written()?;
-        let names = self.row_fields.iter().map(|field| field.name().clone()).collect();
-        let histories = written.extract_histories(names, false, &|one, fallback, inner| match inner {
-            [] => plan(&self.rows, one, fallback),
-            inner => {
-                let fields = self.row_fields.iter().chain(inner).cloned().collect();
-                plan(&ExpressionPlanner::new(fields)?, one, fallback)
-            }
+        let mut names: Vec<String> = self.row_fields.iter().map(|field| field.name().clone()).collect();
+        let ranks = written.extract_ranks(names.clone(), &|one, fallback| plan(&self.rows, one, fallback))?;
+        self.check_ranked_results(&ranks)?;
+        names.extend(ranks.fields().iter().map(|field| field.name().clone()));
+        let with = |others: Vec<Field>| {
+            ExpressionPlanner::new(self.row_fields.iter().cloned().chain(ranks.fields()).chain(others).collect())
+        };
+        let ranked = with(Vec::new())?;
+        let histories = written.extract_histories(names, !ranks.is_empty(), &|one, fallback, inner| match inner {
+            [] => plan(&ranked, one, fallback),
+            inner => plan(&with(inner.to_vec())?, one, fallback),
         })?;
-        let rows = ExpressionPlanner::new(self.row_fields.iter().cloned().chain(histories.fields()).collect())?;
+        let rows = with(histories.fields())?;
         let results = written.plan(&|one, fallback| plan(&rows, one, fallback))?;
 
         let planned = results.columns.iter().map(|(_, column)| column).chain(&results.qualify);
-        let used = condition.iter().chain(histories.expressions()).chain(planned.map(|one| &one.expression));
+        let used = condition.iter().chain(ranks.expressions()).chain(histories.expressions());
+        let used = used.chain(planned.map(|one| &one.expression));
         let (mut operators, columns) = self.first_operators(given, used, condition.clone())?;
+        let columns = self.push_ranks(&ranks, columns, &mut operators)?;
         let keys = if self.select.emit_on_change { self.keys_of_results(&columns)? } else { Vec::new() };
         let output = self.last_operators(columns, &histories, results, keys, &mut operators)?;
         Ok(self.behind(operators, output, None))
@@ -345,7 +351,15 @@ impl SelectPlanner<'_> {
         let of_window = window.map_or_else(String::new, |(window, _)| format!("{}: ", window.text));
         let of_before = before.map_or_else(String::new, |results| format!(", over {}", results.text));
         let was_of_windows = before.is_some_and(|results| results.of_windows);
+        let is_ranked = match window {
+            Some((window, _)) => {
+                !matches!(window.spec, WindowSpec::Count { .. } | WindowSpec::Session { .. } | WindowSpec::State)
+            }
+            None => before.is_some_and(|results| results.can_be_ranked),
+        };
+        let has_bounds = [WINDOW_START, WINDOW_END].iter().all(|bound| with(bound).as_deref() == Some(*bound));
         let results = ResultsOf {
+            can_be_ranked: is_ranked && has_bounds,
             // Windows of rows over the results of windows by time close in the order of these.
             of_windows: window.map_or(was_of_windows, |(window, _)| window.is_time() || was_of_windows),
             bounds: bounds.map(|(column, _)| column.clone()).collect(),

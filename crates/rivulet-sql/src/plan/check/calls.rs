@@ -7,7 +7,7 @@ use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
 use crate::plan::aggregate::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
-use crate::plan::select::ARRIVAL_TIME;
+use crate::plan::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use crate::plan::walk::inspect;
 use crate::statement::Name;
 use crate::{Position, SqlError};
@@ -202,7 +202,9 @@ impl Scope<'_> {
             return Err(refuse(format!("{name} stands in the SELECT and in QUALIFY only"))
                 .hint("it is computed after WHERE, GROUP BY and HAVING; to filter on it, use QUALIFY"));
         }
-        if !self.windowed {
+        // Behind a subquery these may be the bounds of its windows.
+        let has_bounds = [WINDOW_START, WINDOW_END].iter().all(|bound| self.columns.contains(bound));
+        if !self.windowed && !has_bounds {
             return Err(refuse(format!("{name} needs a window, whose rows it compares")).hint(
                 "add one: GROUP BY tumble(ts, INTERVAL '1 minute'); lag, changed and hysteresis look at earlier rows",
             ));

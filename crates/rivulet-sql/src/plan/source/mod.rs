@@ -64,6 +64,8 @@ pub(super) struct Source<'a> {
 pub(super) struct ResultsOf {
     /// Whether they come from windows by time, all rows of windows with one end together.
     pub(super) of_windows: bool,
+    /// Whether the rows of a window, with its bounds by their own names, can be compared with each other.
+    pub(super) can_be_ranked: bool,
     /// The columns that only tell the time of a window.
     pub(super) bounds: Vec<String>,
     /// The columns that distinguish the rows of one window, or the texts of those that are not selected.
