@@ -8,12 +8,14 @@
 //! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate` and `window`:
 //! what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several rows from
 //! one; `history`: functions over earlier rows; `ranks`: comparing the rows of a window; `items`, `group_keys`,
-//! `written`, `window_results` and `select`: the parts of a SELECT; `operators`: the operators that run; `matching`:
-//! the part of WHERE that finds queries by an index; `functions`, `bounded`, `constants` and `haversine`: the functions
-//! and their arguments; `walk`: the parts of an expression.
+//! `written`, `window_results` and `select`: the parts of a SELECT; `behind`: what a SELECT around it knows of its
+//! results; `operators`: the operators that run; `matching`: the part of WHERE that finds queries by an index;
+//! `functions`, `bounded`, `constants` and `haversine`: the functions and their arguments; `walk`: the parts of an
+//! expression.
 
 mod aggregate;
 mod arithmetic;
+mod behind;
 mod bounded;
 mod wrapped;
 mod check;

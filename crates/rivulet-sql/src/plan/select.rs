@@ -6,18 +6,19 @@ use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_dataflow::{Cut, Line};
-use rivulet_operators::{Match, WindowSpec};
+use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
+use super::behind::Behind;
 use super::check::{Place, Scope, start};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::group_keys::{group_keys, refuse_without_window};
 use super::items::{aliased, item_expression, items};
 use super::lookup::{Lookups, PlannedLookup};
-use super::operators::{Operators, Output};
+use super::operators::Operators;
 use super::pattern::PatternPlanner;
-use super::source::{BoundCheck, EventTime, ResultsOf, Source};
+use super::source::{BoundCheck, Source};
 use super::unnest::PlannedUnnest;
 use super::walk::for_each_child;
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
@@ -33,13 +34,6 @@ use crate::{Position, SqlError};
 pub(super) const ARRIVAL_TIME: &str = "arrival_time";
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
-
-const NO_WINDOW_END: EventTime = EventTime::Missing(
-    "the results of the subquery have no event time",
-    "select window_end in it: the time of a result is the last moment of its window",
-);
-const NO_EVENT_TIME: EventTime =
-    EventTime::Missing("the results of the subquery have no event time", "select the event time in it, as it is");
 
 /// The result of planning a SELECT.
 pub(super) struct Planned {
@@ -62,19 +56,6 @@ pub(super) struct Planned {
     pub(super) steps: Vec<Vec<String>>,
     /// The same, derived from the plan instead of the text.
     pub(super) meanings: Vec<Vec<String>>,
-}
-
-/// A planned SELECT: operators from the inputs to its results, and what the SELECT behind it needs to know of them.
-pub(super) struct Behind {
-    pub(super) operators: Operators,
-    pub(super) columns: SchemaRef,
-    pub(super) event_time: EventTime,
-    pub(super) lateness_us: i64,
-    pub(super) idle_timeout_us: i64,
-    pub(super) by_arrival: bool,
-    pub(super) results: ResultsOf,
-    /// The columns of decoded rows.
-    pub(super) row_schema: SchemaRef,
 }
 
 /// Operators with their output columns. Those of a SELECT come from the SELECT that it reads, or from the inputs.
@@ -304,92 +285,6 @@ impl SelectPlanner<'_> {
         let keys = if self.select.emit_on_change { self.keys_of_results(&columns)? } else { Vec::new() };
         let output = self.last_operators(columns, &histories, results, keys, &mut operators)?;
         Ok(self.behind(operators, output, None))
-    }
-
-    /// The indices of the columns that distinguish the rows of one window of the SELECT that this one reads.
-    fn keys_of_results(&self, columns: &SchemaRef) -> Result<Vec<usize>, SqlError> {
-        let keys = self.source.results.iter().flat_map(|results| &results.keys);
-        let keys = keys.map(|key| match key {
-            Ok(name) => columns.index_of(name).map_err(|error| SqlError::new(self.select.position, error.to_string())),
-            Err(text) => Err(SqlError::new(
-                self.select.position,
-                format!(
-                    "EMIT ON CHANGE compares with the last row of the same '{text}', which the subquery does not have"
-                ),
-            )
-            .hint(format!("select it in the subquery: SELECT {text}, ..."))),
-        });
-        keys.collect()
-    }
-
-    /// The planned SELECT. `output` are its columns and the expressions they are; a window has bounds and keys.
-    fn behind(&self, mut operators: Operators, output: Output, window: Option<(&Window, &[Key])>) -> Behind {
-        let Output { columns, expressions, texts } = output;
-        let source = self.source;
-        let is_column =
-            |expression: &Expr, name: &str| matches!(expression, Expr::Column(column) if column.name == name);
-        let with = |name: &str| {
-            expressions.iter().find(|(_, expression)| is_column(expression, name)).map(|(column, _)| column.clone())
-        };
-        let event_time = match (&window, &source.event_time) {
-            (Some(_), _) => with(WINDOW_END).map_or(NO_WINDOW_END, EventTime::Column),
-            (None, EventTime::Column(name)) => with(name).map_or(NO_EVENT_TIME, EventTime::Column),
-            (None, EventTime::Arrival) => with(ARRIVAL_TIME).map_or(NO_EVENT_TIME, EventTime::Column),
-            (None, EventTime::Missing(..)) => source.event_time.clone(),
-        };
-        let bounds = expressions.iter().filter(|(_, expression)| self.is_made_of_bounds(expression));
-        let before = source.results.as_ref();
-        let keys = match window {
-            Some((_, keys)) => keys.iter().map(|key| with(&key.name).ok_or_else(|| key.name.clone())).collect(),
-            None => before.map_or_else(Vec::new, |results| {
-                let key = |key: &Result<String, String>| {
-                    key.as_ref().map_err(String::clone).and_then(|name| with(name).ok_or_else(|| name.clone()))
-                };
-                results.keys.iter().map(key).collect()
-            }),
-        };
-        let of_window = window.map_or_else(String::new, |(window, _)| format!("{}: ", window.text));
-        let of_before = before.map_or_else(String::new, |results| format!(", over {}", results.text));
-        let was_of_windows = before.is_some_and(|results| results.of_windows);
-        let is_ranked = match window {
-            Some((window, _)) => {
-                !matches!(window.spec, WindowSpec::Count { .. } | WindowSpec::Session { .. } | WindowSpec::State)
-            }
-            None => before.is_some_and(|results| results.can_be_ranked),
-        };
-        let has_bounds = [WINDOW_START, WINDOW_END].iter().all(|bound| with(bound).as_deref() == Some(*bound));
-        let results = ResultsOf {
-            can_be_ranked: is_ranked && has_bounds,
-            // Windows of rows over the results of windows by time close in the order of these.
-            of_windows: window.map_or(was_of_windows, |(window, _)| window.is_time() || was_of_windows),
-            bounds: bounds.map(|(column, _)| column.clone()).collect(),
-            keys,
-            text: format!("{of_window}{}{of_before}", texts.join(", ")),
-        };
-        operators.name_results(&expressions);
-        operators.tables.extend(self.lookups.iter().map(PlannedLookup::table_use));
-        operators.bound_checks.extend_from_slice(source.checks());
-        if let Some((window, _)) = window {
-            operators.window = Some(window.text.clone());
-            operators.checks.push(window.check.clone());
-        }
-        Behind {
-            operators,
-            columns,
-            event_time,
-            lateness_us: source.lateness_us,
-            idle_timeout_us: source.idle_timeout_us,
-            by_arrival: source.by_arrival,
-            results,
-            row_schema: source.row_schema.clone(),
-        }
-    }
-
-    /// Whether a column tells only the time of a window.
-    pub(super) fn is_bound(&self, column: &str) -> bool {
-        let of_results = self.source.results.as_ref().filter(|_| !self.scope.windowed);
-        (self.scope.windowed && [WINDOW_START, WINDOW_END].contains(&column))
-            || of_results.is_some_and(|results| results.bounds.iter().any(|bound| bound == column))
     }
 
     /// Plans a SELECT with a window: rows are aggregated, and one row comes out for each window and key.
