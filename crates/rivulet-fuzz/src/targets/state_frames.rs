@@ -25,6 +25,8 @@ const SELECTS: &[&str] = &[
     "SELECT d, avg(v) AS a, count(DISTINCT d) AS n, median(v) AS m FROM t GROUP BY hop(ts, INTERVAL '1 second', $w), d EMIT ON CHANGE",
     "SELECT first_value(v) AS a, last_value(d) AS b, max(d) AS c, stddev(v) AS e FROM t GROUP BY session(ts, INTERVAL '2 seconds')",
     "SELECT sum(v) AS a, min(n) AS b FROM t GROUP BY count_window(3)",
+    "SELECT d, sum(v) AS a, median(v) AS m FROM t GROUP BY state_window(v > $p, v < 1), d",
+    "SELECT max(a) AS a FROM (SELECT sum(v) AS a, window_end FROM t GROUP BY tumble(ts, $w)) AS m GROUP BY hop(window_end, INTERVAL '2 seconds', INTERVAL '4 seconds')",
     "SELECT v, lag(d, 2) AS b FROM t QUALIFY changed(n) OVER (PARTITION BY d) OR hysteresis(v, 1, $p) EMIT ON CHANGE",
     "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY d MEASURES avg(A.v) AS x, LAST(B.d) AS y PATTERN (A+ B) WITHIN $w DEFINE A AS v > 1, B AS B.v < PREV(v))",
     "SELECT t.v, o.d FROM t JOIN LATEST(o) AS o ON o.d = t.d",
