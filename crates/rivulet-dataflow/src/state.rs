@@ -198,8 +198,8 @@ impl StateFrame {
         Ok(())
     }
 
-    /// Fails as [`StateFrame::expect`] does, or if the columns are others than `expected`, which `mismatch` says in words,
-    /// or a row has no slot, no key group, or a slot from [`SLOTS_MAX`] on.
+    /// Fails as [`StateFrame::expect`] does; with the message `mismatch` if the columns differ from `expected`; or if a
+    /// row has no slot, no key group, or a slot from [`SLOTS_MAX`] on.
     pub fn expect_rows(
         &self,
         operator: &str,
